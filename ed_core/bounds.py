@@ -14,10 +14,10 @@ WEIGHTS = 1 << 46  # a file of weights, which is never read whole
 HEADER = 100 << 20  # the header of a .safetensors file, as the library has it
 SET = 1 << 30  # a table that a study's set reads
 RATES = 1 << 16  # how fast this machine computes
-ITEM = 256 << 20  # a file of a study's sums
+ITEM = 256 << 20  # the sums of one item of a study
+SUMS, ROWS = 4 << 30, 10_000_000  # all sums of a study: bytes, prompts of all its models
 UNPACKED = 256 << 20  # numbers and text of a parquet file
-FOOTER, PARTS = 4 << 20, 20_000  # of a parquet file: what tells of it; columns and groups of rows, each
-COLUMNS = 1000  # of a CSV file
+FOOTER, PARTS = 64 << 20, 20_000  # of a parquet file: its metadata; columns and groups of rows, each
 PLAN = 256 << 20  # the plan of a study, which names each of its prompts
 ITEM_HEAD = 1 << 20  # what such a file tells of its columns
 

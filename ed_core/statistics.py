@@ -310,33 +310,78 @@ def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     return np.where(there, found, np.nan)
 
 
-def permuted_correlation(x: ArrayLike, y: ArrayLike, seed: int = 0, orders: int = RESAMPLES) -> np.ndarray:
-    """Draws `[order]` of Spearman's rank correlation of two curves `[place]`, uncertain over the places: `tanh(atanh
-    ρ - atanh ρ_π)`, ρ_π that of a random order of one curve. The share of draws on the other side of 0 is the
-    permutation p; other bounds shift it on Fisher's scale, on which the spread does not depend on ρ. NaN where a
-    curve is constant, has fewer than three places, or a value that is not finite."""
-    curves = np.stack([np.asarray(v, np.float64) for v in (x, y)])
-    a, b = ranks(curves)
-    scale = math.sqrt(float(a @ a) * float(b @ b))
-    if len(a) < 3 or not scale > 0 or not np.isfinite(curves).all():
-        return np.full(orders, np.nan)
-    drawn = np.random.default_rng(seed)
-    shuffled = drawn.permuted(np.broadcast_to(b, (orders, len(b))), axis=1)
-    most = 1 - SMALLEST
-    z = np.arctanh(np.clip(np.concatenate([[a @ b], shuffled @ a]) / scale, -most, most))
-    return np.asarray(np.tanh(z[0] - z[1:]))
+class RankOrder(NamedTuple):
+    """How well a mean curve orders its places: the reliability of the ranks, in [-1, 1], and the share of pairs of
+    places that differ by more than two standard errors."""
+
+    reliability: float
+    apart: float
 
 
-def jackknifed(left_out: ArrayLike, value: float) -> np.ndarray:
-    """Draws `[RESAMPLES]` of a number that is uncertain over the places (layers) it is read off: Student's t with n - 1
-    degrees of freedom about `value`, its standard error by the jackknife, `(n - 1) / n · Σ (θ_(-i) - mean θ_(-i))²`.
-    `left_out` `[place]`: the number without each of them. NaN with fewer than two places."""
-    left_out = np.asarray(left_out, np.float64)
-    n = len(left_out)
-    if n < 2 or not np.isfinite(left_out).all():
+def rank_order(sums: ArrayLike, weights: ArrayLike, over: Units, seed: int = 0, splits: int = 50) -> RankOrder:
+    """The `RankOrder` of the mean curve `sums.sum(0) / weights.sum(0)`, of `sums` `[prompt, place]` over `weights`
+    `[prompt]` or `[prompt, 1]`.
+
+    The reliability is Spearman's correlation between random halves of the units, averaged over splits and corrected
+    to the whole (Spearman-Brown). NaN for a constant curve."""
+    s, w = over.pooled(sums), _places(over.pooled(weights))
+    half = np.random.default_rng(seed).permuted(np.broadcast_to(np.arange(over.n) % 2, (splits, over.n)), axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first, second = ((of @ s) / (of @ w) for of in (half, 1 - half))
+        between = float(rank_correlations(first, second).mean())
+        mean = s.sum(0) / w.sum(0)
+        product = (s - mean * w).T @ (s - mean * w) * over.n / max(over.n - 1, 1) / w.sum() ** 2
+    errors = np.sqrt(np.maximum(product.diagonal()[:, None] + product.diagonal() - 2 * product, 0))
+    pairs = np.triu_indices(len(mean), 1)
+    apart = (np.abs(mean[:, None] - mean) > 2 * errors)[pairs].mean()
+    return RankOrder(2 * between / (1 + between) if between > -1 else -1.0, float(apart))
+
+
+BLOCK, DEEP = 4, 24  # layers of a block, from so many layers on; of fewer a block has two
+ALIKE = 0.75  # correlation of neighbouring layers that is allowed for in a mean over layers
+
+
+def over_layers(read: Callable[..., float], n_layers: int, *curves: np.ndarray, mean: bool = False) -> np.ndarray:
+    """Draws `[RESAMPLES]` of a number read off curves over layers `[place]`, uncertain over blocks of layers: layers
+    next to each other are alike, so each block counts as one.
+
+    Student's t about the value with a degree of freedom less than there are blocks; its standard error by the
+    jackknife, `(n - 1) / n · Σ (θ_(-b) - mean θ_(-b))²`, of a `mean` or a ratio of means larger by what blocks have in
+    common. `read` gets the places, and the curves at them. NaN for fewer than two blocks, or where the number is not
+    finite without one of them."""
+    places, size = np.arange(len(curves[0])), _block_size(n_layers)
+    kept = [np.delete(places, places[at : at + size]) for at in range(0, len(places), size)]
+    n = len(kept)
+    found = np.array([read(at, *(c[at] for c in curves)) for at in kept], float) if n > 1 else np.full(1, np.nan)
+    if not np.isfinite(found).all():
         return np.full(RESAMPLES, np.nan)
-    error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
-    return about(value, error, n - 1)
+    error = math.sqrt((n - 1) / n * float(((found - found.mean()) ** 2).sum()))
+    return about(read(places, *curves), error * (_in_common(len(places), size) if mean else 1.0), n - 1)
+
+
+def stretch_mean(curve: np.ndarray, at: slice) -> np.ndarray:
+    """Draws `[RESAMPLES]` of the mean of a stretch of a curve over all layers, uncertain over blocks of layers. The
+    spread between blocks is that of the whole curve, as a stretch may have but two."""
+    size = _block_size(len(curve))
+    blocks = [curve[i : i + size].mean() for i in range(0, len(curve), size)]
+    error = float(np.std(blocks, ddof=1)) / math.sqrt(max(len(curve[at]) / size, 1.0))
+    return about(float(curve[at].mean()), error * _in_common(len(curve), size), len(blocks) - 1)
+
+
+def _block_size(n_layers: int) -> int:
+    return BLOCK if n_layers >= DEEP else BLOCK // 2
+
+
+@lru_cache(maxsize=64)
+def _in_common(places: int, size: int) -> float:
+    """The factor by which the standard error of a mean over blocks of places grows where neighbouring places are
+    correlated by `ALIKE`, since blocks next to each other are then alike as well."""
+    at = np.arange(places)
+    blocks = np.eye(-(-places // size))[at // size].T
+    blocks /= blocks.sum(1, keepdims=True)
+    between = blocks @ ALIKE ** np.abs(at[:, None] - at) @ blocks.T
+    n, total = len(blocks), float(between.sum())
+    return math.sqrt(total / n * (n - 1) / (float(between.trace()) - total / n))
 
 
 def about(value: float, error: float, freedom: int) -> np.ndarray:

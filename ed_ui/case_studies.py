@@ -12,7 +12,7 @@ import streamlit as st
 from ed_core.cases import case_study
 from ed_core.cases.case_study import ITEMS, Case, Item, Shown
 from ed_core.cases.kept import Kept
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.types import ProbeResult, Request
@@ -256,7 +256,7 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     title = suggestion(results)
     word_boxes(f"keep.{page}", title)
     without = f" without {', '.join(left_out)} (at most {ITEMS} fit)" if left_out else ""
-    st.caption(f"Keeps copies of {count(len(results), 'result')}{without}.")
+    st.caption(f"Keeps copies of {say.count(len(results), 'result')}{without}.")
     if st.button("Save", type="primary", key=f"keep.{page}.save"):
         attempt(lambda: _save(page, results, shown, seen, title))
 

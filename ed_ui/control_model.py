@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 import streamlit as st
 
-from ed_core.depth import among_others, verdict
+from ed_core.depth import among_others
 from ed_core.depth.among_others import Likeness
-from ed_core.errors import EffectiveDepthError
-from ed_core.models import controls
-from ed_core.models.ref import ModelRef
+from ed_core.depth.sample import READS
+from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.models import controls, sizes, specs
 from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Request
@@ -19,6 +19,7 @@ from ed_ui import running, show
 from ed_ui.inputs import CONTROL, CONTROL_SEED, NONE
 
 UNTRAINED = "untrained"
+Pair = tuple[ProbeResult, ProbeResult]  # complete `contributions` and `logit_lens` of one prompt
 SMALL = 300_000_000  # weights of a model whose five twins are computed, where a larger one has one
 
 
@@ -42,19 +43,19 @@ def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
     if kind != UNTRAINED or len(found) == len(requests) or not _small(spec):
         return found
     for i, other in enumerate(_seeds(seed)[1:], 1):
-        for name in verdict.READS:
+        for name in READS:
             request = _of_twin(requests[name], other)
             if request is not None and not lookup.is_read(request):
                 found[f"{name}{running.TWIN}{i}"] = request
     return found
 
 
-def twins(batch: running.Batch) -> tuple[list[verdict.Pair], str]:
+def twins(batch: running.Batch) -> tuple[list[Pair], str]:
     """What a verdict is read beside, and the kind of control: that which is chosen, as far as it is complete; else five
     untrained twins where all of them are stored."""
     kind, seed = chosen()
     if kind not in ("", UNTRAINED):
-        pair = [result(batch, name) for name in verdict.READS]
+        pair = [result(batch, name) for name in READS]
         return ([tuple(pair)] if None not in pair else []), kind
     if batch.twins is not None:
         return batch.twins, UNTRAINED
@@ -64,12 +65,12 @@ def twins(batch: running.Batch) -> tuple[list[verdict.Pair], str]:
     return found, UNTRAINED
 
 
-def stored_twins(requests: Mapping[str, Request]) -> list[verdict.Pair]:
+def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
     """Five untrained twins of the model of these requests, where all of them are stored: a link or a shelf of results
     with some of them is no statement about five. None of a twin."""
     found = []
-    for seed in () if requests[verdict.READS[0]].models[0].control else controls.SEEDS:
-        asked = [_of_twin(requests[name], seed) for name in verdict.READS]
+    for seed in () if requests[READS[0]].models[0].control else controls.SEEDS:
+        asked = [_of_twin(requests[name], seed) for name in READS]
         pair = [None if request is None else lookup.find_read(request) for request in asked]
         if None in pair:
             return []
@@ -77,11 +78,11 @@ def stored_twins(requests: Mapping[str, Request]) -> list[verdict.Pair]:
     return found
 
 
-def _of_batch(batch: running.Batch, seed: int) -> list[verdict.Pair]:
+def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
     """The chosen untrained twin and four more, as far as they are complete."""
     found = []
     for i, other in enumerate(_seeds(seed)):
-        pair = [_twin_result(batch, name, i, other) for name in verdict.READS]
+        pair = [_twin_result(batch, name, i, other) for name in READS]
         if None not in pair:
             found.append(tuple(pair))
     return found

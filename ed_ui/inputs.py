@@ -14,9 +14,10 @@ from typing import Any
 import streamlit as st
 
 from ed_core import fits
-from ed_core.depth.criteria import KL_THRESHOLD, OVERLAP_THRESHOLD
+from ed_core.depth.rules import KL_THRESHOLD, OVERLAP_THRESHOLD
+from ed_core.depth.sample import ALL, ANSWER
+from ed_core.depth.say import read_for
 from ed_core.depth.side_by_side import COMPARED
-from ed_core.depth.verdict import ALL, ANSWER, tokens_of
 from ed_core.errors import ParameterError
 from ed_core.models import controls
 from ed_core.probes import Contributions, Probe, find
@@ -310,7 +311,7 @@ OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, 
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
 LENS = Input("lens", "home.lens", "logit", fits.named, label="Lens of the map (the rules read the logit lens)")
 TOKEN = "token"
-READ_FOR = {ALL: tokens_of(ALL), ANSWER: tokens_of(ANSWER), TOKEN: "the selected token"}
+READ_FOR = {ALL: read_for(ALL), ANSWER: read_for(ANSWER), TOKEN: "the selected token"}
 OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)
 DEPTHS = flag("depths", "home.depths", False, "Depth of each token")
 MEASURES = {spec.name: spec.title for spec in Contributions.measures}

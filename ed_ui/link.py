@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.models.bundled import example_of
 from ed_core.probes import Generation
@@ -125,7 +125,7 @@ def _beyond_the_prompt() -> None:
     written = inputs.value("generation.n_tokens", Generation.n_tokens)
     for one in named:
         if (one.value >= n + written) if one is TOKEN else (one.value[1] >= n):
-            trouble(f"The link names {one.name} {one.write(one.value)}, and the prompt has {count(n, 'token')}.")
+            trouble(f"The link names {one.name} {one.write(one.value)}, and the prompt has {say.count(n, 'token')}.")
             inputs.forget(one.key)
 
 

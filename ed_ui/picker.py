@@ -14,9 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
-from ed_core.depth import exactness
-from ed_core.depth.published import sets_of
-from ed_core.depth.wording import printed
+from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.models import catalogue, gguf_files, permits, remote, sizes, tokens
@@ -389,7 +387,7 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "suffix": "edited streams by",
     }
     told = [
-        f"{words} {printed(found[name], '.1g')}"
+        f"{words} {say.number(found[name], '.1g')}"
         for name, words in names.items()
         if isinstance(found.get(name), (int, float))
     ]

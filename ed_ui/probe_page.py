@@ -11,14 +11,13 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, sinks, surgery
+from ed_core.depth import among_others, say, sinks
 from ed_core.depth.among_others import Likeness
-from ed_core.depth.wording import count
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.models import controls, permits
 from ed_core.models.bundled import MIXED, SETS, default_set, mixed_prompts
-from ed_core.models.ref import ModelRef
+from ed_core.notebook import bridges
 from ed_core.probes import Continuation, Probe, find
 from ed_core.prompts import read_jsonl
 from ed_core.results import aggregate, lookup
@@ -208,8 +207,8 @@ def status(batch: running.Batch, name: str = "") -> None:
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
             st.markdown(
-                f"Measured on {count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
-                f"{took(made.get('seconds', 0))}{shipped}"
+                f"Measured on {say.count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC,"
+                f" in {took(made.get('seconds', 0))}{shipped}"
             )
         elif troubles := running.troubles(batch):
             for message in troubles:
@@ -237,11 +236,12 @@ def offer(
     looped = model.n_passes not in (1, None)
     off = looped or not (ready and order)
     look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
-    layers = partial(surgery.order_list, n_layers, order, model.source, evidence)
+    layers = partial(bridges.order_list, n_layers, order, model.source, evidence)
     row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = partial(surgery.passthrough, order, model.source, evidence)
+    merge = partial(bridges.passthrough, order, model.source, evidence)
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
-    if not off and model.packing and (command := surgery.llama_quantize(order, n_layers, model.file.name)):
+    packed = None if off else specs.of_gguf(model)
+    if packed and (command := bridges.llama_quantize(order, n_layers, packed.file.name)):
         st.code(command, language=None, wrap_lines=True)
 
 
@@ -407,7 +407,7 @@ def _compared(
     for column, spread in zip(st.columns(2), spreads, strict=False):
         curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{told_of_sinks}"
         twin = {name: behind[curve.name]} if behind else {}
-        look = dict(x=curve.x, others=among_others.spread_of(spread.n, "others"), log=curve.log, behind=twin)
+        look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
 
@@ -421,11 +421,10 @@ def _how_it_compares(
 ) -> None:
     """One sentence: what the control shows where there is one, else where this prompt lies; the rest behind a click."""
     first_token = getattr(probe, "first_token", True)
-    said = among_others.sentence(probe, result.summary, others, first_token)
-    reasons = among_others.reasons(probe, result.summary, others, first_token)
+    found = among_others.compared(probe, result.summary, others, first_token)
+    said, reasons = say.among_others(found), say.about_others(found)
     if alike and control is not None:
-        reasons = [*(one.text for of_one in alike for one in of_one if one.shape is not None), said, *reasons]
-        said = among_others.against_control(control.request.models[0].control, alike)
+        said, reasons = say.against_control(control.request.models[0].control, alike), [said, *reasons]
     show.conclusion(f"others-{probe.name}", said, reasons)
 
 
@@ -476,7 +475,7 @@ def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) ->
         obstacle = running.outlook_of(batch, result.n_tokens).obstacle
         told = "" if seconds is None else f" ({running.about(seconds)})"
         look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
-        label = f"Measure {count(len(batch.missing), 'bundled prompt')}{told}"
+        label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}{told}"
         if row.button(label, key=f"measure.{result.request.probe}", **look):
             running.submit(batch)
             st.rerun()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import PromptError
 from ed_core.models import tokens
 from ed_core.models.bundled import CHARACTERS, MODELS, load_prompts
@@ -262,7 +262,7 @@ def _how_encoded() -> None:
     if wrong_with(prompt()):
         return
     found = preview()
-    with st.popover("Encoding" if found is None else count(len(found), "token"), type="tertiary"):
+    with st.popover("Encoding" if found is None else say.count(len(found), "token"), type="tertiary"):
         _template()
         SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
         if found is not None:

@@ -10,9 +10,10 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import verdict, writing
-from ed_core.depth.verdict import ANSWER, Verdict
-from ed_core.depth.wording import percent
+from ed_core.depth import say, writing
+from ed_core.depth.answer import first_choice
+from ed_core.depth.sample import ANSWER, positions
+from ed_core.depth.verdict import Verdict
 from ed_core.figures import View
 from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
@@ -31,7 +32,7 @@ def story_of(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict |
     token just read, and the rank of the model's own word; below it the guess of an untrained twin, where its guesses
     are stored, and the range of the ranks that the twins' own words have in their lenses; and the depths that the
     verdict names. Of a looped model also how many passes lift it."""
-    at = min(verdict.positions(lens, ANSWER))
+    at = min(positions(lens, ANSWER))
     final = int(lens["top_ids"][-1, at, 0])
     prompt = lens.request.prompts[0]  # its tokens may each be a part of a letter
     before = prompt.text if prompt.template == "raw" else "".join(lens.tokens[: at + 1])
@@ -45,11 +46,11 @@ def story_of(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict |
         steps.append(step)
     marks: dict[str, float] = {}
     if reached is not None:
-        kl, here = reached.means.get("kl"), next((one for one in reached.seen if one.pos == at), None)
+        kl, best = reached.means.get("kl"), first_choice([one for one in reached.answers[0] if one.pos == at])
         if kl is not None and kl.depth is not None:
-            marks[f"mean depth {kl.depth:.1f}"] = kl.depth
-        if here is not None and here.best is not None:
-            marks[f"best guess for good from {here.best}"] = float(here.best)
+            marks[f"average depth {kl.depth:.1f}"] = kl.depth
+        if best is not None:
+            marks[f"first choice from {best}"] = float(best)
     before = before if len(before) <= LAST else f"…{before[-LAST:]}"
     passes = int(lens.provenance.get("passes", 1))
     found = {"before": before, "final": lens.token_text[final], "at": at, "steps": steps, "marks": marks}
@@ -106,7 +107,7 @@ def best_tokens(lens: ProbeResult, token: int) -> list[dict[str, str | int]]:
     return [
         {"depth": depth}
         | {
-            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {percent(float(p), signs=True)}"
+            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {say.share(float(p), signs=True)}"
             for n, (i, p) in enumerate(zip(ids[depth], probs[depth], strict=True), 1)
         }
         for depth in reversed(range(lens.n_layers + 1))
@@ -136,7 +137,7 @@ def written(key: str, result: ProbeResult, view: View, again: Callable[[], Batch
     step = chosen - begin if chosen is not None and 0 <= chosen - begin < n else None
     window = inputs.window("writing.window", n, WINDOW)
     if not result.complete and window is not None:  # the token that is being written stays in sight
-        last = max(writing.written({"ids": result["ids"]}), WINDOW)
+        last = max(writing.written(result["ids"]), WINDOW)
         window = (last - WINDOW, last - 1)
     seen = replace(view, window=window, selected=step, sinks=())
     (one,) = pictures(result)
@@ -149,7 +150,7 @@ def written(key: str, result: ProbeResult, view: View, again: Callable[[], Batch
 
 def _text(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
     """What is written, and what it comes down to; while it is written, a way to stop there."""
-    n, said = writing.written({"ids": result["ids"]}), writing.of_result(result)
+    n, said = writing.written(result["ids"]), say.exits(writing.exits(result))
     left, right = st.columns([6, 1], vertical_alignment="center")
     if small:
         left.caption(said)

@@ -10,7 +10,7 @@ import streamlit as st
 
 from ed_core import outside
 from ed_core.cases.snippet import run_command
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import PromptError
 from ed_core.models import tokens
 from ed_core.models.bundled import MIXED, SETS, default_set, load_prompts, mixed_prompts, set_names
@@ -96,7 +96,7 @@ def _bundled() -> list[Prompt]:
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
     st.caption(
-        f"{count(len(chosen), 'prompt')}, spread evenly: "
+        f"{say.count(len(chosen), 'prompt')}, spread evenly: "
         f"{', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}"
     )
     return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
@@ -162,7 +162,7 @@ def _set_name(name: str) -> str:
 
 
 def to_fit(page: str, row) -> list[Prompt]:
-    """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
+    """The prompts to fit on, chosen behind a click in the `row`; a fifth of their forms is held out. Pasted lines stand
     below it."""
     source, sets = of_fit(page)
     names = sets.value or []
@@ -221,12 +221,12 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
 def status(batch: running.Batch, done: list, of: int) -> None:
     """What is going on, and over how many prompts the figures are."""
     with st.container(key="status"):
-        every = count(of, "prompt")
+        every = say.count(of, "prompt")
         over = f"{len(done)} of {every} measured"
         if batch.running:
             live.status(batch, f"**{over}** · {{}}".format)
         elif len(done) == of:
-            st.markdown(f"Over **{every}**, {count(sum(r.n_tokens for r in done), 'token')}.")
+            st.markdown(f"Over **{every}**, {say.count(sum(r.n_tokens for r in done), 'token')}.")
         elif done:
             st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
         else:

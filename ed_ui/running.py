@@ -13,7 +13,7 @@ from streamlit import runtime
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError, QueueFull
 from ed_core.machine import ROOM, free_memory, gigabytes
 from ed_core.models import permits, sizes
@@ -229,7 +229,7 @@ def status(batch: Batch) -> str:
             )
             return " · ".join(filter(None, said))
     ahead = min((jobs().ahead(job) for job in batch.jobs.values() if not job.over), default=None)
-    return "" if ahead is None else f"waiting, {count(ahead, 'job')} ahead" if ahead else "waiting, next"
+    return "" if ahead is None else f"waiting, {say.count(ahead, 'job')} ahead" if ahead else "waiting, next"
 
 
 def _named(batch: Batch, name: str) -> str:
@@ -325,7 +325,7 @@ def outlook(
     all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
-    at = count(n_tokens, "token")
+    at = say.count(n_tokens, "token")
     needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time} at {at}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "

@@ -17,7 +17,7 @@ from ed_core import disk, settings
 from ed_core.cards import card, making
 from ed_core.claims import running as claims
 from ed_core.claims.record import Report
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, StudyError
 from ed_core.fits import ENDING, Fit, measured
 from ed_core.fits import file as fit_files
@@ -149,7 +149,7 @@ def progress(job: Job) -> str:
     """One line on how far a run is: what is before it, or its share and the time left."""
     if job.state == "queued":
         ahead = running.jobs().ahead(job)
-        return f"waiting, {count(ahead, 'job')} ahead" if ahead else "starting"
+        return f"waiting, {say.count(ahead, 'job')} ahead" if ahead else "starting"
     said = [f"{100 * job.share:.0f} %", job.stage or "models and prompts are looked up"]
     if job.cancelling:
         said[1] = "stopping"

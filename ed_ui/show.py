@@ -18,7 +18,8 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
-from ed_core.depth.wording import count, printed
+from ed_core.depth import say
+from ed_core.errors import EffectiveDepthError
 from ed_core.figures import View, describe, describe_curves, images, is_map, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
@@ -281,8 +282,8 @@ def _about_curve(
     if reading:
         st.markdown(reading)
     csv(key, export.curve_csv(name, dim, values), name)
-    tokens = count(sum(r.n_tokens for r in results), "token")
-    st.markdown(f"**Where it came from**: {count(len(results), 'prompt')}, {tokens}")
+    tokens = say.count(sum(r.n_tokens for r in results), "token")
+    st.markdown(f"**Where it came from**: {say.count(len(results), 'prompt')}, {tokens}")
     st.json([dict(r.provenance) for r in results], expanded=1)
 
 
@@ -323,7 +324,7 @@ def table(
 
     def cell(name: str, value: Any) -> str:
         form = formats.get(name, "") if isinstance(value, float) else ""
-        told = printed(value, form) if form else "" if value is None else str(value)
+        told = say.number(value, form) if form else "" if value is None else str(value)
         return f"<td>{escape(told)}</td>"
 
     names = list(dict.fromkeys(name for row in rows for name in row))

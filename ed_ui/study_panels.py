@@ -1,21 +1,22 @@
 """What the page of studies shows further down: a study whose models are steps of a training, depth at each of them and
-the layers, one step after another; and a study beside what is published, the table, the ratio against size, one model
+the layers, one step after another; and a study next to what is published, the table, the ratio against size, one model
 against another."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.criteria import RULES
-from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
+from ed_core.depth.rules import RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import points, steps, tables, trends
+from ed_core.studies import precisions as shifts
 from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
 from ed_ui import inputs, show, studies
@@ -53,8 +54,8 @@ def over_training(row, folder: Folder) -> bool:
     return bool(VIEW.draw(row.segmented_control, help=ABOUT_VIEW) == OVER)
 
 
-def training(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Mapping], name: str) -> None:
-    """All of it, for a set of the study or one of its levels; its choices stand in `row`."""
+def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
+    """All of it, for a set of the study or one of its levels; its choices are in `row`."""
     every = steps.series(folder)
     of = next(iter(every))
     if len(every) > 1:
@@ -67,7 +68,7 @@ def training(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[
     axis, branch = AXIS.draw(row.segmented_control), BRANCH.draw(row.segmented_control)
     step = _slider(there)
     _depths(folder, {s: every[of][s] for s in there}, depths, name, axis == "logarithmic", step)
-    _layers({s: every[of][s] for s in there}, summary, name, branch, step)
+    _layers(folder, {s: every[of][s] for s in there}, name, branch, step)
 
 
 def _slider(there: Sequence[int]) -> int:
@@ -88,11 +89,11 @@ def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], n
         st.markdown(f"- {show.plain(said)}")
 
 
-def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, branch: str, step: int) -> None:
+def _layers(folder: Folder, there: Mapping[int, str], name: str, branch: str, step: int) -> None:
     at, maps = list(there).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
     places = st.container(key="steps-maps").columns(3)
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
-        z = steps.over_layers(summary, there, name, measure)
+        z = studies.looked(folder.out, steps.over_layers, tuple(there.values()), name, measure)
         if len(z):
             of, unit = measure.partition(".")[2], tables.unit_of(measure)
             fig = show.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
@@ -101,7 +102,7 @@ def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, bra
 
 
 WIDTH = 380  # pixels of a map, about
-COLUMNS = "A column is a step, whatever lies between two; the one chosen stands beside the map, the first dashed."
+COLUMNS = "A column is a step, whatever is between two; the one chosen is next to the map, the first dashed."
 DEPTHS = (
     "**Depth over training** · lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: "
     "sinks per prompt"
@@ -112,7 +113,28 @@ READING = (
     f"are over the forms of the prompts from {FEWEST_FORMS} forms up, else over prompts from {FEWEST} up: they say how "
     "sure a step is, not how another seed would train."
 )
-ABOUT_VIEW = "This study's models are steps of a training: in their order, or beside each other as other models are."
+ABOUT_VIEW = "This study's models are steps of a training: in their order, or next to each other as other models are."
+
+
+# -------------------------------------------------------------------- precisions
+
+
+def precisions(folder: Folder, name: str) -> None:
+    """How far each precision of a model moves its curves and depths; nothing where all are of one precision."""
+    if not (found := studies.looked(folder.out, shifts.shifts, name)):
+        return
+    st.subheader("Precisions", anchor=False)
+    for _, own in groupby(found, lambda one: (one.model, one.precision)):
+        st.markdown(f"- {show.plain(shifts.sentence(list(own)))}")
+    head, *rows = shifts.rows(found)
+    show.table("precisions", [dict(zip(head, row)) for row in rows], 400)
+    st.caption(ABOUT_SHIFTS)
+
+
+ABOUT_SHIFTS = (
+    "A depth's shift is in layers; a curve's is the mean over the layers of the absolute difference, in the curve's "
+    "own unit. In brackets 5 to 95 % over the prompts, which both precisions have read."
+)
 
 
 # -------------------------------------------------------------------- beside what is published
@@ -152,18 +174,30 @@ def beside_published(folder: Folder, group: str) -> None:
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
     """One line per model and set: measured depths with their ranges, published ones beside them."""
-    rows = points.side_by_side(measured, others)
+    rows = points.side_by_side(measured, list(others))
     st.markdown("**Depths, measured and published** · the papers' layers counted from 0; 5 to 95 % in brackets")
     if not rows:
         st.caption("Nothing measured or published fits this choice.")
         return
-    columns = [f"{c} {s}" for c in CRITERIA for s in (points.MEASURED, points.PUBLISHED)]
-    there = [name for name in columns if any(name in row for row in rows)]
-    titles = dict(model="model", parameters=BILLIONS, training="training", layers="layers", set="set")
-    titles |= {name: f"{CRITERIA[name.split()[0]]}, {name.split()[1]}" for name in there}
-    shown = [{title: row.get(name, "") for name, title in titles.items()} for row in rows]
+    columns = {f"{c} {s}": f"{CRITERIA[c]}, {s}" for c in CRITERIA for s in (points.MEASURED, points.PUBLISHED)}
+    used = {name for row in rows.values() for name in row}
+    shown = []
+    for (model, where), row in rows.items():
+        p = next(iter(row.values()))
+        size = None if p.parameters is None else p.parameters / 1e9
+        head = {"model": model, BILLIONS: size, "training": p.training, "layers": p.n_layers, "set": where}
+        shown.append(head | {t: _depth(row.get(c)) for c, t in columns.items() if c in used})
     show.table("depths", shown, 400, {BILLIONS: ".3g"})
     st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
+
+
+def _depth(p: Point | None) -> str:
+    """A depth with its range over prompts."""
+    if p is None:
+        return ""
+    depth, low, high = (None if math.isnan(ratio) else p.at(ratio) for ratio in (p.ratio, p.low, p.high))
+    variant = tables.MEAN if p.criterion in MEANS else ""
+    return tables.cell({"depth": depth, "low": low, "high": high, "variant": variant})
 
 
 def against_size(folder: Folder, criterion: str, measured: Sequence[Point], others: Sequence[Point]) -> None:
@@ -195,16 +229,15 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
     st.markdown("**One model against another** · the difference in depth with its interval")
     labels = list(dict.fromkeys(p.model for p in measured))
     if len(labels) > 1:
-        named = [tuple(pair) for pair in folder.plan.get("pairs", []) if set(pair) <= set(labels)]
         known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
-        first, second = next(iter([*named, *known]), (labels[0], labels[1]))
+        first, second = next(iter(known), (labels[0], labels[1]))
         row = st.container(horizontal=True, vertical_alignment="bottom")
         base = inputs.one_of(
             row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
         )
         rest = [label for label in (second, *labels) if label != base]
         other = inputs.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
-        _say(measured, dict.fromkeys([*named, *known, (base, other)]))
+        _say(measured, dict.fromkeys([*known, (base, other)]))
     if not others:
         st.caption(RULES_ALONE)
         return

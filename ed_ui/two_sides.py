@@ -4,17 +4,18 @@ other, maps side by side, what differs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 
 import streamlit as st
 
 from ed_core import figures
 from ed_core.cases import export
-from ed_core.depth import side_by_side
-from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, Side, nearest
-from ed_core.depth.verdict import READS
+from ed_core.depth import say, side_by_side
+from ed_core.depth.sample import READS
+from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, nearest
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw
@@ -24,9 +25,10 @@ from ed_core.models.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.models.ref import ModelRef
 from ed_core.models.remote import PREFIX
 from ed_core.probes import LayerSkip, Probe, find
-from ed_core.probes.base import Picture
+from ed_core.probes.base import Picture, told
 from ed_core.results import lookup
-from ed_core.types import ProbeResult, Prompt
+from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
+from ed_core.work.resolve import twin
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import (
     BRANCHES,
@@ -160,7 +162,61 @@ def mode() -> str:
     return chosen
 
 
-def sides(spec: ModelRef, row) -> tuple[Side, Side]:
+TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: a model, a prompt, and probes with their parameters."""
+
+    model: ModelSpec
+    prompt: Prompt
+    probes: Mapping[str, Probe]
+
+    @property
+    def requests(self) -> dict[str, Request]:
+        return {name: probe.request(self.model, self.prompt) for name, probe in self.probes.items()}
+
+
+def labels(a: Side, b: Side) -> tuple[str, str]:
+    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where
+    nothing does."""
+    both = []
+    for mine, theirs in ((a, b), (b, a)):
+        prompt = (
+            f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”"
+            if mine.prompt.identity() != theirs.prompt.identity()
+            else ""
+        )
+        words = [_model(mine.model, theirs.model), prompt, *_differing(mine, theirs)]
+        both.append(", ".join(filter(None, words)) or mine.model.name)
+    return both[0], both[1]
+
+
+def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
+    """Its name, and whatever else is not the same; "" for one model."""
+    if mine == theirs:
+        return ""
+    told = {
+        "precision": mine.precision,
+        "adapter": Path(mine.adapter).name or "no adapter",
+        "revision": mine.revision[:10],
+        "device": mine.device,
+    }
+    apart = [word for name, word in told.items() if word and getattr(mine, name) != getattr(theirs, name)]
+    return ", ".join(filter(None, [mine.name, controls.label(mine), *apart]))
+
+
+def _differing(mine: Side, theirs: Side) -> Iterator[str]:
+    for name, probe in mine.probes.items():
+        other = theirs.probes.get(name, probe)
+        for f in fields(probe):
+            if (value := getattr(probe, f.name)) != getattr(other, f.name):
+                label, words = told(f, value)
+                yield f"{label.lower()}: {words}"
+
+
+def sides(spec: ModelSpec, row) -> tuple[Side, Side]:
     """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B, whose inputs are
     behind clicks in the `row` beside Run, a second prompt below it. An `EffectiveDepthError` says what is wrong with
     side B."""
@@ -382,7 +438,7 @@ def section(
         show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
     if shown is None:
         for pair in found:
-            st.caption(show.plain(pair.text))
+            st.caption(show.plain(say.pair(pair)))
         return
     st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
     if OVERLAID.value and all(measured(s, shown) for s in both) and alike(*(s.result for s in both)):
@@ -397,7 +453,7 @@ def section(
             difference(name, shown, both, first_token, expected)
     with right:
         for pair in found:
-            st.caption(show.plain(pair.text))
+            st.caption(show.plain(say.pair(pair)))
 
 
 def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], busy: bool) -> None:
@@ -454,7 +510,7 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
     caption = "**B − A** · orange: larger in B, blue: larger in A"
     dims = a.measures[shown.measure].spec.dims
     if dims[1:2] == ("pos",) and (
-        most := side_by_side.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
+        most := say.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
     ):
         caption += f" · {most}"
     if a.n_layers != b.n_layers:

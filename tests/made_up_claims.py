@@ -19,10 +19,10 @@ import numpy as np
 
 from ed_core import statistics
 from ed_core.claims import find
-from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, Evidence, Part, judged
-from ed_core.depth.continuous import MEAN_DEPTH
+from ed_core.claims.evidence import Evidence, Part, Sized
+from ed_core.claims.judging import FAILS, HOLDS, UNDECIDED
+from ed_core.claims.judging import verdict as judged
 from ed_core.errors import ClaimRefused
-from ed_core.studies.points import MEASURED, Point, Prompts
 
 L, TOKENS = 30, 8
 LEVELS = ("1", "2", "3")
@@ -32,12 +32,13 @@ RESAMPLES = 200  # in the place of 1 000, of which errors of 3 % need no more
 
 @dataclass
 class Draw:
-    """One made-up set: what is random in it. `kind`: one of `KINDS`."""
+    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers."""
 
     kind: str
     forms: int
     rng: np.random.Generator
     layers: int = L
+    alike: float = 0.0
 
     def pick(self, noise, small, holds, fails):
         return dict(zip(KINDS, (noise, small, holds, fails)))[self.kind]
@@ -53,7 +54,10 @@ class Draw:
         return found
 
     def of_layers(self, sd: float, n: int | None = None) -> np.ndarray:
-        return self.rng.normal(0, sd, n or self.layers)
+        found = self.rng.normal(0, sd, n or self.layers)
+        for i in range(1, len(found)):
+            found[i] = self.alike * found[i - 1] + np.sqrt(1 - self.alike**2) * found[i]
+        return found
 
     def part(self, columns: dict[str, np.ndarray], levels: bool = False) -> Part:
         """Prompts of these columns; with `levels` in triples, each of one form."""
@@ -74,7 +78,7 @@ class Draw:
         return np.repeat(self.own(n // 3, sd), 3)
 
     def evidence(self, **parts: Part) -> Evidence:
-        return Evidence(self.layers, parts, True, LEVELS, ("made-up",), worked=True)
+        return Evidence(self.layers, parts, level_names=LEVELS, worked=True)
 
 
 def per_token(**curves: np.ndarray) -> dict[str, np.ndarray]:
@@ -110,17 +114,12 @@ def steps(depth: np.ndarray, layers: int) -> np.ndarray:
 
 def static_ratio(d: Draw) -> Evidence:
     n, slope = 50, d.pick(0.1, 0.05, 0.0, 0.25)
-    tokens, forms = np.full(n, float(TOKENS)), d.part({"": np.zeros(n)}).units
-    common, points = d.own(n, 0.02), []
+    common, family = d.own(n, 0.02), []
     for i, layers in enumerate((12, 18, 24)):
-        ratio = 0.4 + slope * i + common + d.own(n, 0.02)
-        curve = steps(ratio * layers, layers) * TOKENS
-        for criterion, sums in (("mean_kl", curve), ("mean_overlap", TOKENS - curve)):
-            read = Prompts(sums, tokens, forms)
-            mean = MEAN_DEPTH[criterion.partition("_")[2]]((sums.sum(0) / tokens.sum())[None])[0] / layers
-            place = (f"m{i}", 10 ** (7 + i), "", "s", "", criterion, float(mean), layers, MEASURED)
-            points.append(Point(*place, prompts=n, read=read, over=forms.words))
-    return Evidence(L, {}, models=("m0", "m1", "m2"), points=tuple(points), level_names=LEVELS)
+        curve = steps((0.4 + slope * i + common + d.own(n, 0.02)) * layers, layers) * TOKENS
+        lens = d.part({"kl.sum": curve, "overlap.sum": TOKENS - curve, "n_tokens": np.full(n, float(TOKENS))})
+        family.append(Sized(f"m{i}", 10 ** (7 + i), layers, lens))
+    return Evidence(L, {"logit_lens": family[0].lens}, level_names=LEVELS, family=tuple(family), models=3)
 
 
 def no_harder(d: Draw) -> Evidence:
@@ -259,7 +258,7 @@ MADE_UP: dict[str, Callable[[Draw], Evidence]] = {
     "likelihood-or-generation": two_stories,
     "reasoning-breaks": reasoning,
 }
-RIGHT = {"noise": CANNOT_BE_TOLD, "small": HOLDS, "holds": HOLDS, "fails": DOES_NOT}
+RIGHT = {"noise": UNDECIDED, "small": HOLDS, "holds": HOLDS, "fails": FAILS}
 
 
 @contextmanager
@@ -269,23 +268,25 @@ def fewer_resamples() -> Iterator[None]:
         yield
 
 
-def verdict(name: str, kind: str, forms: int, seed: int) -> str:
+def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0) -> str:
     """Of one made-up set; what is refused is as good as not told."""
     claim = find(name)
-    drawn = Draw(kind, forms, np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)]))
+    drawn = Draw(
+        kind, forms, np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)]), alike=alike
+    )
     try:
         with fewer_resamples():
-            return judged(claim, claim.of(MADE_UP[name](drawn))).verdict
+            return judged(claim.quantities, claim.of(MADE_UP[name](drawn)).estimates).verdict
     except ClaimRefused:
-        return CANNOT_BE_TOLD
+        return UNDECIDED
 
 
-def counts(name: str, kind: str, forms: int, sets: int) -> Counter:
-    return Counter(verdict(name, kind, forms, seed) for seed in range(sets))
+def counts(name: str, kind: str, forms: int, sets: int, alike: float = 0.0) -> Counter:
+    return Counter(verdict(name, kind, forms, seed, alike) for seed in range(sets))
 
 
 def wrong(kind: str, found: Counter) -> float:
     """The share of verdicts that contradict what was made up. Of noise, where nothing is true, the larger one."""
-    against = {HOLDS: DOES_NOT, DOES_NOT: HOLDS}
+    against = {HOLDS: FAILS, FAILS: HOLDS}
     n = sum(found.values())
-    return max(found[HOLDS], found[DOES_NOT]) / n if kind == "noise" else found[against[RIGHT[kind]]] / n
+    return max(found[HOLDS], found[FAILS]) / n if kind == "noise" else found[against[RIGHT[kind]]] / n

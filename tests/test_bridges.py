@@ -9,10 +9,9 @@ import pytest
 from small_models import computed, save_random
 
 import ed_core
-from ed_core.depth import surgery
 from ed_core.errors import ParameterError
 from ed_core.models.opening import open_model
-from ed_core.models.ref import ModelRef
+from ed_core.notebook import bridges
 from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.types import Prompt
@@ -118,8 +117,8 @@ def test_mergekit_takes_what_is_written_for_it():
     import yaml
 
     for text in (
-        surgery.passthrough([0, 1, 3, 5], "a/b: c", {"kl": 0.5}),
-        surgery.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
+        bridges.passthrough([0, 1, 3, 5], "a/b: c", {"kl": 0.5}),
+        bridges.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
     ):
         read = config.MergeConfiguration.model_validate(yaml.safe_load(text))
         assert read.merge_method == "passthrough" and read.slices
@@ -127,7 +126,7 @@ def test_mergekit_takes_what_is_written_for_it():
 
 def test_llama_cpp_is_asked_for_a_file_without_these_layers():
     kept = [layer for layer in range(12) if layer not in (3, 7, 11)]
-    told = shlex.split(surgery.llama_quantize(kept, 12, "a b.gguf"))
+    told = shlex.split(bridges.llama_quantize(kept, 12, "a b.gguf"))
     assert told == ["llama-quantize", "--prune-layers", "3,7,11", "a b.gguf", "a b-without-3-layers.gguf", "COPY"]
     for order in ([], range(12), [0, 2, 1], [0, 1, 1, 2]):  # nothing left, all of them, exchanged, twice
-        assert surgery.llama_quantize(order, 12, "x.gguf") == ""
+        assert bridges.llama_quantize(order, 12, "x.gguf") == ""

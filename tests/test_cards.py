@@ -16,11 +16,11 @@ from charts import fresh
 from small_models import opened_models, save_random
 from test_report import Page
 
-from ed_core.cards import card, making, page, words
+from ed_core.cards import card, making, page
 from ed_core.claims import CLAIMS
 from ed_core.commands import main
-from ed_core.depth import continuous, sinks
-from ed_core.depth.criteria import RULES, by_cosine, by_kl, by_overlap
+from ed_core.depth import mean_depth
+from ed_core.depth.rules import RULES
 from ed_core.errors import CardError
 from ed_core.files import seal
 from ed_core.fits import replacement
@@ -85,48 +85,32 @@ def alone(model):
 
 @pytest.mark.process
 def test_the_depths_are_those_of_the_prompts_run_one_by_one(out, alone):
-    told = card.read(out / card.FILE)
-    results, added = alone(Contributions(), 12)
+    found = card.read(out / card.FILE)
+    _, added = alone(Contributions(), 12)
     _, lens = alone(LogitLens(), 12)
-    expected = {
-        "cosine": by_cosine(RULES["cosine"].curve(added)),
-        "kl": by_kl(lens["kl"][:-1]),
-        "overlap": by_overlap(lens["overlap"][:-1]),
-    }
-    assert [row.rule for row in told.depths] == list(expected)
-    for rule, criterion in expected.items():
-        row = card.depth_of(told, rule)
-        assert row.depth == criterion.depth and row.variants["stable"] == criterion.stable
-        assert row.ratio == pytest.approx(criterion.ratio, rel=1e-5) and row.prompts == 12
-        assert row.twin is not None and row.sentence and isinstance(row.clear, bool)
+    for name, rule in RULES.items():
+        own = rule.of_curve(rule.curve(added) if name == "cosine" else lens[name][:-1])
+        row = found.depth(name, mean=False)
+        assert row.depth == own.depth and row.ratio == pytest.approx(own.ratio, rel=1e-5)
     for of in ("kl", "overlap"):
-        mean = card.mean_depth_of(told, of)
-        assert mean.depth == pytest.approx(continuous.of_curve(of, lens[of]).depth, rel=1e-5)
-        assert mean.ratio == pytest.approx(mean.depth / told.model.layers, rel=1e-5)
-        assert mean.low <= mean.depth <= mean.high and mean.over == "12 prompts" and mean.twin.depth
-    turned = continuous.fit(RULES["cosine"].curve(added))
-    assert told.turn.p == pytest.approx(turned.p) and "turn" in words.turn(told).lower()
-    curve = told.curves["kl"]["model"]
-    np.testing.assert_allclose(curve.values, lens["kl"], rtol=1e-4, atol=1e-6)
-    assert all(low <= value + 1e-6 for low, value in zip(curve.low, curve.values))
-    assert told.sinks.named == sinks.summary([sinks.of_result(r) for r in results[:10]])
-    assert told.sinks.named_of == 10
-    assert [one.id for one in told.claims] == [claim.id for claim in CLAIMS] and told.identities.failures == ()
-    assert {row.precision for row in told.precision.rows} == {"bf16"} and len(told.precision.rows) == 3
+        mean = found.depth(of, mean=True)
+        assert mean.depth == pytest.approx(mean_depth.of_curve(of, lens[of]).depth, rel=1e-5)
+        assert mean.low <= mean.depth <= mean.high and mean.ratio == pytest.approx(mean.depth / found.model.layers)
+    np.testing.assert_allclose(found.curves["kl"]["model"].values, lens["kl"], rtol=1e-4, atol=1e-6)
+    assert [one.id for one in found.claims] == [claim.id for claim in CLAIMS] and found.over == "12 prompts"
+    assert any("in bf16 against fp32" in note for note in found.notes)
 
 
 @pytest.mark.process
 def test_the_cuts_are_the_cheapest_stretches(out, alone):
-    told = card.read(out / card.FILE)
-    for one, n in zip(told.cuts, dict.fromkeys((1, max(1, round(told.model.layers / 4)))), strict=True):
+    found = card.read(out / card.FILE)
+    for one, n in zip(found.cuts, dict.fromkeys((1, max(1, round(found.model.layers / 4)))), strict=True):
         _, lost = alone(Prune(n=n), 12)
         start = int(np.argmin(lost["kl"]))
         assert (one.layers, one.start) == (n, start)
         assert one.kl.value == pytest.approx(lost["kl"][start], rel=1e-4)
         assert one.loss.value == pytest.approx(lost["nll"][start] - lost["nll_whole"], abs=1e-5)
         assert one.kept.value == pytest.approx(lost["top1_kept"][start], rel=1e-5)
-        assert one.kl.low <= one.kl.value <= one.kl.high
-        assert one.by_angle.start == int(np.argmin(lost["angular_distance"]))
 
 
 @pytest.mark.process
@@ -144,11 +128,10 @@ def test_prompts_without_answers_and_levels_make_a_card_too(model, own_cache, tm
     """Most claims do not apply to them; the rules, the cuts and the curves do."""
     (tmp_path / "bare.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in QUESTIONS[:8]))
     assert made(model, tmp_path / "bare.jsonl", tmp_path / "out") == 0
-    told = card.read(tmp_path / "out" / card.FILE)
-    verdicts = {one.id: one.verdict for one in told.claims}
-    assert verdicts["no-harder-deeper"] == "not applicable" and len(told.depths) == 3 and len(told.cuts) == 1
-    assert {rule for rule, drawn in told.curves.items() if drawn} == {"cosine", "kl", "overlap", "loss"}
-    assert not told.set.answers and told.exit.prompts == 8
+    found = card.read(tmp_path / "out" / card.FILE)
+    verdicts = {one.id: one.verdict for one in found.claims}
+    assert verdicts["no-harder-deeper"] == "does not apply" and len(found.rules) == 3 and len(found.cuts) == 1
+    assert {rule for rule, drawn in found.curves.items() if drawn} == {"cosine", "kl", "overlap", "loss"}
 
 
 def test_the_page_asks_nobody_and_says_what_the_document_says(told):
@@ -156,21 +139,20 @@ def test_the_page_asks_nobody_and_says_what_the_document_says(told):
     found = Page(text)
     assert not [name for name, _ in found.tags if name in ("script", "link", "iframe", "object", "img")]
     assert "default-src 'none'" in text and not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text)
-    for said in (words.headline(told), words.identities(told), *(one.title for one in told.claims)):
+    for said in (page.headline(told), *(one.title for one in told.claims)):
         assert said in html.unescape(text)
-    lines = words.markdown(told).split("---\n")
+    lines = page.markdown(told).split("---\n")
     data = yaml.safe_load(lines[1])
     ratios = {m["type"]: m["value"] for r in data["model-index"][0]["results"] for m in r["metrics"]}
-    expected = {f"effective_depth_ratio_{rule}": card.depth_of(told, rule).ratio for rule in RULES}
-    expected |= {f"mean_depth_ratio_{of}": card.mean_depth_of(told, of).ratio for of in ("kl", "overlap")}
-    assert ratios == {metric: ratio for metric, ratio in expected.items() if ratio is not None}
-    assert words.headline(told) in lines[2] and told.commands[0] in lines[2]
+    names = {True: "mean_depth_ratio_", False: "effective_depth_ratio_"}
+    assert ratios == {f"{names[one.mean]}{one.of}": one.ratio for one in told.depths if one.ratio is not None}
+    assert page.headline(told) in lines[2] and told.commands[0] in lines[2]
 
 
 def test_words_of_a_stranger_are_only_words(told):
     prompts = (told.set.prompts[0].but(text=EVIL), *told.set.prompts[1:])
-    evil = {"model": told.model.but(name=EVIL), "set": told.set.but(prompts=prompts)}
-    told = told.but(**evil, commands=(EVIL, *told.commands[1:]), missing=(EVIL, *told.missing[1:]))
+    evil = {"model": told.model.but(name=EVIL), "set": told.set.but(prompts=prompts), "said": (EVIL, *told.said[1:])}
+    told = told.but(**evil, commands=(EVIL, *told.commands[1:]), notes=(EVIL, *told.notes[1:]))
     text = page.html(told).decode() + page.fragment(told, "dark")
     assert EVIL not in text and text.count("&lt;script&gt;") >= 8
 
@@ -180,7 +162,8 @@ def test_words_of_a_stranger_are_only_words(told):
     [
         (lambda told: "{", "damaged, or not a depth card"),
         (lambda told: json.dumps({k: v for k, v in told.items() if k != "cuts"}), "damaged, or not a depth card"),
-        (lambda told: json.dumps(told | {"version": 99}, indent=1), "of version 99, and this program reads version"),
+        (lambda told: json.dumps(told | {"said": ["It is deep."]}), "damaged, or not a depth card"),  # edited
+        (lambda told: json.dumps(told | {"version": 99}, indent=1), "of version 99, this program reads version"),
         (lambda told: " " * (card.MOST_BYTES + 1), "at most 3 MiB are read"),
     ],
 )
@@ -234,7 +217,7 @@ def test_a_drawing_holds_every_value_within_its_frame():
 def test_a_shipped_card_is_what_the_program_writes(file):
     told = card.read(file)
     assert card.to_json(told) == file.read_bytes()
-    assert not told.identities.failures and len(told.claims) == len(CLAIMS)
+    assert len(told.claims) in (0, len(CLAIMS))
 
 
 def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
@@ -251,9 +234,9 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     said = " ".join(w.value for w in test.markdown)
     shipped = [card.read(file) for file in card.shipped()]
     for told in shipped:
-        assert f"**{told.model.name}**" in said and words.claims(told) in said
+        assert f"**{told.model.name}**" in said
         for rule in RULES:
-            assert show.plain(words.depth(card.depth_of(told, rule))) in said
+            assert show.plain(page.depth(told.depth(rule, mean=False))) in said
     test.button(key="run.cards").click().run()
     (of, place) = begun[0]
     wanted = runs.Card(ModelRef.parse("ed-demo-8"), "sum_mod10")

@@ -19,7 +19,10 @@ from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.commands import cases, main
-from ed_core.depth import criteria, verdict
+from ed_core.depth import say
+from ed_core.depth.rules import COSINES, RULES
+from ed_core.depth.sample import Sample
+from ed_core.depth.verdict import verdict
 from ed_core.errors import CaseError, ImportRefused
 from ed_core.figures.images import data_uri
 from ed_core.models import controls
@@ -46,8 +49,8 @@ def test_a_case_study_comes_back_from_its_file_as_it_was():
 
 
 def test_the_verdict_is_the_one_home_shows_with_the_thresholds_chosen():
-    expected = verdict.of_prompt(results()["contributions"], results()["logit_lens"], kl=0.1)
-    assert case(kl_threshold=0.1).verdict == expected.sentence != case().verdict
+    expected = verdict(Sample.of(results()["contributions"], results()["logit_lens"]), kl=0.1)
+    assert case(kl_threshold=0.1).verdict == say.verdict(expected) != case().verdict
     assert small().verdict == ""
 
 
@@ -62,7 +65,7 @@ def test_the_card_tells_everything_a_list_shows_without_the_arrays():
     assert words == (kept.id, "Sums", "hm", ("a", "b"), kept.verdict)
     assert (card.model, card.precision, card.probes) == ("ed-demo-8", "fp32", HOME)
     assert card.prompt == results()["contributions"].request.prompts[0].text[:300]
-    assert card.depths == verdict.of_prompt(results()["contributions"], results()["logit_lens"]).lines
+    assert card.depths == verdict(Sample.of(results()["contributions"], results()["logit_lens"])).layers
     assert card.runs == tuple(i.result.request.key for i in kept.items)
     with pytest.raises(ImportRefused):
         bundle.decode(torn)
@@ -130,8 +133,8 @@ def strips(kept: case_study.Case, name: str) -> list[np.ndarray]:
 @pytest.mark.parametrize("first", [True, False])
 def test_figures_count_the_first_token_as_the_case_study_does(first):
     found = results()["contributions"]
-    means = {name: found[name][:, (not first) :].mean(1) for name in ("layer_ratio", *verdict.COSINES)}
-    expected = [means["layer_ratio"], criteria.RULES["cosine"].curve(means)]
+    means = {name: found[name][:, (not first) :].mean(1) for name in ("layer_ratio", *COSINES)}
+    expected = [means["layer_ratio"], RULES["cosine"].curve(means)]
     for strip, mean in zip(strips(case(probes=("contributions",), first_token=first), "mean"), expected, strict=True):
         np.testing.assert_allclose(strip, mean, atol=1e-6)
 

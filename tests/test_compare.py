@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from ed_core.cases import export
-from ed_core.depth import among_others, sinks
+from ed_core.depth import among_others, say, sinks
 from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.base import depth_score, layer_effect
 from ed_core.probes.integrated_gradients import completeness, incomplete
@@ -119,14 +117,10 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     theirs, shape = CONTROLS[case]
     found = likenesses(FALLING, theirs)
     assert [l.shape for l in found] == [shape] * 2
-    said = among_others.against_control("untrained", [found])
-    expected = {0: "the same shape", 1: "partly the same shape", 2: "another shape", None: "cannot be compared"}[shape]
-    assert expected in said and "untrained twin" in said and said.count(".") == 1
-    assert "need" not in said, "one draw carries no conclusion"
+    assert "need" not in say.against_control("untrained", [found]), "one draw carries no conclusion"
     if shape == 0:
         assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
-        assert "ρ = 1.00; each scaled to its own range, at most 0 % apart" in found[0].text
-        assert "at most 1 % apart" in replace(found[0], apart=0.004).distance
+        assert "does not need training" in say.against_control("untrained", [found] * 5)
 
 
 def test_noise_does_not_pass_for_the_same_curve_and_a_clear_one_does():

@@ -1,7 +1,9 @@
-"""The three criteria on curves drawn by hand, with every reason for "not defined"; the published ratios; the
-bootstrap."""
+"""Rules, mean depth and turn on curves drawn by hand and against plain loops; samples and their verdicts; made-up data:
+noise does not convince, a clear effect does."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ed_core import statistics
-from ed_core.depth import among_others, continuous, criteria, exactness, lenses, verdict
+from ed_core.depth import lenses, mean_depth, sinks, turn, verdict
+from ed_core.depth.rules import OF_LENS, RULES, Criterion, depths
+from ed_core.depth.sample import CURVES, READS, Sample, prompt_sums
 from ed_core.probes import Contributions, Lenses, LogitLens
 from ed_core.statistics import units
 from ed_core.types import ProbeResult, Prompt, Request
+
+
+def judged(name, curve, threshold=None) -> Criterion:
+    return RULES[name].of_curve(curve, threshold)
+
+
+def reached(contributions, lens, kl=0.5, overlap=0.3, **how):
+    return verdict.verdict(Sample.of(contributions, lens, **how), kl, overlap)
 
 
 @pytest.mark.parametrize(
@@ -33,22 +45,22 @@ from ed_core.types import ProbeResult, Prompt, Request
     ],
 )
 def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
-    found = criteria.by_cosine(curve)
+    found = judged("cosine", curve)
     assert (found.depth, found.stable, found.reason) == (expected, stable, "")
 
 
 @pytest.mark.parametrize(
     "curve, reason",
     [
-        ([0.3, 0.0, 0.2], "never below 0"),
-        ([-0.3, -0.1, -0.2], "negative in every layer"),
-        ([0.3, -0.1, -0.2], "never comes back up"),
-        ([0.3, 0.1, -0.2], "below 0 in the last layer alone"),
+        ([0.3, 0.0, 0.2], "never below"),
+        ([-0.3, -0.1, -0.2], "always below"),
+        ([0.3, -0.1, -0.2], "no way back"),
+        ([0.3, 0.1, -0.2], "only the last below"),
     ],
 )
 def test_cosine_without_a_crossing_is_not_defined_and_says_why(curve, reason):
-    found = criteria.by_cosine(curve)
-    assert found.depth is found.stable is found.ratio is None and reason in found.reason
+    found = judged("cosine", curve)
+    assert found.depth is found.stable is found.ratio is None and found.reason == reason
 
 
 def test_the_cosine_curve_is_the_mean_of_the_three():
@@ -58,7 +70,7 @@ def test_the_cosine_curve_is_the_mean_of_the_three():
         "layer_cos": np.float32([-0.6, 0.3]),
         "io_cos": np.ones(2),
     }
-    assert criteria.RULES["cosine"].curve(curves) == pytest.approx([-0.1, 0.1])
+    assert RULES["cosine"].curve(curves) == pytest.approx([-0.1, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -73,14 +85,15 @@ def test_the_cosine_curve_is_the_mean_of_the_three():
     ],
 )
 def test_kl_takes_the_first_block_below_half_of_the_largest(curve, expected, stable):
-    found = criteria.by_kl(curve)
+    found = judged("kl", curve)
     assert (found.depth, found.stable, found.threshold, found.reason) == (expected, stable, 0.5, "")
 
 
 @pytest.mark.parametrize("curve", [[10, 9, 8, 7], [10, 9, 8, 1], [0, 0, 0]])
 def test_kl_that_falls_in_the_last_block_or_never_is_not_defined(curve):
-    found = criteria.by_kl(curve)
-    assert found.depth is found.stable is found.ratio is None and "at least 0.5" in found.reason
+    found = judged("kl", curve)
+    assert found.depth is found.stable is found.ratio is None
+    assert found.reason == ("only before the last" if curve[-1] == 1 else "never")
 
 
 @pytest.mark.parametrize(
@@ -93,31 +106,64 @@ def test_kl_that_falls_in_the_last_block_or_never_is_not_defined(curve):
     ],
 )
 def test_overlap_takes_the_first_block_above_the_threshold(curve, expected, stable):
-    found = criteria.by_overlap(curve)
+    found = judged("overlap", curve)
     assert (found.depth, found.stable, found.threshold) == (expected, stable, 0.3)
 
 
 @pytest.mark.parametrize("curve", [[0.1, 0.2, 0.3], [0.0, 0.0, 0.9]])
 def test_overlap_that_rises_in_the_last_block_or_never_is_not_defined(curve):
-    found = criteria.by_overlap(curve)
-    assert found.depth is found.stable is None and "at most 0.3" in found.reason and "0.3" in found.reason
+    found = judged("overlap", curve)
+    assert found.depth is found.stable is None
+    assert found.reason == ("only before the last" if curve[-1] > 0.3 else "never")
 
 
 def test_thresholds_move_the_lens_criteria():
-    assert [criteria.by_kl([10, 7, 4, 2, 1], t).depth for t in (0.8, 0.5, 0.25, 0.1)] == [1, 2, 3, None]
-    assert [criteria.by_overlap([0.1, 0.3, 0.5, 0.9], t).depth for t in (0.05, 0.2, 0.4, 0.6)] == [0, 1, 2, None]
-    assert criteria.threshold_band(criteria.by_kl, [10, 7, 4, 2, 1], (0.1, 0.25, 0.5, 0.8)) == (1, 3)
-    assert criteria.threshold_band(criteria.by_kl, [10, 9, 9], (0.1, 0.2)) is None
+    assert [judged("kl", [10, 7, 4, 2, 1], t).depth for t in (0.8, 0.5, 0.25, 0.1)] == [1, 2, 3, None]
+    assert [judged("overlap", [0.1, 0.3, 0.5, 0.9], t).depth for t in (0.05, 0.2, 0.4, 0.6)] == [0, 1, 2, None]
+
+
+@given(
+    st.lists(st.lists(st.integers(-3, 3), min_size=6, max_size=6), min_size=1, max_size=4), st.sampled_from(list(RULES))
+)
+def test_many_curves_at_once_are_those_of_plain_loops(rows, name):
+    """Every rule and variant, read layer by layer."""
+    curves = np.asarray(rows, float) if name == "cosine" else (np.asarray(rows, float) + 3) / 6
+    for variant in RULES[name].variants:
+        found = depths(name, curves, variant)
+        assert [None if np.isnan(d) else int(d) for d in found] == [by_loop(name, list(c), variant) for c in curves]
+
+
+def by_loop(name, c, variant):
+    last = len(c) - 1
+    if name == "cosine":
+        below = [l for l in range(len(c)) if c[l] < 0]
+        if variant == "stable":
+            return below[-1] if below and below[-1] != last else None
+        return next((l for l in reversed(below) if l < last and c[l + 1] >= 0), None)
+    start = int(variant == "from_depth_1")
+
+    def holds(l):
+        return l >= start and (c[l] > 0.3 + 1e-6 if name == "overlap" else c[l] < 0.5 * max(c[start:]))
+
+    lasting = variant == "stable"
+    return next((l for l in range(last) if holds(l) and (not lasting or all(map(holds, range(l, len(c)))))), None)
+
+
+# ---------------------------------------------------------------- samples and their verdicts
 
 
 def test_a_verdict_leaves_out_the_output_row_of_the_lens():
     """Rows 0..L-1 count; row L is the output itself, with divergence 0 and overlap 1."""
     cosines, lens = results([[-0.2, -0.1, 0.1, 0.2]], [[8, 6, 5, 3, 0]], [[0.0, 0.1, 0.2, 0.4, 1.0]])
-    found = verdict.of_prompt(cosines[0], lens[0])
-    assert found.lines == {"cosine": 1, "kl": None, "overlap": None}
-    assert found.bands == {"cosine": (1, 1), "kl": (2, 2), "overlap": (2, 2)}
-    found = verdict.of_prompt(cosines[0], lens[0], kl=0.7, overlap=0.15)
-    assert found.lines == {"cosine": 1, "kl": 2, "overlap": 2} and found.criteria["kl"].ratio == 0.75
+    found = reached(cosines, lens)
+    assert found.layers == {"cosine": 1, "kl": None, "overlap": None}
+    assert {name: rule.band for name, rule in found.rules.items()} == {
+        "cosine": (1, 1),
+        "kl": (2, 2),
+        "overlap": (2, 2),
+    }
+    found = reached(cosines, lens, 0.7, 0.15)
+    assert found.layers == {"cosine": 1, "kl": 2, "overlap": 2} and found.rules["kl"].ratio == 0.75
 
 
 def test_the_verdict_over_prompts_weighs_tokens():
@@ -125,19 +171,111 @@ def test_the_verdict_over_prompts_weighs_tokens():
     early, late = [-0.3, 0.1, 0.2, 0.3], [-0.3, -0.2, -0.1, 0.3]
     fast, slow = [9, 2, 2, 2, 0], [9, 9, 2, 2, 0]
     cosines, lens = results([early] + 7 * [late], [fast] + 7 * [slow], 8 * [[0.0] * 4 + [1.0]], n_tokens=[30] + 7 * [2])
-    found = {name: (criterion.depth, interval) for name, criterion, interval in verdict.verdicts(cosines, lens)}
-    assert found["cosine"][0] == 0 and found["kl"][0] == 1
-    assert found["cosine"][1] == (0, 2, 0) and found["kl"][1] == (1, 2, 0)
-    depth_by_overlap, (low, high, undefined) = found["overlap"]
-    assert depth_by_overlap is None and np.isnan([low, high]).all() and undefined == 1
+    found = reached(cosines, lens).rules
+    assert found["cosine"].depth == 0 and found["kl"].depth == 1
+    assert found["cosine"].interval == (0, 2, 0) and found["kl"].interval == (1, 2, 0)
+    low, high, undefined = found["overlap"].interval
+    assert found["overlap"].depth is None and np.isnan([low, high]).all() and undefined == 1
+    assert {verdict.INTERVAL} <= set(found["cosine"].doubts)
 
 
 def test_the_first_token_can_be_left_out_of_the_cosine():
     cosines, lens = results(
         [[-0.2, 0.1, 0.1, 0.2]], [[8, 2, 2, 2, 0]], [[0.0] * 5], n_tokens=[4], first=[-0.2, 5.0, 0.1, 0.2]
     )
-    assert verdict.of_prompt(cosines[0], lens[0]).lines["cosine"] == 0
-    assert verdict.of_prompt(cosines[0], lens[0], first_token=False).lines["cosine"] == 1
+    assert reached(cosines, lens).layers["cosine"] == 0
+    assert reached(cosines, lens, first_token=False).layers["cosine"] == 1
+
+
+@pytest.mark.parametrize("forms", [(), ("a", "a", "b", "c", "d", "e", "e", "e", "e")])
+def test_results_and_their_stored_sums_give_the_same_verdict(model_of, measure, forms):
+    """What a study keeps of prompts is enough: every number, twins and sinks included."""
+    prompts = [Prompt(text) for text in ("abc", "b a c", "cab b", "aabbcc", "c", "bb", "ccab", "a b", "bca")]
+    of = [[measure(model_of("llama"), probe, prompt) for prompt in prompts] for probe in (Contributions(), LogitLens())]
+    twin = [list(reversed(results)) for results in of]
+    for first_token in (True, False):
+        mine = Sample.of(*of, first_token=first_token, forms=forms, twins=[tuple(twin)])
+        stored = [sums_of(part, forms, first_token) for part in (of, twin)]
+        theirs = Sample.of_sums(**stored[0], twins=[Sample.of_sums(**stored[1])])
+        a, b = verdict.verdict(mine), verdict.verdict(theirs)
+        assert (a.n_prompts, a.n_tokens, a.means, a.turn) == (b.n_prompts, b.n_tokens, b.means, b.turn)
+        assert len(a.twins) == 1 and a.twins[0].means.keys() == {"kl", "overlap"}
+        for name, rule in a.rules.items():
+            for kind in ("criterion", "band", "range", "intervals", "twins", "doubts"):
+                assert repr(getattr(rule, kind)) == repr(getattr(b.rules[name], kind)), (name, kind)
+
+
+def sums_of(of, forms, first_token):
+    """What a study keeps of these results."""
+    at = [{s.pos for s in sinks.of_result(result)} for result in of[0]]
+    columns = {}
+    for probe, results in zip(READS, of, strict=True):
+        columns[probe] = {name: np.stack([r.summary[name] for r in results]) for name in results[0].summary}
+        sums, counts = prompt_sums(results, CURVES[probe], True, at)
+        columns[probe] |= {f"{name}.no_sinks": values for name, values in sums.items()}
+        columns[probe] |= {"n_no_sinks": counts, "first_is_sink": [0 in found for found in at]}
+    return dict(columns=columns, forms=dict.fromkeys(READS, forms), first_token=first_token)
+
+
+def test_a_verdict_is_read_for_any_tokens(model_of, measure):
+    """For all, for half of the answer's tokens, for one: the sums are those of plain loops over these tokens."""
+    prompt = Prompt("a b c ", "cab")
+    written, lens = (measure(model_of("llama"), probe, prompt) for probe in (Contributions(), LogitLens()))
+    start = lens.answer_start
+    for of, at in {
+        "answer": range(start - 1, lens.n_tokens - 1),
+        (start - 1, start): (start - 1, start),
+        2: (2,),
+    }.items():
+        found = verdict.verdict(Sample.of(written, lens, of=of))
+        kl = sum(lens["kl"][:, t].astype(float) for t in at) / len(at)
+        assert found.means["kl"].depth == pytest.approx(mean_depth.of_curve("kl", kl).depth)
+        assert found.layers["kl"] == RULES["kl"].of_curve(kl[:-1]).depth and found.n_tokens == len(at)
+    with pytest.raises(ValueError, match="positions from 0"):
+        Sample.of(written, lens, of=lens.n_tokens)
+
+
+# made-up data: twelve prompts of a model of 16 layers, and five copies
+
+
+def made_up(step, seed, noise=0.05, n=12, layers=16):
+    """A sample whose cosine, divergence and overlap all step at a layer; no step: noise alone."""
+    rng = np.random.default_rng(seed)
+    at = np.arange(layers + 1)
+    before = (at <= step) if step is not None else np.full(layers + 1, 0.5)
+    shapes = {"attn_cos": 0.2 - 0.4 * before[:-1], "kl": 0.2 + 4 * before, "overlap": 0.9 - 0.85 * before}
+    shapes |= dict.fromkeys(("mlp_cos", "layer_cos"), shapes["attn_cos"])
+    sums = {f"{k}.sum": 10 * (v + noise * rng.normal(size=(n, len(v)))) for k, v in shapes.items()} | {
+        "n_tokens": np.full(n, 10)
+    }
+    return Sample.of_sums(dict.fromkeys(READS, sums))
+
+
+def with_copies(own, copies):
+    return verdict.verdict(replace(own, twins=tuple(copies)))
+
+
+def test_a_clear_effect_is_robust_and_a_copy_of_it_takes_that_away():
+    for seed in range(2):
+        own = made_up(8, seed)
+        found = with_copies(own, [made_up(2, 100 + i) for i in range(5)])
+        assert {name: rule.depth for name, rule in found.rules.items()} == {"cosine": 8, "kl": 9, "overlap": 9}
+        assert all(rule.clear for rule in found.rules.values()) and found.turn.layer == 8
+        few = with_copies(own, [made_up(2, 100 + i) for i in range(4)])
+        assert all(rule.so_far and not rule.clear for rule in few.rules.values())
+        shared = with_copies(own, [made_up(8, 200 + i) for i in range(3)] + [made_up(2, 300 + i) for i in range(2)])
+        assert all(rule.doubts == (verdict.TWINS,) for rule in shared.rules.values())
+        assert (shared.turn.failed, shared.turning) == ("twins", 3)
+
+
+def test_noise_does_not_convince():
+    """Sixty models of noise, each with five copies of noise: a robust layer or a turn is rare."""
+    found = []
+    for s in range(60):
+        own, *copies = (made_up(None, 6 * s + i, n=1) for i in range(6))
+        found.append(with_copies(own, copies))
+    assert sum(rule.clear for one in found for rule in one.rules.values()) <= 2  # of 180
+    assert sum(one.turn is not None and one.turn.layer is not None for one in found) <= 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +290,7 @@ def test_the_first_token_can_be_left_out_of_the_cosine():
     ],
 )
 def test_the_ratio_is_the_published_one(blocks, effective_depth, ratio):
-    assert round(criteria.Criterion("cosine", effective_depth, None, blocks).ratio, 2) == ratio
+    assert round(Criterion("cosine", effective_depth, None, blocks).ratio, 2) == ratio
 
 
 def results(cosines, kl, overlap, n_tokens=None, first=None):
@@ -179,7 +317,7 @@ def sums_and_counts(n, seed=0):
 
 
 def by_kl(curves):
-    return criteria.depths("kl", curves["kl"])
+    return depths("kl", curves["kl"])
 
 
 def test_the_percentiles_are_seeded_and_bracket_the_verdict():
@@ -187,7 +325,7 @@ def test_the_percentiles_are_seeded_and_bracket_the_verdict():
     first, again, other = (statistics.percentile(by_kl, sums, counts, statistics.units(8), seed) for seed in (0, 0, 1))
     assert (first == again).all() and (first != other).any()
     low, high, undefined = statistics.interval(first)
-    whole = criteria.by_kl(sums["kl"].sum(0) / counts.sum()).depth
+    whole = judged("kl", sums["kl"].sum(0) / counts.sum()).depth
     assert low <= whole <= high and low < high and undefined == 0
 
 
@@ -219,25 +357,14 @@ def test_there_is_no_interval_below_eight_prompts(n, enough):
 def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_reason(model_of, measure):
     """Nothing left to average, nothing to compare with: never a number, never an error."""
     probes = (Contributions(), LogitLens())
-    one_token = verdict.of_prompt(
-        *(measure(model_of("llama"), probe, Prompt("a")) for probe in probes), first_token=False
-    )
-    assert one_token.lines["cosine"] is None and "first is not counted" in one_token.criteria["cosine"].reason
+    one_token = reached(*(measure(model_of("llama"), probe, Prompt("a")) for probe in probes), first_token=False)
+    assert one_token.rules["cosine"].criterion.reason == "no token" and one_token.layers["cosine"] is None
     shallow = model_of("llama", num_hidden_layers=1)
-    one_block = verdict.of_prompt(*(measure(shallow, probe, Prompt("ab")) for probe in probes))
-    assert set(one_block.lines.values()) == {None} and "one layer" in one_block.reasons[-1]
-
-    probe = Contributions(first_token=False)
-    of = {text: measure(model_of("llama"), probe, Prompt(text)).summary for text in ("a", "ab", "abc", "abcd", "b a")}
-    for text, own in of.items():  # as the one shown, and among the others
-        rest = [summary for other, summary in of.items() if other != text]
-        assert ("gives no layer for this prompt" in among_others.sentence(probe, own, rest, False)) == (text == "a")
-    shallow_one = measure(shallow, probe, Prompt("ab"))
-    assert "gives no layer" in among_others.sentence(probe, shallow_one.summary, [shallow_one.summary] * 4, True)
-    lens = measure(shallow, Lenses(), Prompt("ab"))
-    assert {one.depth for of_rule in lenses.by_lens([lens]).criteria.values() for one in of_rule.values()} == {None}
-    rows = exactness.without_first(shallow_one, measure(shallow, LogitLens(), Prompt("ab")))
-    assert {row.depth_with for row in rows} == {None}
+    one_block = reached(*(measure(shallow, probe, Prompt("ab")) for probe in probes))
+    assert set(one_block.layers.values()) == {None}
+    assert {rule.criterion.reason for rule in one_block.rules.values()} == {"one layer"}
+    read = lenses.by_lens([measure(shallow, Lenses(), Prompt("ab"))])
+    assert {v.layers[name] for v in read.verdicts.values() for name in OF_LENS} == {None}
 
 
 # ---------------------------------------------------------------- without a threshold
@@ -268,7 +395,7 @@ def step(at, high=1.0, low=0.0):
     ],
 )
 def test_curves_whose_mean_depth_is_known(name, curve, depth):
-    found = continuous.of_curve(name, curve)
+    found = mean_depth.of_curve(name, curve)
     assert found.depth == (None if depth is None else pytest.approx(depth))
     assert found.ratio == (None if depth is None else pytest.approx(depth / L))
 
@@ -284,17 +411,17 @@ def test_it_is_the_mean_of_the_lasting_rule_over_all_thresholds(values, kl):
     thresholds = (np.arange(10_000) + 0.5) / 10_000
     above = missing[start:, None] > thresholds
     lasting = np.where(above.any(0), n - above[::-1].argmax(0), start)
-    found = continuous.of_curve("kl" if kl else "overlap", curve).depth
+    found = mean_depth.of_curve("kl" if kl else "overlap", curve).depth
     assert found == pytest.approx(np.mean(lasting), abs=1e-3)
 
 
 def test_over_prompts_it_is_read_off_the_mean_curve_with_an_interval():
     sums, tokens = np.stack([step(a) * 3 for a in range(4, 14)]), np.full(10, 3)
-    found = continuous.over_prompts("kl", sums, tokens, units(10))
-    assert found.depth == pytest.approx(continuous.of_curve("kl", sums.sum(0) / 30).depth)
+    found = mean_depth.of_prompts("kl", sums, tokens, units(10))
+    assert found.depth == pytest.approx(mean_depth.of_curve("kl", sums.sum(0) / 30).depth)
     assert 4 < found.interval.low < found.depth < found.interval.high < 14
-    assert continuous.over_prompts("kl", sums[:7], tokens[:7], units(7)).interval is None
-    assert continuous.over_prompts("kl", sums * 0, tokens, units(10)).depth is None
+    assert mean_depth.of_prompts("kl", sums[:7], tokens[:7], units(7)).interval is None
+    assert mean_depth.of_prompts("kl", sums * 0, tokens, units(10)).depth is None
 
 
 def naive_split(curve):
@@ -310,7 +437,7 @@ def test_the_split_is_that_of_least_squares():
     rng = np.random.default_rng(0)
     for _ in range(50):
         curve = rng.normal(size=rng.integers(3, 40))
-        assert continuous.best_split(curve[None])[0] == naive_split(curve)
+        assert turn.best_split(curve[None])[0] == naive_split(curve)
 
 
 def noisy(curve, seed=0):
@@ -320,29 +447,29 @@ def noisy(curve, seed=0):
 @pytest.mark.parametrize("n", [16, 30])
 def test_a_step_is_a_turn_and_what_only_looks_like_one_is_not(n):
     layer = np.arange(n)
-    turn = continuous.fit(noisy(np.where(layer < n // 2, -0.2, 0.2)))
-    assert (turn.layer, turn.failed) == (n // 2 - 1, "") and turn.p <= 0.05
-    zigzag = continuous.fit(noisy(np.where(layer % 2, 0.2, -0.2)))
+    found = turn.fit(noisy(np.where(layer < n // 2, -0.2, 0.2)))
+    assert (found.layer, found.failed) == (n // 2 - 1, "") and found.p <= 0.05
+    zigzag = turn.fit(noisy(np.where(layer % 2, 0.2, -0.2)))
     assert zigzag.layer is None
-    dip = continuous.fit(noisy(np.where(layer == n // 2, -0.3, 0.3)))
+    dip = turn.fit(noisy(np.where(layer == n // 2, -0.3, 0.3)))
     assert (dip.layer, dip.failed) == (None, "sign")
-    falls = continuous.fit(noisy(np.where(layer < n // 2, 0.2, -0.2)))
+    falls = turn.fit(noisy(np.where(layer < n // 2, 0.2, -0.2)))
     assert (falls.layer, falls.failed) == (None, "sign")
-    both_positive = continuous.fit(noisy(np.where(layer < n // 2, 0.1, 0.4)))
+    both_positive = turn.fit(noisy(np.where(layer < n // 2, 0.1, 0.4)))
     assert (both_positive.layer, both_positive.failed) == (None, "sign")
-    assert continuous.fit([0.1, 0.2]) is None and continuous.fit([0.1, np.nan, 0.2]) is None
+    assert turn.fit([0.1, 0.2]) is None and turn.fit([0.1, np.nan, 0.2]) is None
 
 
 @pytest.mark.parametrize("n", range(8, 49))
 def test_a_clear_step_is_a_turn_wherever_it_lies(n):
     """Also where it lies between two of the blocks that random orders move."""
     steps = [k for k in range(1, n) if 0.35 < k / n < 0.75]
-    assert [k for k in steps if continuous.fit([-0.3] * k + [0.3] * (n - k)).layer != k - 1] == []
+    assert [k for k in steps if turn.fit([-0.3] * k + [0.3] * (n - k)).layer != k - 1] == []
 
 
 def test_noise_turns_rarely():
     rng = np.random.default_rng(0)
-    assert sum(continuous.fit(0.1 * rng.normal(size=30)).layer is not None for _ in range(100)) <= 10
+    assert sum(turn.fit(0.1 * rng.normal(size=30)).layer is not None for _ in range(100)) <= 10
 
 
 def test_over_prompts_each_level_must_lie_apart_from_zero():
@@ -351,17 +478,17 @@ def test_over_prompts_each_level_must_lie_apart_from_zero():
     sure = np.stack([noisy(np.where(layer < 8, -0.2, 0.2), seed) for seed in range(10)])
     unsure = sure + np.where(layer < 8, np.where(np.arange(10) % 2, 0.9, -0.9)[:, None], 0.0)
     names = ("attn_cos", "mlp_cos", "layer_cos")
-    turn = continuous.fit_over_prompts(dict.fromkeys(names, sure), np.ones(10), units(10))
-    assert turn.layer == 7 and turn.before_ends[1] < 0 < turn.after_ends[0]
-    apart = continuous.fit_over_prompts(dict.fromkeys(names, unsure), np.ones(10), units(10))
+    found = turn.fit_over_prompts(dict.fromkeys(names, sure), np.ones(10), units(10))
+    assert found.layer == 7 and found.before_ends[1] < 0 < found.after_ends[0]
+    apart = turn.fit_over_prompts(dict.fromkeys(names, unsure), np.ones(10), units(10))
     assert (apart.layer, apart.failed) == (None, "sign")
 
 
 def test_twins_that_turn_there_too_take_the_turn_away():
-    turn = continuous.fit(noisy(np.where(np.arange(16) < 8, -0.2, 0.2)))
-    elsewhere = continuous.fit(noisy(np.where(np.arange(16) < 3, -0.2, 0.2)))
-    none = continuous.fit(noisy(np.full(16, 0.2)))
-    assert continuous.against_twins(turn, [turn, turn, elsewhere, none, none]).layer == 7
-    taken = continuous.against_twins(turn, [turn, turn, turn, elsewhere, none])
+    found = turn.fit(noisy(np.where(np.arange(16) < 8, -0.2, 0.2)))
+    elsewhere = turn.fit(noisy(np.where(np.arange(16) < 3, -0.2, 0.2)))
+    none = turn.fit(noisy(np.full(16, 0.2)))
+    assert turn.against_twins(found, [found, found, elsewhere, none, none]).layer == 7
+    taken = turn.against_twins(found, [found, found, found, elsewhere, none])
     assert (taken.layer, taken.failed) == (None, "twins")
-    assert continuous.against_twins(turn, []).layer == 7
+    assert turn.against_twins(found, []).layer == 7

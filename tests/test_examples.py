@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ed_core.depth.verdict import READS
+from ed_core.depth.sample import READS
 from ed_core.models import controls
 from ed_core.models.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, example_of, load_prompts
 from ed_core.models.ref import ModelRef

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ed_core import figures
-from ed_core.depth import verdict
-from ed_core.depth.published import published, published_marks
+from ed_core.depth.sample import READS, Sample, positions
+from ed_core.depth.verdict import verdict
 from ed_core.figures import View
 from ed_core.figures.canvas import shown
 from ed_core.figures.panel import MOST_TEXTS
@@ -285,17 +285,17 @@ def test_the_strip_is_the_mean_with_or_without_the_first_token(first):
 
 @pytest.mark.parametrize("of,first", [("all", True), ("all", False), ("answer", True), (1, True)])
 def test_the_strips_hold_the_curves_that_the_criteria_read(of, first):
-    contributions, lens = (replace(fake(name), answer_start=3) for name in verdict.READS)
-    found = verdict.of_prompt(contributions, lens, first, of=of)
-    view = View(read_at=verdict.positions(lens, of), read_for="here")
+    contributions, lens = (replace(fake(name), answer_start=3) for name in READS)
+    found = verdict(Sample.of(contributions, lens, first_token=first, of=of))
+    view = View(read_at=positions(lens, of), read_for="here")
     for branch in ("attn_cos", "mlp_cos", "layer_cos"):
         fig = figures.cosine_map(contributions, view, branch, first)
-        np.testing.assert_allclose(strip_of(fig), found.curves["cosine"], rtol=1e-6)
+        np.testing.assert_allclose(strip_of(fig), found.rules["cosine"].curve, rtol=1e-6)
         tail = ", here" if of != "all" else "" if first else ", no first"
         assert fig.layout.xaxis2.title.text == f"mean of the<br>three cosines{tail}"
     for shade in ("prob", "kl", "entropy"):
         fig = figures.lens_map(lens, view, shade)
-        np.testing.assert_allclose(strip_of(fig)[:-1], found.curves["kl"], rtol=1e-6)
+        np.testing.assert_allclose(strip_of(fig)[:-1], found.rules["kl"].curve, rtol=1e-6)
         assert fig.layout.xaxis2.title.text == "mean KL, nats" + ", here" * (of != "all")
 
 

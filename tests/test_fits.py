@@ -18,8 +18,9 @@ from small_models import random_model
 
 from ed_core import fits
 from ed_core.commands import main
-from ed_core.depth import lenses
-from ed_core.depth.criteria import OF_LENS
+from ed_core.depth import lenses, say
+from ed_core.depth.rules import OF_LENS
+from ed_core.depth.verdict import verdict
 from ed_core.errors import FitRefused, NotAllowed, ParameterError, TooLarge
 from ed_core.fits import affine, jacobian, judged
 from ed_core.fits import file as files
@@ -69,7 +70,7 @@ def tokens_of(model, some):
 
 def test_the_affine_lens_is_the_ridge_regression_of_all_tokens_at_once(model, fitted):
     out, told = fitted
-    used = [p for i, p in enumerate(prompts(60)) if i % 5 != 4]
+    used, _ = split(prompts(60), None)
     h = tokens_of(model, used)
     assert told["prompts"]["tokens"] == len(h[0]) and told["prompts"]["n"] == 48
     held = load_file(out)
@@ -88,7 +89,7 @@ def test_the_affine_lens_is_the_ridge_regression_of_all_tokens_at_once(model, fi
 
 def test_what_the_certificate_says_of_held_out_prompts_is_counted_anew(model, fitted):
     out, told = fitted
-    h, held = tokens_of(model, prompts(60)[4::5]), load_file(out)
+    h, held = tokens_of(model, split(prompts(60), None)[1]), load_file(out)
     found = told["held_out"]
     assert found["tokens"] == len(h[0]) and found["n"] == 12
     y = h[-1]
@@ -225,7 +226,7 @@ def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
 def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
     told = affine.fit(model, prompts(5, 2), tmp_path / "few.safetensors")
     assert f"{told['prompts']['tokens']} tokens are few for {model.d_model} dimensions" in told["notes"][0]
-    for n, said in ((1, "has 1 prompt and every"), (4, "has 4 prompts and every fifth is held out")):
+    for n, said in ((1, "has 1 prompt, and a fifth"), (4, "has 4 prompts, and a fifth is held out")):
         with pytest.raises(FitRefused, match=said):
             affine.fit(model, prompts(n), tmp_path / "fewer.safetensors")
     with pytest.raises(FitRefused, match="1 of the test prompts are among"):
@@ -287,7 +288,7 @@ def test_the_jacobian_is_what_finite_differences_give():
 
 def test_the_jacobian_lens_is_the_mean_over_prompts_and_its_drift_that_of_its_halves(model, jacobians):
     out, told = jacobians
-    used = [p for i, p in enumerate(prompts(10)) if i % 5 != 4]
+    used, _ = split(prompts(10), None)
     each = [jacobian.of_prompt(model, model.encode(p).ids)[0] for p in used]
     held = load_file(out)
     a, b = torch.stack(each[::2]).mean(0), torch.stack(each[1::2]).mean(0)
@@ -399,7 +400,7 @@ def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
     out = tmp_path / "low.safetensors"
     told = affine.fit(model, prompts(30), out, rank=4)
     reader, y = Reader(fits.read(out), model), []
-    h = tokens_of(model, prompts(30)[4::5])
+    h = tokens_of(model, split(prompts(30), None)[1])
     for depth in range(model.n_layers):
         y.append(float(((h[-1] - reader(depth, h[depth])).norm(dim=1) / h[-1].norm(dim=1)).mean()))
     assert np.allclose(y, told["held_out"]["relative_error"], rtol=1e-3)
@@ -493,35 +494,21 @@ def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeyp
         Lenses(fit=f"mine,{fitted[0]}").request(model.spec, prompts(1)[0])
 
 
-# -------------------------------------------------------------------- what is said
-
-
-def curves(**by_lens):
-    n = len(next(iter(by_lens.values()))[0])
-    criteria = {
-        rule: {
-            lens: judge(np.asarray(pair[i], float)[:-1])
-            for lens, pair in by_lens.items()
-            if not (rule == "kl" and lens == "jacobian")
-        }
-        for i, (rule, judge) in enumerate((name, rule.judge) for name, rule in OF_LENS.items())
-    }
-    read = {
-        rule: {lens: np.asarray(pair[i], float) for lens, pair in by_lens.items()} for i, rule in enumerate(OF_LENS)
-    }
-    return lenses.ByLens(criteria, read, {}, dict.fromkeys(by_lens, 1.0), n - 1)
-
-
-FALLING = [4.0, 3.9, 3.8, 3.7, 1.0, 0.9, 0.5, 0.0], [0.0, 0.1, 0.1, 0.1, 0.5, 0.6, 0.8, 1.0]
-EARLY = [4.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.2, 0.0], [0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.9, 1.0]
+# -------------------------------------------------------------------- under several lenses
 
 
 def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
-    said = curves(logit=FALLING, jacobian=EARLY)
-    assert "jacobian" not in said.criteria["kl"] and "jacobian" in said.criteria["overlap"]
-    assert "by KL under one lens only: layer 4 (logit)" in said.sentence
-    assert "of 7 layers, by overlap: 4.8 (logit)," in said.sentence, "no mean depth by a KL that one lens alone has"
-    assert "layer 0 (Jacobian)" in said.sentence
+    """Two lenses of one prompt of 7 layers: each is read as the logit lens is; no depth rests on a KL by the other."""
+    falling = [4.0, 3.9, 3.8, 3.7, 1.0, 0.9, 0.5, 0.0], [0.0, 0.1, 0.1, 0.1, 0.5, 0.6, 0.8, 1.0]
+    early = [4.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.2, 0.0], [0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.9, 1.0]
+    columns = {"n_tokens": np.ones(1)}
+    for lens, of in {"logit": falling, "jacobian": early}.items():
+        columns |= {f"{lens}_{name}.sum": np.array([curve]) for name, curve in zip(OF_LENS, of)}
+    logit, jacobian = (verdict(lenses.sample(lens, columns)) for lens in ("logit", "jacobian"))
+    assert logit.layers == {"kl": 4, "overlap": 4} and jacobian.layers == {"overlap": 0}
+    assert jacobian.means.keys() == {"overlap"}
+    told = say.by_lens({"logit": logit, "jacobian": jacobian})
+    assert "by overlap" in told and "by KL" not in told
 
 
 # -------------------------------------------------------------------- the command line, and what ships

@@ -13,7 +13,7 @@ import torch
 from small_models import random_model
 
 from ed_core import prompts
-from ed_core.depth import verdict
+from ed_core.depth.answer import is_right
 from ed_core.errors import Cancelled, ParameterError, PromptError
 from ed_core.models import identities
 from ed_core.probes import Answers, Continuation, ExactAnswers, Generation
@@ -234,7 +234,7 @@ def test_a_token_that_straddles_question_and_answer_is_read_as_both(model_of, mo
     request = Request((), (within,), "continuation")
     said = ProbeResult(request, {}, encoding.tokens, encoding.ids, encoding.answer_start, 5)
     for text, right in ((prompt.answer, True), (prompt.answer[1], False)):
-        assert verdict.right(replace(said, provenance={"continuation": text})) is right
+        assert is_right(replace(said, provenance={"continuation": text})) is right
     assert prompts.answer_with_seam("is", " Paris") == " Paris" and prompts.answer_with_seam(" 28", "28") == " 28"
 
 

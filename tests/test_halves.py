@@ -9,7 +9,7 @@ from small_models import computed
 from test_pages import app
 
 from ed_core.depth import halves
-from ed_core.depth.continuous import MEAN_DEPTH
+from ed_core.depth.mean_depth import MEAN_DEPTH
 from ed_core.errors import ParameterError
 from ed_core.models.ref import ModelRef
 from ed_core.probes import LogitLens
@@ -130,7 +130,7 @@ def test_the_page_draws_half_layers_where_they_are_asked_for(stored):
     assert not test.exception and not test.error
     assert test.segmented_control(key="logit_lens.points").value == "halves"
     said = " ".join(m.value for m in test.markdown)
-    assert "is the best guess for good from" in said
+    assert "is the first choice from" in said
     rows = [len(numbers(one["data"][0]["z"])) for one in charts(test) if "z" in one["data"][0]]
     assert rows == [2 * result.n_layers + 1]
     curves = [[numbers(trace["y"]) for trace in one["data"]] for one in charts(test) if "z" not in one["data"][0]]

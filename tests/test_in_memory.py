@@ -125,13 +125,13 @@ def test_a_model_in_training_feels_nothing():
     try:
         before = all_state(model)
         held = ed_core.open(model, TOKENIZER)
-        for probe in PROBES:
-            held.run(probe, PROMPT)
+        notes = [note for probe in PROBES for note in held.run(probe, PROMPT).notes]
         _ = held.language_model, held.spec, repr(held)
         assert_same_state(before, all_state(model))
     finally:
         torch.set_float32_matmul_precision("highest")
     assert seen == [], "hooks of others do not run"
+    assert sum("forward hooks of the model do not run here" in note for note in notes) == len(PROBES)
 
 
 def test_training_goes_on_as_if_nothing_had_been_measured():

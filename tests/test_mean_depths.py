@@ -15,7 +15,7 @@ from shell import wrote
 
 import ed_core
 from ed_core.commands import main
-from ed_core.depth.criteria import COSINES
+from ed_core.depth.rules import COSINES
 from ed_core.models.bundled import STUDIES
 from ed_core.prompts import to_jsonl
 from ed_core.studies import tables
@@ -121,9 +121,7 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     assert (turned["depth"] is None) == bool(turned["failed"])
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
     for over in ("8 prompts of 5 forms", "8 prompts"):
-        assert re.search(rf"5–95 %: [\d.]+ to [\d.]+ over {over}[;)]", report), over
-    alone = [line for line in report.splitlines() if "Prompts count one by one, as their set names no forms." in line]
-    assert alone and all("over 8 prompts)" in line for line in alone), "where nobody knows the forms, and there alone"
+        assert re.search(rf"\([\d.]+ to [\d.]+ over {over}\)", report), over
 
 
 @pytest.mark.process
@@ -144,31 +142,19 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
 
     monkeypatch.setattr(type(folder), "sums", sums)
     seeds = [f"twin {seed}" for seed in range(5)]
-    for there, labels, layer, said in (
-        ([twin], (model,), 9, "after layer 9 (not tested against five twins)."),
-        (
-            [twin],
-            (model, twin),
-            9,
-            "after layer 9 (not tested against five twins); one untrained twin turns after layer 9 ± 3.",
-        ),
-        (seeds, (model, *seeds[:2]), 9, "after layer 9."),
-        (
-            [*seeds[:4], "half"],  # which is not through yet
-            (model, *seeds[:3]),
-            9,
-            "after layer 9 (not tested against five twins); 3 of 4 untrained twins turn after layer 9 ± 3.",
-        ),
-        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn after layer 9 ± 3 too."),
+    for there, labels, layer, turning_twins in (
+        ([twin], (model,), 9, 0),
+        ([twin], (model, twin), 9, 1),
+        (seeds, (model, *seeds[:2]), 9, 2),
+        ([*seeds[:4], "half"], (model, *seeds[:3]), 9, 3),  # which is not through yet
+        (seeds, (model, *seeds[:3]), None, 3),
     ):
         monkeypatch.setattr(tables, "twins_of", lambda folder, label, there=there: there if label == model else [])
         turning, folder = labels, open_folder(STUDIES / "gsm8k")
-        found = tables.turn(folder, model, name, folder.sums(model, name))
-        assert (found.layer, found.failed) == (layer, "" if layer else "twins")
-        assert tables.settles(folder, model, name).endswith(said)
-    told = tables.settles(folder, model, name)
-    assert told.startswith("Mean depth over thresholds 18.3 of 30 (KL; 5–95 %: 18.0 ")
-    assert "; five untrained twins: 12.2), " in told
+        found = tables.verdict_on(folder, model, name)
+        assert (found.turn.layer, found.turn.failed) == (layer, "" if layer else "twins")
+        assert found.turning == turning_twins and len(found.twins) == len(there) - ("half" in there)
+    assert found.twin_means("kl") == pytest.approx([12.2] * 5, abs=0.1)
 
 
 def test_a_notebooks_result_has_them(tmp_path):

@@ -201,7 +201,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last():
             exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
     assert space["lens"].kl.shape == (9, space["lens"].n_tokens)
     assert not np.array_equal(space["lens"].kl, space["twin"].run(ed_core.LogitLens(), space["prompt"]).kl)
-    assert "layer" in space["verdict"].sentence and space["skip"].request.parameters != ()
+    assert set(space["found"].rules) == {"cosine", "kl", "overlap"} and space["skip"].request.parameters != ()
 
 
 def test_the_example_of_the_readme_is_five_lines_that_run():

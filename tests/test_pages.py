@@ -11,8 +11,9 @@ from charts import charts, fresh, numbers, sent
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
-from ed_core.depth import verdict
-from ed_core.depth.wording import percent, printed
+from ed_core.depth import say
+from ed_core.depth.sample import Sample
+from ed_core.depth.verdict import verdict
 from ed_core.models import tokens
 from ed_core.models.ref import ModelRef
 from ed_core.probes import (
@@ -98,7 +99,7 @@ def test_what_stands_for_curves_of_one_token_is_theirs_and_not_the_whole_maps(st
     alts = [sent(one)["alt"] for one in app(token="2").get("bidi_component") if one.proto.bytes]
     course = stored["contributions"]["layer_cos"][:, 2]
     (told,) = (alt for alt in alts if alt.startswith("Token 2 "))
-    least, most = printed(course.min()), printed(course.max())
+    least, most = say.number(course.min()), say.number(course.max())
     assert f"both, smallest {least} at layer {course.argmin()}, largest {most}" in told
     ranks = stored["logit_lens"]["rank"][:, stored["logit_lens"].answer_start - 1]
     alts = [sent(one)["alt"] for one in app().get("bidi_component") if one.proto.bytes]
@@ -110,9 +111,9 @@ def test_what_stands_for_curves_of_one_token_is_theirs_and_not_the_whole_maps(st
 def test_home_says_the_verdict_and_what_the_model_continues(stored):
     test = app()
     said = " ".join(m.value for m in test.markdown)
-    reached = verdict.of_prompt(stored["contributions"], stored["logit_lens"])
-    assert show.plain(reached.lead) in said
-    assert all(show.plain(one.sentence) in said for one in reached.statements.values())
+    reached = verdict(Sample.of(stored["contributions"], stored["logit_lens"]))
+    assert show.plain(say.lead(reached)) in said and show.plain(say.average(reached)) in said
+    assert all(show.plain(cell) in said for row in say.rule_table(reached) for cell in row.values())
     assert "The model continues" in said and "expected" in said
     assert test.query_params["run"] == stored["contributions"].request.key[:12]
 
@@ -128,12 +129,12 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
     test = app()
     test.segmented_control(key="of").set_value("answer")
     test.run()
-    read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of="answer")
+    read = verdict(Sample.of(stored["contributions"], stored["logit_lens"], of="answer"))
     for what, rule in (("mean of the<br>three cosines", "cosine"), ("mean KL, nats", "kl")):
         title = f"{what},<br>where the answer is predicted"
         spec = next(s for s in charts(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
         strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
-        np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
+        np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.rules[rule].curve, atol=1e-6)
     bare = Prompt("5 + 7 = ")
     for probe in (Contributions(), LogitLens()):
         lookup.store().put(computed(probe.request(ModelRef.parse("small"), bare)))
@@ -321,7 +322,7 @@ def test_a_selected_token_opens_its_drawer(stored):
     (table,) = test.dataframe
     lens = stored["logit_lens"]
     assert table.value["depth"].tolist() == list(range(lens.n_layers, -1, -1))
-    shares = [percent(float(p), signs=True) for p in lens["top_probs"][::-1, 3, 0]]
+    shares = [say.share(float(p), signs=True) for p in lens["top_probs"][::-1, 3, 0]]
     assert all(cell.endswith(f" {share}") for cell, share in zip(table.value["1"], shares, strict=True))
     figures = [numbers(trace["y"]) for spec in charts(test) for trace in spec["data"] if "y" in trace]
     assert holds(figures, stored["layer_skip"]["output_pos"][:, 3])
@@ -431,15 +432,14 @@ def said(test: AppTest) -> str:
 def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
-    assert any("layer 3 (KL at 75 %), 2 (overlap at 10 %)" in c.value.replace("\\", "") for c in test.caption)
-    gives = "The KL rule at 75 % (the papers take 50 %) gives layer 3 of 0–7; not clear: "
-    assert gives in said(test).replace("\\", "")
+    assert any("rules with other settings say layer 3 and 2;" in c.value.replace("\\", "") for c in test.caption)
+    assert "| The KL rule at 75 % | 3 |" in said(test).replace("\\", "")
     ruler = next(spec for spec in charts(test) if spec["data"][0].get("name") == "blocks")
     found = {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] != "blocks"}
     assert (found["kl rule"], found["overlap rule"]) == ([3], [2])
     usual = app(prompt=None, model="ed-demo-8")
-    lines = [m.value for page in (test, usual) for m in page.markdown if m.value.startswith("Mean depth")]
-    assert len(lines) == 2 and lines[0] == lines[1] and "five untrained twins" in lines[0]
+    lines = [m.value for page in (test, usual) for m in page.markdown if m.value.startswith("On average")]
+    assert len(lines) == 2 and lines[0] == lines[1] and "untrained copies" in lines[0]
 
 
 def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored):

@@ -14,8 +14,7 @@ from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, holds, plotted, session_of
 
-from ed_core.depth import among_others, surgery
-from ed_core.depth.wording import percent
+from ed_core.depth import among_others, say, surgery
 from ed_core.figures.canvas import size
 from ed_core.models.ref import ModelRef
 from ed_core.probes import (
@@ -110,8 +109,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
         assert values[f"{label} against measured KL"] == f"{data[f'prune.spearman_{name}']:+.2f}".replace("-", "−")
     few = 1 - data["early_exit.exit_agrees"] < 0.1
     assert values["Mean exit depth"] == (f"{data['early_exit.exit_depth']:.1f} of 5" if few else "not usable here")
-    assert values["Agreement on leaving"] == percent(float(data["early_exit.exit_agrees"]), signs=True)
-    assert values["Deep-thinking ratio"] == percent(float(data["logit_lens.deep_thinking_ratio"]), signs=True)
+    assert values["Agreement on leaving"] == say.share(float(data["early_exit.exit_agrees"]), signs=True)
+    assert values["Deep-thinking ratio"] == say.share(float(data["logit_lens.deep_thinking_ratio"]), signs=True)
     said = " ".join(m.value for m in test.markdown)
     best = int(data["prune.cheapest"])
     assert f"Least KL, one layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
@@ -146,8 +145,7 @@ def test_what_is_written_stands_beside_the_loss(stored_set):
     assert drawn(test, "added loss", curves["nll"] - curves["nll_whole"])
     said = [m.value for m in test.markdown]
     written = {"exact": share, "exact_whole": whole}
-    assert f"**{show.plain(surgery.generated(written, 3))}**" in said
-    assert all(any(show.plain(line) in m for m in said) for line in surgery.by_loss(curves, written, 3))
+    assert f"**{show.plain(say.kept_answers(written, 3))}**" in said
     assert any("Over the 3 of 4 prompts that have a known answer" in c.value for c in test.caption)
     code = next(c.value for c in test.code if c.value.startswith("python"))
     assert "exact_answers" not in code, "the command line would refuse the prompt without an answer"
@@ -244,7 +242,7 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
     for spread in among_others.spreads(probe, results[3].summary, others):
         assert drawn(test, "this prompt", spread.values) and drawn(test, "median", spread.quantiles[1])
         assert drawn(test, "lower end", spread.quantiles[0]) and drawn(test, "all 3 others", spread.quantiles[2])
-    assert f"**{show.plain(among_others.sentence(probe, results[3].summary, others))}**" in [
+    assert f"**{show.plain(say.among_others(among_others.compared(probe, results[3].summary, others)))}**" in [
         m.value for m in test.markdown
     ]
 

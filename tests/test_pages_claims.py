@@ -8,7 +8,8 @@ from streamlit.testing.v1 import AppTest
 from test_claims import cosine, keeping
 
 from ed_core.cards import card
-from ed_core.claims import CLAIMS, find, finding, running
+from ed_core.claims import CLAIMS, find, running
+from ed_core.claims import words as claim_words
 from ed_core.claims.record import Found, Report
 from ed_core.models.bundled import set_names
 from ed_core.models.ref import ModelRef
@@ -35,13 +36,13 @@ def words(test: AppTest) -> str:
 def stored(of: runs.Claims) -> dict[str, Found]:
     """Three findings where the page looks for them."""
     robust, turn, adaptive = (find(name) for name in ("one-layer-robust", "turn", "adaptive"))
-    found = [
-        finding.Finding(turn, "ed-demo-8", "copy", turn.of(cosine(STEP)), control=turn.of(cosine(-STEP))),
-        finding.Finding(adaptive, "ed-demo-8", "copy", None, "It has <b>no</b> answers."),
-        finding.Finding(robust, "ed-demo-8", "copy", robust.of(keeping(0.5)), control_reason="no twin."),
-    ]
+    found = (
+        claim_words.found(turn, turn.of(cosine(STEP)), "", turn.of(cosine(-STEP))),
+        claim_words.found(adaptive, None, "It has <b>no</b> answers.", None),
+        claim_words.found(robust, robust.of(keeping(0.5)), "", None),
+    )
     about = {"about": "x", "model": "ed-demo-8", "precision": "fp32", "set": "copy", "prompts": 24, "command": "it"}
-    told = Report(**about, findings=tuple(one.told() for one in found))
+    told = Report(**about, findings=found)
     of.out.mkdir(parents=True)
     running.write(told, of.out)
     return {one.id: one for one in told.findings}
@@ -54,7 +55,7 @@ def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(laboratory
     said = words(test)
     for claim in CLAIMS:
         assert show.plain(claim.title) in said and show.plain(claim.source) in said
-        assert all(show.plain(q.found) in said for q in claim.judging)
+        assert show.plain(claim.judging[0].found) in said
     assert said.count("not run") == len(CLAIMS) and not charts(test)
     assert show.plain(find("usefulness").formula) in said
     assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
@@ -68,11 +69,8 @@ def test_before_a_run_the_claims_of_the_models_card_are_shown(laboratory):
     assert "not run" not in said and f"on {shipped.set.name.replace('_', chr(92) + '_')}" in said
     assert "depth card" in said
     for one in shipped.claims:
-        assert (
-            not one.quantities
-            or one.verdict == "not applicable"
-            or show.plain(finding.both_ways(one.quantities[0])) in said
-        )
+        if one.verdict != "does not apply":
+            assert show.plain(claim_words.value(one.quantities[0], one.quantities[0].value)) in said
 
 
 def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
@@ -80,15 +78,15 @@ def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
     test = page(claim="turn")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     said = words(test)
-    assert "1 holds here, 1 does not hold here, 1 is not applicable" in said
+    assert "1 holds, 1 fails, 1 does not apply" in said
     assert said.count("not run") == len(CLAIMS) - 3
     for one in found.values():
         for quantity in one.judging:
             if quantity.value:
-                assert show.plain(finding.both_ways(quantity)) in said
+                assert show.plain(claim_words.value(quantity, quantity.value)) in said
     assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
-    assert found["turn"].sentence in [one.value for one in test.code]
-    assert all(show.plain(reason) in said for reason in found["turn"].reasons)
+    assert claim_words.sentence(found["turn"], "ed-demo-8", "copy") in [one.value for one in test.code]
+    assert all(show.plain(reason) in said for reason in claim_words.reasons(found["turn"]))
     (figure,) = charts(test)
     for trace, label in zip(figure["data"], ("model", "untrained twin"), strict=True):
         curve = found["turn"].curves[label]
@@ -97,8 +95,8 @@ def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
         assert np.allclose(up, np.subtract(curve.high, curve.values))
         assert np.allclose(down, np.subtract(curve.values, curve.low))
     other = page(claim="one-layer-robust")
-    assert found["one-layer-robust"].sentence in [one.value for one in other.code]
-    assert show.plain("No control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
+    assert claim_words.sentence(found["one-layer-robust"], "ed-demo-8", "copy") in [one.value for one in other.code]
+    assert len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
 
 

@@ -9,7 +9,7 @@ from charts import charts, fresh, numbers, sent, traces, words
 from streamlit.testing.v1 import AppTest
 from workers import until
 
-from ed_core.depth import lenses, matching
+from ed_core.depth import lenses, matching, say
 from ed_core.errors import NotAllowed, StudyError
 from ed_core.fits import measured
 from ed_core.models.bundled import EXAMPLE, load_prompts
@@ -59,7 +59,7 @@ def test_the_page_draws_what_is_stored_and_says_what_it_means():
     found = stored(wanted("ed-demo-8", "ed-demo-16"))
     test = page(second="ed-demo-16", shown="r2")
     assert not test.exception and not test.error
-    assert show.plain(matching.sentence(found)) in said(test) and "so few" in said(test)
+    assert show.plain(say.matching(found)) in said(test) and "so few" in said(test)
     assert "Fitted on 400 tokens, judged on 90" in said(test)
     drawn = traces(*charts(test))
     assert np.allclose(numbers(drawn["z"]["z"]), found.r2)
@@ -71,7 +71,7 @@ def test_the_page_draws_what_is_stored_and_says_what_it_means():
     drawn = traces(*charts(test))
     assert np.allclose(numbers(drawn["z"]["z"]), found.error_shuffled) and "best" not in drawn
     alts = [sent(one)["alt"] for one in test.get("bidi_component") if one.proto.bytes]
-    assert not any(matching.sentence(found) in alt for alt in alts), "which is of the maps, not of their control"
+    assert not any(say.matching(found) in alt for alt in alts), "which is of the maps, not of their control"
     assert test.query_params["shown"] == ["shuffled"] or test.query_params["shown"] == "shuffled"
     assert test.button(key="run.maps").disabled and test.button(key="cancel.maps").disabled
 
@@ -83,7 +83,7 @@ def test_replacement_is_drawn_in_per_cent_of_the_loss():
     drawn = traces(*charts(test))
     assert np.allclose(numbers(drawn["held-out prompts"]["y"]), 100 * (found.loss / 2.0 - 1))
     assert np.allclose(numbers(drawn["prompts fitted on"]["y"]), 100 * (found.loss_fitted / 2.1 - 1))
-    assert show.plain(matching.said_of_replacement(found)) in said(test)
+    assert show.plain(say.replacement(found)) in said(test)
 
 
 def test_the_command_it_shows_is_what_it_runs():
@@ -117,7 +117,7 @@ def test_run_fits_and_cancel_ends_it(monkeypatch):
     of.begin()
     until(lambda: not runs.under_way(of.out))
     assert runs.of(of.out).state == "done" and of.found().loss.shape == (8,)
-    assert "usefulness" in said(page(maps="within"))
+    assert "raises the loss" in said(page(maps="within"))
 
 
 @pytest.mark.process
@@ -159,7 +159,7 @@ def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses():
     assert len(drawn) == 3
     for fig, lens in zip(drawn, ("logit", "affine", "jacobian")):
         assert np.allclose(numbers(fig["data"][0]["z"]), result[f"{lens}_top_probs"][..., 0], equal_nan=True)
-    assert lenses.by_lens([result]).sentence in words(app)
+    assert say.by_lens(lenses.by_lens([result]).verdicts) in words(app)
     assert sum("Certificate of" in one.label for one in app.expander) == 2
     assert [fig["layout"]["meta"]["along"]["n"] for fig in charts(app)] == [result.n_layers] * 7, "certificates, too"
 

@@ -8,7 +8,7 @@ from charts import charts, numbers, words
 from small_models import computed, save_random
 from test_pages import PROMPT, app
 
-from ed_core.depth import loops
+from ed_core.depth import say
 from ed_core.models import catalogue
 from ed_core.models.bundled import MODELS, example_of, load_prompts
 from ed_core.models.ref import ModelRef
@@ -38,7 +38,7 @@ def test_in_place_of_a_model_whose_layers_run_once_stands_the_stored_example_of_
     assert known["text"].strip() in told, "its own prompt, and not the one in the box"
     result = lookup.find(Loops().request(spec, Prompt(known["text"], known["answer"])))
     values = aggregate(Loops(), [result.summary])
-    assert loops.sentence(values) in words(test)
+    assert say.loops(values) in words(test)
     drawn = [numbers(one["data"][0]["y"]) for one in charts(test)]
     assert len(drawn) == 6 and np.allclose(drawn[0], values["readout_kl"][4, :5], equal_nan=True)
     assert "run.loops" not in [b.key for b in test.button]
@@ -53,7 +53,7 @@ def test_what_is_drawn_is_what_is_stored(looped):
     assert not test.exception and not test.error
     values = aggregate(Loops(), [result.summary])
     said = words(test)
-    assert loops.sentence(values) in said and "of 3 passes, from the mean curves" in said
+    assert say.loops(values) in said
     drawn = [numbers(one["data"][0]["y"]) for one in charts(test)]
     expected = (
         values["readout_kl"][3, :4],

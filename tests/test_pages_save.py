@@ -16,8 +16,9 @@ from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
 from ed_core.cases.drawings import sections
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
-from ed_core.depth import verdict
-from ed_core.models.ref import ModelRef
+from ed_core.depth import say
+from ed_core.depth.sample import Sample
+from ed_core.depth.verdict import verdict
 from ed_core.probes import LayerSkip, Prune
 from ed_core.results import aggregate, lookup
 from ed_ui import case_studies
@@ -85,12 +86,12 @@ def test_the_verdict_that_is_kept_is_read_for_the_token_on_the_screen(stored, fo
     query = {"of": "token", "token": "3"}
     live = app(**query)
     kept = save(live, "home", folder)
-    read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of=3)
-    assert kept.verdict == read.sentence and read.settles in words(live)
+    read = verdict(Sample.of(stored["contributions"], stored["logit_lens"], of=3))
+    assert kept.verdict == say.verdict(read) and say.average(read) in words(live)
     test = case_page(kept.id)
     test.button(key="case.live").click().run()
     assert session_of(test).link.values.items() >= query.items()
-    assert read.settles in words(test)
+    assert say.average(read) in words(test)
 
 
 def test_parameters_and_the_chosen_boundary_come_back(stored, folder):

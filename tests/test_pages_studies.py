@@ -17,14 +17,13 @@ from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.models import tokens
 from ed_core.models.bundled import STUDIES
-from ed_core.studies import bundle, difficulty, items, points, steps, study, tables
+from ed_core.studies import bundle, difficulty, items, precisions, steps, study, tables
 from ed_core.studies import plan as planning
-from ed_core.studies.form import levels_of
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
 from ed_core.work.estimate import duration
 from ed_ui import runs, studies
-from ed_ui.study_panels import CRITERIA, READING
+from ed_ui.study_panels import READING
 
 TOML = (
     'name = "small"\nmodels = ["ed-demo-8", {source = "ed-demo-8", control = "untrained"}]\n'
@@ -49,6 +48,11 @@ def opened(computed, monkeypatch):
     return fresh("pages/studies/studies.py").run()
 
 
+def table(test: AppTest, column: str):
+    """The table that has this column."""
+    return next(one.value for one in test.dataframe if column in one.value)
+
+
 def plotted(test: AppTest, n: int) -> dict[str, dict]:
     """The n-th figure's traces by name."""
     return traces(charts(test)[n])
@@ -67,7 +71,7 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
         assert list(ends) == pytest.approx(
             [(r["high"] + (r["variant"] == "paper")) / r["n_layers"] - r["ratio"] for r in expected]
         )
-    summary = parquet.read_table(computed / "studies" / "small" / "summary.parquet").to_pylist()
+    summary = tables.summary(open_folder(computed / "studies" / "small")).to_pylist()
     curves = plotted(opened, 2)
     for label in ("ed-demo-8", "ed-demo-8, untrained twin, seed 0"):
         own = [r for r in summary if r["set"] == "sums" and r["model"] == label and r["measure"] == "kl"]
@@ -78,14 +82,8 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     assert level[0]["prompts"] == 4
 
 
-def form(test: AppTest) -> dict[str, object]:
-    """What the boxes of the form for a new study hold."""
-    found = {box.key: box.value for kind in ("multiselect", "number_input", "text_input") for box in test.get(kind)}
-    return {name: found[f"study.{name}"] for name in ("name", "models", "twins", "sets", "prompts", "probes")}
-
-
 def toml(test: AppTest) -> study.Study:
-    return study.parse(test.text_area(key="studies.text").value)
+    return study.parse(next(code.value for code in test.code if code.language == "toml"))
 
 
 def test_a_form_writes_the_study_that_runs_and_says_what_it_costs(opened, monkeypatch):
@@ -107,10 +105,9 @@ def test_a_form_writes_the_study_that_runs_and_says_what_it_costs(opened, monkey
     assert [(s.bundled, s.per_level) for s in written.sets] == [("sum_mod10", 2), ("copy", 2)]
     told = words(opened)
     plan = planning.make(written, Path())
-    prompts = 2 * (5 + levels_of("copy"))
+    prompts = 2 * (5 + len(plan.sets[1].levels))
     assert plan.n_prompts == prompts and f"6 models · {prompts} prompts · {plan.n_items} parts · about" in told
     assert duration(planning.seconds_of(plan)[0]) in told
-    assert f"{planning.bytes_of(plan) / 1e6:.1f} MB on the disk" in told
     lengths = [len(tokens.preview(plan.usable[0].known, e.prompt)) for e in plan.sets[0].examples]
     assert f"10 prompts of 5 levels of {min(lengths)} to {max(lengths)} tokens" in told
     shown = [code.value for code in opened.code]
@@ -121,30 +118,33 @@ def test_a_form_writes_the_study_that_runs_and_says_what_it_costs(opened, monkey
     assert begun[0][0] == "by-hand" and study.parse(begun[0][1]["asked.toml"].decode()) == written
 
 
-def test_a_file_fills_the_form_and_says_what_the_form_does_not_show(opened):
-    opened.text_area(key="studies.text").set_value(TOML.replace("[2, 3]", "[2, 3, 4]")).run()
-    assert form(opened) == {
-        "name": "small",
-        "models": ["ed-demo-8"],
-        "twins": 1,
-        "sets": ["sum_mod10"],
-        "prompts": 12,
-        "probes": ["contributions", "logit_lens"],
-    }
-    told = [c.value.replace("\\", "") for c in opened.caption]
-    assert "The form does not show, and keeps: levels of the set sums." in told
-    assert any("A study small is here already" in one for one in told)
-    opened.number_input(key="study.prompts").set_value(30).run()
-    assert toml(opened).sets[0].levels == ("2", "3", "4") and toml(opened).sets[0].per_level == 10
+def edited(test: AppTest, text: str) -> AppTest:
+    """The page with the study's file written by hand."""
+    if not test.toggle(key="studies.by_hand").value:
+        test.toggle(key="studies.by_hand").set_value(True).run()
+    return test.text_area(key="studies.text").set_value(text).run()
+
+
+def test_a_file_that_is_edited_is_what_runs(opened, monkeypatch):
+    opened.multiselect(key="study.sets").set_value(["copy"]).run()
+    opened.toggle(key="studies.by_hand").set_value(True).run()
+    assert study.parse(opened.text_area(key="studies.text").value).sets[0].bundled == "copy", "it begins as the form's"
+    assert opened.multiselect(key="study.sets").disabled
+    edited(opened, TOML.replace("[2, 3]", "[2, 3, 4]"))
+    assert any("A study small is here already" in c.value.replace("\\", "") for c in opened.caption)
+    begun = []
+    monkeypatch.setattr(runs, "begin", lambda folder, title, files, *_: begun.append(files))
+    opened.button(key="studies.start").click().run()
+    assert study.parse(begun[0]["asked.toml"].decode()).sets[0].levels == ("2", "3", "4")
 
 
 def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
-    opened.text_area(key="studies.text").set_value('name = "x"\nmodle = 3\n').run()
+    edited(opened, 'name = "x"\nmodle = 3\n')
     assert "has no key 'modle'" in opened.error[0].value.replace("\\", "")
-    assert opened.button(key="studies.start").disabled and opened.multiselect(key="study.sets").disabled
-    opened.text_area(key="studies.text").set_value(TOML.replace("sum_mod10", "sum_mod11")).run()
+    assert opened.button(key="studies.start").disabled
+    edited(opened, TOML.replace("sum_mod10", "sum_mod11"))
     assert "did you mean 'sum_mod10'?" in opened.error[0].value.replace("\\", "")
-    opened.text_area(key="studies.text").set_value(TOML.replace('"small"', '"toys"')).run()
+    edited(opened, TOML.replace('"small"', '"toys"'))
     opened.button(key="studies.start").click().run()
     assert "comes with the program" in opened.error[0].value and not (items.home() / "toys").exists()
 
@@ -163,13 +163,12 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(labora
     test.button(key="cancel.studies").click().run()
     until(lambda: not runs.under_way(out))
     monkeypatch.delenv("ED_TEST_STEP_DELAY")
-    there = len(list(out.glob("items/*/*.parquet")))
-    assert there < 12 and studies.known()[name] == out
+    assert len(list(open_folder(out).item_keys())) < 12 and studies.known()[name] == out
     test = fresh("pages/studies/studies.py").run()
     assert test.button(key="run.studies").label == "Resume" and not test.error
     test.button(key="run.studies").click().run()
     until(lambda: not runs.under_way(out))
-    assert len(list(out.glob("items/*/*.parquet"))) == 12 and "measures" in runs.of(out).result
+    assert len(list(open_folder(out).item_keys())) == 12 and "measures" in runs.of(out).result
     assert (out / "report.md").is_file()
 
 
@@ -204,7 +203,7 @@ def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed,
     test.file_uploader(key="studies.bundle").set_value(("small.edstudy", data, "application/zip")).run()
     assert not test.error and test.selectbox(key="studies.study").value == "small"
     there = open_folder(laboratory / "studies" / "small")
-    assert items.digest(there.out, there.keys()) == items.digest(computed / "studies" / "small", there.keys())
+    assert there.digest() == open_folder(computed / "studies" / "small").digest()
     with pytest.raises(ImportRefused, match="is a study small here already"):
         studies.take_in(data)
 
@@ -220,14 +219,29 @@ def toys(laboratory):
 
 def test_the_published_table_stands_beside_what_was_measured(toys):
     assert not toys.exception and not toys.error
-    frame = toys.dataframe[0].value
+    frame = table(toys, "training")
     assert len(frame) == 2 + 36 and "2512.14064" in words(toys) and "stray dip" in words(toys)
     row = frame[(frame["model"] == "Qwen2.5-7B-Instruct") & (frame["set"] == "gsm8k")].iloc[0]
     assert [row[f"papers: {rule}, published"] for rule in ("cosine", "KL", "overlap")] == ["20", "25", "26"]
-    measured = points.measured_points(open_folder(STUDIES / "toys"), "sums")
-    for p in measured:
-        own = frame[(frame["model"] == p.model) & (frame["set"] == "sums")].iloc[0]
-        assert own[f"{CRITERIA[p.criterion]}, measured"] == points.in_words(p)
+    rows = {
+        (r["model"], r["criterion"], r["variant"]): r
+        for r in tables.stored(open_folder(STUDIES / "toys")).to_pylist()
+        if r["set"] == "sums"
+    }
+    for model in ("ed-demo-8", "ed-demo-16"):
+        own = frame[(frame["model"] == model) & (frame["set"] == "sums")].iloc[0]
+        assert own["mean depth, KL, measured"] == tables.cell(rows[model, "kl", "mean"])
+        assert own["papers: KL, measured"] == tables.cell(rows[model, "kl", "paper"])
+
+
+def test_precisions_are_shown_where_a_study_has_several(laboratory):
+    text = TOML.replace('{source = "ed-demo-8", control = "untrained"}', '{source = "ed-demo-8", precision = "bf16"}')
+    (laboratory / "s.toml").write_text(text.replace("small", "two"), encoding="utf-8")
+    assert main(["study", str(laboratory / "s.toml"), "--out", str(laboratory / "studies" / "two")]) == 0
+    test = fresh("pages/studies/studies.py", study="two").run()
+    found = precisions.shifts(open_folder(laboratory / "studies" / "two"), "sums")
+    assert not test.exception and len(found) == 10 and precisions.sentence(found) in words(test)
+    assert list(table(test, "against")["of"])[:2] == ["average depth (KL)", "average depth (overlap)"]
 
 
 # ---------------------------------------------------------------- over training
@@ -265,22 +279,21 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(trai
     np.testing.assert_allclose(numbers(traces(depth)["mean depth, KL"]["y"]), means)
     assert all(said in words(training) for said in steps.course(rows)) and len(steps.course(rows)) == 3
     assert READING in words(training), "how to read it, behind the figure's Details"
-    summary = tables.summary(folder).to_pylist()
     for chart, measure in (
         (ratio, "contributions.layer_ratio"),
         (cosine, "contributions.layer_cos"),
         (lens, "logit_lens.kl"),
     ):
-        z = steps.over_layers(summary, labels, "prompts", measure)
+        z = steps.over_layers(folder, labels.values(), "prompts", measure)
         np.testing.assert_array_equal(numbers(chart["data"][0]["z"]), z)
         np.testing.assert_array_equal(numbers(traces(chart)["mean"]["x"]), z[:, 2])
     slider = training.select_slider(key="studies.step")
     assert slider.value == "30" and list(slider.options) == ["0", "2", "30"]
     slider.set_value("2").run()
-    z = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
+    z = steps.over_layers(folder, labels.values(), "prompts", "contributions.layer_ratio")
     np.testing.assert_array_equal(numbers(traces(charts(training)[1])["mean"]["x"]), z[:, 1])
     training.segmented_control(key="studies.branch").set_value("attn").run()
-    z = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
+    z = steps.over_layers(folder, labels.values(), "prompts", "contributions.attn_cos")
     np.testing.assert_array_equal(numbers(traces(charts(training)[2])["mean"]["x"]), z[:, 1])
     assert list(numbers(traces(charts(training)[0])["mean depth, KL"]["x"])) == pytest.approx(
         [np.log10(2) - 0.5, np.log10(2), np.log10(30)]

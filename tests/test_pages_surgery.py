@@ -17,7 +17,7 @@ from test_pages_causal import drawn
 from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import drawings
-from ed_core.depth import surgery, writing
+from ed_core.depth import say, surgery, writing
 from ed_core.figures.canvas import escaped
 from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit, Generation, Surgery
@@ -60,10 +60,7 @@ def test_surgery_draws_and_says_what_is_stored(results):
         assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
         found = surgery.rows(curves, kind, one["random_layer"].tolist())
         assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
-        assert all(
-            show.plain(said) in words(test)
-            for said in (surgery.sentence(curves, kind, found), *surgery.reasons(curves, kind, found))
-        )
+        assert show.plain(say.cheapest(float(curves["loss_whole"]), kind, found)) in words(test)
         for name, values in surgery.added(curves, kind, found).items():
             assert drawn(test, escaped(name), values), name
     kl = app(SURGERY, seed="2", map="drop", value="kl")
@@ -77,7 +74,7 @@ def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     assert holds(plotted(test), curves["repeat_loss"][:, 1:]) and "Over **2 prompts**" in words(test)
     row = surgery.rows(curves, "repeat", results["surgery"][0]["random_layer"].tolist())[1]
-    assert f"Layers **{row.best.layers}** run twice" in words(test) and row.length == 2
+    assert f"**{say.variant(row.best).capitalize()}** run twice" in words(test) and row.length == 2
     assert row.random_layer == results["surgery"][0]["random_layer"][1]
 
 
@@ -112,8 +109,7 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
     test = app(WRITING, n_tokens="7", threshold="0.02", temperature="0.5")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     assert holds(plotted(test), one["jsd"])
-    values = {name: m.values for name, m in one.measures.items()}
-    assert writing.sentence(values, 5, 0.02, sampled=True) in words(test)
+    assert say.exits(writing.exits(one)) in words(test)
     assert one.provenance["written"] in [code.value for code in test.code]
     assert drawn(test, "for good", one["settle_depth"])
     assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
@@ -138,7 +134,7 @@ def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
     session_of(test).batches["generation"].results["generation"] = partial
     test.run()
     assert not test.exception and not test.error
-    assert "3 tokens written" in words(test) and holds(plotted(test), part["jsd"].values)
+    assert "Half of 3 words settle" in words(test) and holds(plotted(test), part["jsd"].values)
     text = "".join(whole.token_text[i] for i in whole["ids"][:3].tolist())
     assert text in [code.value for code in test.code]
     (button,) = [b for b in test.button if b.label == "Stop here"]
@@ -162,8 +158,7 @@ def test_home_shows_the_depth_of_each_token_where_one_asks(results, folder):  # 
     assert not test.exception and not test.error and not holds(plotted(test), one["jsd"])
     test.toggle(key=DEPTHS).set_value(True).run()
     assert not test.exception and not test.error and holds(plotted(test), one["jsd"])
-    values = {name: m.values for name, m in one.measures.items()}
-    assert writing.sentence(values, 5, 0.02, sampled=True) in words(test)
+    assert say.exits(writing.exits(one)) in words(test)
     assert test.run().query_params["depths"] == "true" and test.query_params["n_tokens"] == "7"
     assert holds(plotted(app(depths="true", n_tokens="7", threshold="0.02", temperature="0.5")), one["jsd"]), (
         "a link carries it"
@@ -194,9 +189,6 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     changed = sum(1 for _, agrees in prompts for one in agrees if not one)
     at_0 = sum(1 for depths, agrees in prompts for d, one in zip(depths, agrees) if not one and d == 0)
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
-    said = writing.of_prompts(results, 0.8)
-    assert 0 < at_0 < changed < 13 and said == (
-        f"Leaving at 0.8 confidence, depth 0 included, where the lens sees only the token just read, would change "
-        f"{changed} of 137 best guesses ({at_0} of these at depth 0), each token judged with the whole "
-        f"model's keys and values before it; the exit lies {spared:.1f} layers before the output on average."
-    )
+    found = writing.exits_of_prompts(results, 0.8)
+    assert 0 < at_0 < changed < 13 and found.usable
+    assert (found.n, found.changed, found.at_0, 12 - found.depth) == (137, changed, at_0, pytest.approx(spared))

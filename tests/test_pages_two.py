@@ -12,7 +12,9 @@ from charts import charts, numbers, sent, words
 from small_models import computed
 from test_pages import PROMPT, app, holds, plotted, session_of
 
-from ed_core.depth import side_by_side, verdict
+from ed_core.depth import say, side_by_side
+from ed_core.depth.sample import Sample
+from ed_core.depth.verdict import verdict
 from ed_core.errors import HubUnreachable
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, LayerSkip, LogitLens
@@ -84,17 +86,17 @@ def test_a_model_beside_its_twin(stored, seconds):
         for pair in side_by_side.pairs(
             (mine_probe := next(p for p in THREE if p.name == probe), mine_probe), mine, theirs
         ):
-            assert pair.text in words(test)
+            assert say.pair(pair) in words(test)
     for side, results in (("A", stored), ("B", seconds["twin"])):
-        assert verdict.of_prompt(results["contributions"], results["logit_lens"]).sentence in words(test), side
+        assert say.verdict(verdict(Sample.of(results["contributions"], results["logit_lens"]))) in words(test), side
     assert any("untrained twin" in i.value for i in test.info), "a control's note stands beside its numbers"
     assert not test.button(key="run.two").disabled and test.button(key="cancel.two").disabled
     ruler = next(c for c in charts(test) if "blocks A" in str(c))
     marks = {t["name"] for t in ruler["data"]}
     for side, results in (("A", stored), ("B", seconds["twin"])):
-        found = verdict.of_prompt(results["contributions"], results["logit_lens"])
+        found = verdict(Sample.of(results["contributions"], results["logit_lens"]))
         expected = {n for n, mean in found.means.items() if mean.depth is not None}
-        expected |= {f"{n} rule" for n, c in found.criteria.items() if c.depth is not None}
+        expected |= {f"{n} rule" for n, layer in found.layers.items() if layer is not None}
         assert expected and marks >= {f"{side} {name}" for name in expected}
 
 

@@ -12,7 +12,7 @@ from test_figures import fake
 from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import among_others, side_by_side
-from ed_core.depth.criteria import Criterion
+from ed_core.depth.rules import Criterion
 from ed_core.depth.side_by_side import Pair
 from ed_core.figures import View
 from ed_core.probes import PROBES, Contributions, find

@@ -31,7 +31,7 @@ FULL = "The study's folder cannot be written: the disk is full."
 
 
 def digest(out) -> str:
-    return items.digest(out, open_folder(out).keys())
+    return open_folder(out).digest()
 
 
 @pytest.fixture
@@ -121,78 +121,6 @@ def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):
     for out in (made[1], made[1].with_name("again")):
         running.run(made[0], out, engine=lambda *arguments: running.Here(*arguments, opened=opened))
     assert sorted(times) == ["ed-demo-16", "ed-demo-8"] and len(opened) == 2
-
-
-# ---------------------------------------------------------------- several studies together
-
-
-@pytest.fixture
-def several(made, tmp_path):
-    """Two studies of the same models, the second of fewer prompts, with their folders."""
-    other = TOML.replace("contributions", "logit_lens").replace("per_level = 3", "per_level = 2")
-    found = plan.make(study.parse(other), tmp_path)
-    plan.write_plan(found, tmp_path / "other")
-    return [made, (found, tmp_path / "other")]
-
-
-@pytest.fixture(params=["here", "processes"])
-def ahead(request, several, engine):
-    """The studies computed together by an engine; the items that it says are there."""
-
-    def compute_all():
-        made, done = several[0], []
-        opened = running.opened_models()
-        at_work = engine(*made) if request.param == "processes" else running.Here(*made, opened=opened)
-        at_work.ahead(running.groups(several), done.append)
-        return [item.key for item in done]
-
-    return compute_all
-
-
-@pytest.mark.process
-def test_several_studies_of_a_model_trace_each_prompt_once(several, ahead, tmp_path, monkeypatch):
-    alone, opened = [(one, tmp_path / f"alone{i}") for i, (one, _) in enumerate(several)], running.opened_models()
-    for one, out in alone:
-        plan.write_plan(one, out)
-        running.run(one, out, engine=partial(running.Here, opened=opened))
-    passes, logits = [], LanguageModel.logits
-
-    def counted(self, ids, keep=0):
-        passes.append((self.spec.name, tuple(ids[0].tolist())))
-        return logits(self, ids, keep)
-
-    monkeypatch.setattr(LanguageModel, "logits", counted)
-    monkeypatch.setattr(compute, "open_model", lambda spec, **how: (open_model(spec, **how), passes.clear())[0])
-    done = ahead()
-    prompts = {e.prompt.text + e.prompt.answer for e in several[0][0].sets[0].examples}
-    assert len(passes) == len(set(passes)) == len(prompts) == 3, "of the model that was opened last"
-    assert len(done) == len(set(done)) == N_ITEMS + 4
-    for (one, out), (_, there) in zip(several, alone):
-        assert running.run(one, out, engine=pytest.fail).counts["there"] == one.n_items
-        assert digest(out) == digest(there)
-
-
-def test_what_fails_ahead_is_met_again_by_its_study_alone(several, ahead, monkeypatch):
-    real, asked = items.compute, []
-
-    def fails(model, plan, item, *more):
-        name = plan.study.probes[0].name
-        asked.append((item.model.label, name))
-        if asked[-1] == ("ed-demo-8", "logit_lens"):
-            raise JobError("It broke.")
-        return real(model, plan, item, *more)
-
-    monkeypatch.setattr(items, "compute", fails)
-    assert len(ahead()) == N_ITEMS + 2
-    first, second = (running.run(*one) for one in several)
-    assert not first.failed and first.counts["there"] == N_ITEMS
-    assert second.failed == {"ed-demo-8": "It broke."} and second.counts == {"computed": 0, "there": 2, "failed": 2}
-
-
-def test_a_full_disk_ends_what_is_computed_ahead(ahead, monkeypatch):
-    monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
-    with pytest.raises(StudyError, match="the disk is full"):
-        ahead()
 
 
 @pytest.mark.parametrize(

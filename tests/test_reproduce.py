@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ed_core.commands import main
-from ed_core.depth.published import Published, published
-from ed_core.studies import difficulty, points, reproduce, sets, study, tables
+from ed_core.models.catalogue import Published, published
+from ed_core.studies import difficulty, points, reproduce, study, tables
 from ed_core.studies.items import open_folder
 
 MODELS = [study.ModelEntry(source="ed-demo-8")]
@@ -73,11 +73,10 @@ def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
 
 
 def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(capsys, tmp_path, files, monkeypatch):
-    monkeypatch.setattr(sets, "_at_once", Mock(side_effect=ConnectionError("no network")))
+    monkeypatch.setattr("datasets.load_dataset_builder", Mock(side_effect=ConnectionError("no network")))
     given = [f"gsm8k={files / 'gsm8k.jsonl'}", "hellaswag"]
     code, _, err = ran(capsys, "hu2025", "--models", "ed-demo-8", "--sets", *given, "--out", tmp_path / "out")
-    assert code == 2 and "Give a local copy with the hub's columns: --sets hellaswag=FILE." in err
-    assert "file =" not in err and not (tmp_path / "out").exists()
+    assert code == 2 and "hellaswag" in err and "or give a local copy" in err and not (tmp_path / "out").exists()
 
 
 # ---------------------------------------------------------------- verdicts
@@ -107,10 +106,10 @@ def test_a_verdict_is_what_the_figures_say(measured, low, high, there, told):
     [
         (0.1, -0.2, 0.24, "as published"),
         (0.1, 0.05, 0.24, "as published"),
-        (0.1, -0.2, 0.26, "cannot be told"),
+        (0.1, -0.2, 0.26, "undecided"),
         (0.9, 0.5, 1.5, "differs: the line rises with the level"),
         (-0.9, -1.5, -0.5, "differs: the line falls with the level"),
-        (0.1, np.nan, np.nan, "cannot be told: no range"),
+        (0.1, np.nan, np.nan, "undecided: no range"),
         (np.nan, np.nan, np.nan, "not defined"),
     ],
 )
@@ -134,14 +133,13 @@ def test_measured_stands_beside_published_and_a_second_run_computes_nothing(caps
     assert {name: len(one["ids"]) for name, one in folder.sets.items()} == {"aime24": 5, "gsm8k": 10, "hellaswag": 6}
     assert folder.sets["aime24"]["ids"] == ["0", "2", "3", "4", "5"] and folder.sets["aime24"]["left_out"] == 1
     assert "counted with ed-demo-8, where the paper counts with Qwen/Qwen2.5-1.5B-Instruct" in said
-    rows = [r for r in tables.stored(folder, "verdict").to_pylist() if r["variant"] == "paper"]
+    rows = [r for r in tables.stored(folder).to_pylist() if r["variant"] == "paper"]
     entries = list(reproduce.find("hu2025").entries(folder))
     assert len(entries) == len(rows) == 9 and {e.published for e in entries} == {""}
     for e, row in zip(entries, rows):
-        depth = "–" if row["depth"] is None else f"{row['depth']:.0f}"
-        assert (e.model, e.set, e.measured) == (row["model"], row["set"], depth)
+        assert (e.model, e.set, e.measured) == (row["model"], row["set"], tables.cell(row))
         assert e.verdict == ("not defined" if row["depth"] is None else "no published entry")
-        assert f"| {e.set} | {e.quantity} | {e.measured} | {e.range} |" in (out / "report.md").read_text("utf-8")
+        assert f"| {e.set} | {e.quantity} | {e.measured} |" in (out / "report.md").read_text("utf-8")
     defined = next(r for r in rows if r["depth"] is not None and r["low"] is not None)
     apart = Published("x/ed-demo-8", 8, defined["set"], defined["criterion"], int(defined["depth"]) + 7, 0.0)
     monkeypatch.setattr(points, "published", lambda: (*published(), apart))

@@ -12,7 +12,10 @@ from kept_cases import results
 from small_models import random_model
 
 from ed_core.cases import export
-from ed_core.depth import criteria, sinks, verdict, wording
+from ed_core.depth import sinks
+from ed_core.depth.rules import COSINES, RULES
+from ed_core.depth.sample import READS, Sample
+from ed_core.depth.verdict import verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.results.wire import pack, unpack
@@ -85,7 +88,6 @@ def test_a_planted_sink_is_found_with_its_writer(pos, layer, branch):
     assert (found.ratio, found.norm, found.written) == (40, 40, 39)
     assert found.stream_share == pytest.approx(40 / (40 + T - 1))
     assert found.branch_share == pytest.approx(39 / (39 + 0.1 * (T - 1)))
-    assert found.writer == f"layer {layer}'s {'MLP' if branch == 'mlp' else 'attention'}"
 
 
 def test_nothing_is_found_where_nothing_sticks_out():
@@ -141,9 +143,6 @@ def test_the_naive_search_finds_the_same(seed):
         )
         spans = [[(p.start, p.end, p.lasts, p.layer, p.branch, p.rise) for p in s.spans] for s in found]
         assert spans == [[pytest.approx(span) for span in e[9]] for e in expected]
-        assert [[(p.start, p.end) for p in s.spans] for s in sinks.by_norm(arrays[0])] == [
-            [(p.start, p.end) for p in s.spans] for s in sinks.find(*arrays)
-        ]
     named = {s.pos for s in sinks.find(*arrays)}
     last = [t for t in range(arrays[0].shape[1]) if sinks.times(arrays[0])[-1, t] >= sinks.FACTOR and t not in named]
     assert list(sinks.long_at_end(arrays[0])) == last
@@ -167,14 +166,14 @@ def changed(result: ProbeResult, **measures) -> ProbeResult:
 def pair() -> tuple[ProbeResult, ProbeResult]:
     """The shipped contributions and lens of 8 blocks, without a sink; then block 3's MLP writes one at token 0, block
     5's attention one at token 7, and these two tokens decide every curve's mean."""
-    written, lens = (results()[name] for name in verdict.READS)
+    written, lens = (results()[name] for name in READS)
     assert sinks.of_result(written) == () and written.n_layers == 8 and written.tokens == lens.tokens
     stream, attn, mlp = (written[name].copy() for name in sinks.READS)
     stream[4:, 0] += 1e6
     mlp[3, 0] += 1e6
     stream[6:, 7] += 2e5
     attn[5, 7] += 2e5
-    cosines = {name: np.tile(np.arange(8)[:, None] - 1.5, written.n_tokens) for name in verdict.COSINES}
+    cosines = {name: np.tile(np.arange(8)[:, None] - 1.5, written.n_tokens) for name in COSINES}
     for values in cosines.values():
         values[:6, [0, 7]] = -300.0
     kl = np.tile(np.array([[10], [4.6], [4], [4.8], [2], [2], [2], [1], [0]]), lens.n_tokens)
@@ -200,59 +199,43 @@ def by_hand(results_, names, left_out, first_token):
     return means
 
 
-def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pair):
+def test_the_sinks_of_a_result_are_stored_with_its_measures(pair):
     found = sinks.of_result(unpack(pack(pair[0])))
     assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(0, 4, 3, "mlp"), (7, 6, 5, "attention")]
-    told = sinks.sentence(found, pair[0].tokens)
-    assert told.startswith("Sinks: token 0 (") and "from depth 4 (written by layer 3's MLP); token 7 (" in told
-    assert sinks.sentence((), ()).startswith("No sinks")
-    times = wording.printed(found[0].ratio)
-    assert sinks.summary([found, (), found]) == (
-        f"4 sinks in 2 of 3 prompts, up to {times} times the median token's norm; largest rise by "
-        "layer 3's MLP in 2 spans of depths, layer 5's attention in 2"
-    )
-    assert sinks.summary([(), None]) == "no sinks in 1 prompt; unknown in 1 other"
-    assert sinks.summary([found, None, None]).endswith("; unknown in 2 others")
-    assert sinks.summary([None]) == "sinks unknown"
 
 
 @pytest.mark.parametrize("first_token", [True, False])
-def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
-    found = verdict.of_prompt(*pair, first_token, kl=0.45, overlap=0.22)
-    assert [s.pos for s in found.sinks] == [0, 7]
+def test_every_rule_is_read_with_and_without_the_sinks(pair, first_token):
+    found = verdict(Sample.of(*pair, first_token=first_token), kl=0.45, overlap=0.22)
+    assert [s.pos for s in found.sinks[0]] == [0, 7]
     gone = {(0, 0), (0, 7)}
-    cosines = by_hand(pair[:1], verdict.COSINES, gone, first_token)
+    cosines = by_hand(pair[:1], COSINES, gone, first_token)
     lens = by_hand(pair[1:], ("kl", "overlap"), gone, True)
     expected = {
-        "cosine": criteria.by_cosine(criteria.RULES["cosine"].curve(cosines)),
-        "kl": criteria.by_kl(lens["kl"][:-1], 0.45),
-        "overlap": criteria.by_overlap(lens["overlap"][:-1], 0.22),
+        "cosine": RULES["cosine"].of(cosines),
+        "kl": RULES["kl"].of_curve(lens["kl"][:-1], 0.45),
+        "overlap": RULES["overlap"].of_curve(lens["overlap"][:-1], 0.22),
     }
-    assert {name: c.depth for name, c in found.criteria.items()} == {"cosine": 5, "kl": None, "overlap": 3}
-    assert {name: c.without_sinks for name, c in found.criteria.items()} == expected
+    assert found.layers == {"cosine": 5, "kl": None, "overlap": 3}
+    assert {name: rule.without_sinks for name, rule in found.rules.items()} == expected
     assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
-    said = {name: one.sentence for name, one in found.statements.items()}
-    assert said["cosine"].endswith("gives layer 5 of 0–7; not clear: without the sinks it gives layer 1.")
-    assert " gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives layer 2.")
-    assert said["overlap"].endswith(" gives layer 3 of 0–7; not clear: without the sinks it gives layer 4.")
-    assert not any(one.clear for one in found.statements.values())
+    assert all("sinks" in found.rules[name].doubts for name in ("cosine", "overlap"))
+    assert not any(rule.clear for rule in found.rules.values())
 
 
 def test_over_prompts_each_has_its_own_sinks_and_tokens_are_weighed(pair):
     """A prompt with sinks beside two without any, one of them cut to eleven tokens."""
-    plain = tuple(results()[name] for name in verdict.READS)
+    plain = tuple(results()[name] for name in READS)
     runs = [pair, tuple(cut(r, 11) for r in plain), plain]
     written, lens = ([run[i] for run in runs] for i in range(2))
     gone = {(0, 0), (0, 7)}
     for first_token in (True, False):
-        expected = criteria.by_cosine(
-            criteria.RULES["cosine"].curve(by_hand(written, verdict.COSINES, gone, first_token))
-        )
-        found = {name: c for name, c, _ in verdict.verdicts(written, lens, first_token)}
+        expected = RULES["cosine"].of(by_hand(written, COSINES, gone, first_token))
+        found = verdict(Sample.of(written, lens, first_token=first_token)).rules
         assert found["cosine"].without_sinks == expected
     curves = by_hand(lens, ("kl", "overlap"), gone, True)
-    assert found["kl"].without_sinks == criteria.by_kl(curves["kl"][:-1])
-    assert found["overlap"].without_sinks == criteria.by_overlap(curves["overlap"][:-1])
+    for name in ("kl", "overlap"):
+        assert found[name].without_sinks == RULES[name].of(curves)
     assert found["kl"].depth != found["kl"].without_sinks.depth
 
 
@@ -293,18 +276,17 @@ def test_a_models_own_embedding_is_named_as_the_writer(measure):
     ],
 )
 def test_kl_from_depth_1_leaves_row_0_out_of_maximum_and_rule(curve, paper, expected, stable):
-    found = criteria.by_kl(curve)
+    found = RULES["kl"].of_curve(curve)
     assert (found.depth, found.from_depth_1.depth, found.from_depth_1.stable) == (paper, expected, stable)
-    assert ("from depth 1 on" in found.from_depth_1.reason) == (expected is None)
     assert found.from_depth_1.name == "kl" and found.from_depth_1.n_layers == len(curve)
-    assert criteria.by_kl(curve, 0.05).from_depth_1.threshold == 0.05
+    assert RULES["kl"].of_curve(curve, 0.05).from_depth_1.threshold == 0.05
 
 
 # ---------------------------------------------------------------- what is written of them
 
 
 def test_the_npz_has_every_figure_and_share(pair):
-    plain = tuple(results()[name] for name in verdict.READS)
+    plain = tuple(results()[name] for name in READS)
     written, lens = ([pair[i], plain[i]] for i in range(2))
     probe = Contributions(first_token=False)
     out = export.arrays({probe: written, LogitLens(): lens})
@@ -326,13 +308,13 @@ def test_the_npz_has_every_figure_and_share(pair):
     for name in ("resid_norm", "mlp_norm"):
         total = sum(r[name][:, 1:].astype(float).sum(1) for r in written)
         np.testing.assert_allclose(out[f"sinks.share_{name}"], pair[0][name][:, 7] / total, rtol=1e-5)
-    whole = sinks.carried(written, [found, ()])["mlp_norm"]
+    whole = export.carried(written, [found, ()])["mlp_norm"]
     total = sum(r["mlp_norm"].astype(float).sum(1) for r in written)
     np.testing.assert_allclose(whole, pair[0]["mlp_norm"][:, [0, 7]].sum(1) / total, rtol=1e-5)
     assert whole[3] > 0.99 > 0.1 > whole[4]
-    verdicts = {name: c for name, c, _ in verdict.verdicts(written, lens, False)}
+    verdicts = verdict(Sample.of(written, lens, first_token=False)).rules
     expected = {name: c.without_sinks.depth for name, c in verdicts.items()}
     written_ = {name: out[f"effective_depth.{name}_without_sinks"] for name in expected}
     assert {name: None if np.isnan(v) else v for name, v in written_.items()} == expected
     assert expected != {name: c.depth for name, c in verdicts.items()}
-    assert np.isnan(out["effective_depth.kl_from_depth_1"]) and verdicts["kl"].from_depth_1.depth is None
+    assert np.isnan(out["effective_depth.kl_from_depth_1"]) and verdicts["kl"].criterion.from_depth_1.depth is None

@@ -15,8 +15,8 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from test_trends import made
 
 from ed_core import statistics
-from ed_core.depth import continuous
-from ed_core.depth.criteria import depths
+from ed_core.depth import mean_depth
+from ed_core.depth.rules import depths
 from ed_core.statistics import ENDS, interval, percentile, student, units
 from ed_core.studies import difficulty, tables, trends
 
@@ -80,10 +80,10 @@ def made_up_curves(rng, n, n_layers=12):
 @pytest.mark.process
 def test_nine_of_ten_intervals_hold_the_mean_depth():
     sums, tokens = made_up_curves(np.random.default_rng(0), 400_000)
-    true = continuous.of_curve("kl", sums.sum(0) / tokens.sum()).depth
+    true = mean_depth.of_curve("kl", sums.sum(0) / tokens.sum()).depth
 
     def interval_of(drawn, seed, resamples):
-        return continuous.resampled("kl", *drawn, units(10), seed, resamples=resamples).interval
+        return mean_depth.resampled("kl", *drawn, units(10), seed, resamples=resamples).interval
 
     assert covered(lambda rng: made_up_curves(rng, 10), true, 500, 500, interval_of) >= 0.87
 
@@ -162,7 +162,6 @@ def test_a_permutation_counts_the_observed_order():
     orders = np.array([[3, 2, 1], [1, 2, 3], [3, 2, 1], [2, 1, 3]])
     assert statistics.permutation_p(lambda o: o[:, 0], orders) == 2 / 4
     assert statistics.permutation_p(lambda o: np.full(len(o), np.nan), orders) == 1
-    assert np.isnan(statistics.permuted_correlation([1, 2, np.nan, 4, 5], [1, 2, 3, 4, 5])).all()
 
 
 def test_ranks_and_their_correlations_are_scipys():
@@ -176,24 +175,16 @@ def test_ranks_and_their_correlations_are_scipys():
     assert np.isnan(statistics.rank_correlations(a, b)[[3, 5]]).all()
 
 
-def test_draws_over_places_hold_the_permutation_p_and_students_t():
+def test_draws_over_layers_are_students_t_over_blocks_of_layers():
     scipy_stats = pytest.importorskip("scipy.stats")
-    rng = np.random.default_rng(1)
-    for n, slope in ((8, 0.5), (30, 0.3), (30, -0.6)):
-        x = np.arange(float(n))
-        y = slope * x / x.std() + rng.normal(size=n)
-        draws = statistics.permuted_correlation(x, y, orders=20_000)
-        rho, p = scipy_stats.spearmanr(x, y)
-        assert np.median(draws) == pytest.approx(rho, abs=0.06)
-        wrong = statistics.beyond(draws, 0.0, bool(rho > 0))
-        assert wrong == pytest.approx(p / 2, abs=0.2 * p + 0.001), "one side of the exact test, by the normal"
-    assert np.isnan(statistics.permuted_correlation(np.ones(9), np.arange(9.0))).all()
-    values = rng.normal(3, 1, 12)
-    without = np.array([np.delete(values, i).mean() for i in range(12)])
-    draws = statistics.jackknifed(without, float(values.mean()))
-    expected = scipy_stats.t.interval(0.9, 11, values.mean(), values.std(ddof=1) / np.sqrt(12))
-    assert np.allclose(np.quantile(draws, (0.05, 0.95)), expected, atol=0.01)
-    assert np.isnan(statistics.jackknifed(np.ones(1), 1.0)).all()
+    values = np.random.default_rng(1).normal(3, 1, 32)
+    blocks = values.reshape(8, 4).mean(1)
+    draws = statistics.over_layers(lambda at, v: float(v.mean()), 32, values)
+    expected = scipy_stats.t.interval(0.9, 7, values.mean(), blocks.std(ddof=1) / np.sqrt(8))
+    assert np.allclose(np.quantile(draws, (0.05, 0.95)), expected, atol=0.02)
+    alike = statistics.over_layers(lambda at, v: float(v.mean()), 32, values, mean=True)
+    assert np.ptp(alike) > 1.2 * np.ptp(draws), "blocks next to each other have something in common"
+    assert np.isnan(statistics.over_layers(lambda at, v: float(v.mean()), 8, np.ones(2))).all(), "one block"
 
 
 def test_of_many_places_the_surest_pays_for_all_and_the_least_sure_decides():
@@ -256,9 +247,8 @@ def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
 def test_the_interval_of_a_depth_is_scipys_bootstrap(toys):
     """The whole way on real sums: forms drawn, curves made anew in every resample, the rule read off each."""
     model, name = "ed-demo-16", "look-ups"
-    some = toys.sums(model, name)
-    sums, counts = tables.curves(toys, some, "overlap", "paper")
-    (curve,) = sums.values()
+    some, lens = toys.sums(model, name), tables.sample(toys, model, name).curves["logit_lens"]
+    curve, counts = lens.sums["overlap"][:, :-1], lens.tokens
     forms = np.array([toys.sets[name]["forms"][place] for place in some.index])
     curve, counts = (np.stack([each[forms == form].sum(0) for form in np.unique(forms)]) for each in (curve, counts))
     assert len(counts) == 8
@@ -279,7 +269,7 @@ def test_the_interval_of_a_depth_is_scipys_bootstrap(toys):
     )
     row = next(
         r
-        for r in tables.stored(toys, "verdict").to_pylist()
+        for r in tables.stored(toys).to_pylist()
         if (r["model"], r["set"], r["criterion"], r["variant"]) == (model, name, "overlap", "paper")
     )
     low, high, undefined = interval(theirs.bootstrap_distribution)

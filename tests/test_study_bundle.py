@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 import zipfile
 from dataclasses import replace
 from unittest.mock import Mock
@@ -20,14 +19,12 @@ from shell import refused
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, OtherVersion, StudyError
 from ed_core.files import Bounds
-from ed_core.results.aggregate import aggregate
-from ed_core.studies import bundle, items, plan, report, running, study, tables
-from ed_core.studies.items import open_folder
+from ed_core.studies import bundle, plan, report, running, study, tables
+from ed_core.studies.items import SUMS, open_folder
 from ed_core.types import canonical_json
 
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions", "logit_lens"]\nchunk = 3\n'
-    'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n'
     '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
 )
 
@@ -43,8 +40,9 @@ def computed(made_once):
         plan.write_plan(made, out)
         running.run(made, out)
         report.write(out)
-        first = next(out.glob("items/*/*.parquet"))
-        shutil.copy(first, first.with_stem("0" * 16))
+        stale = out / "items" / open_folder(out).plan["models"][0]["digest"]
+        stale.mkdir(parents=True)
+        (stale / f"{'0' * 16}.parquet").write_bytes(b"of another plan")
 
     return made_once("bundled", make) / "out"
 
@@ -73,32 +71,27 @@ def made_of(files: dict[str, bytes], told=lambda manifest: None, sealed: bool = 
     return data.getvalue()
 
 
-def an_item(files) -> str:
-    return next(name for name in files if name.startswith("items/"))
-
-
-def as_parquet(table: pyarrow.Table) -> bytes:
+def changed_sums(files, change) -> dict[str, bytes]:
+    """The bundle's files with its sums changed, a row group per model as before."""
+    old = parquet.ParquetFile(io.BytesIO(files[SUMS]))
+    groups = [change(old.read_row_group(i)) for i in range(old.num_row_groups)]
     data = io.BytesIO()
-    parquet.write_table(table, data)
-    return data.getvalue()
-
-
-def changed_item(files, change) -> dict[str, bytes]:
-    name = an_item(files)
-    return files | {name: as_parquet(change(parquet.read_table(io.BytesIO(files[name]))))}
+    with parquet.ParquetWriter(data, groups[0].schema) as writer:
+        for group in groups:
+            writer.write_table(group)
+    return files | {SUMS: data.getvalue()}
 
 
 def test_what_goes_out_comes_back_the_same(computed, good, tmp_path):
     folder = open_folder(computed)
-    expected = items.digest(computed, folder.keys())
+    expected = folder.digest()
     assert bundle.unpack(io.BytesIO(good), tmp_path / "there") == expected
     again = open_folder(tmp_path / "there")
-    assert items.digest(again.out, again.keys()) == expected and dict(again.plan) == dict(folder.plan)
-    for name in tables.TABLES:
-        assert tables.stored(again, name).equals(tables.stored(folder, name))
+    assert again.digest() == expected and dict(again.plan) == dict(folder.plan)
+    assert tables.stored(again).equals(tables.stored(folder)) and tables.summary(again).equals(tables.summary(folder))
     assert (again.out / "report.md").read_bytes() == (computed / "report.md").read_bytes()
     assert bundle.packed(again.out) == good, "the same bytes for the same study"
-    assert f"items/{next(iter(folder.models.values()))['digest']}/{'0' * 16}.parquet" not in contents(good)
+    assert set(contents(good)) == {"study.toml", "plan.json", SUMS, MANIFEST}
     assert [p.name for p in tmp_path.iterdir()] == ["there"]
 
 
@@ -116,10 +109,10 @@ def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
 
 
 def _shape(table):
-    shapes = json.loads(table.schema.metadata[b"shapes"])
-    return table.replace_schema_metadata(
-        {**table.schema.metadata, b"shapes": json.dumps(shapes | {"contributions.attn_cos.sum": [2, 4]})}
-    )
+    told = json.loads(table.schema.metadata[b"models"])
+    for one in told.values():
+        one["shapes"]["contributions.attn_cos.sum"] = [2, 40]
+    return table.replace_schema_metadata({b"models": json.dumps(told)})
 
 
 def _longer(table):
@@ -136,6 +129,10 @@ def _texts(table):
     return table.set_column(at, "logit_lens.echo", pyarrow.array(["a"] * table.num_rows))
 
 
+def _other_model(table):
+    return table.set_column(0, "model", pyarrow.array(["0" * 16] * table.num_rows))
+
+
 def _plan(change):
     def of(files):
         told = json.loads(files["plan.json"])
@@ -146,26 +143,26 @@ def _plan(change):
 
 
 DAMAGE = {
-    "a hash": (lambda f: f | {an_item(f): f[an_item(f)] + b"."}, False, "does not have its hash"),
+    "a hash": (lambda f: f | {SUMS: f[SUMS] + b"."}, False, "does not have its hash"),
     "a path": (lambda f: f | {"../evil": b"x"}, True, "'../evil' is no member of a study"),
     "an absolute path": (lambda f: f | {"/tmp/evil": b"x"}, True, "is no member of a study"),
-    "a program": (lambda f: f | {"items/run.py": b"x"}, True, "is no member of a study"),
+    "a program": (lambda f: f | {"run.py": b"x"}, True, "is no member of a study"),
     "unlisted": (lambda f: f | {"report.md2": b"x"}, False, "not those it lists"),
-    "no plan": (lambda f: {n: d for n, d in f.items() if n != "plan.json"}, True, "plan.json is missing"),
+    "no plan": (lambda f: {n: d for n, d in f.items() if n != "plan.json"}, True, "plan.json or sums.parquet is"),
     "a plan of other types": (_plan(lambda p: p["sets"][0].update(left_out="0")), True, "is damaged"),
     "too few chunks": (_plan(lambda p: p["sets"][0]["chunks"].pop()), True, "is damaged"),
     "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "is damaged"),
     "an unknown probe": (_plan(lambda p: p["probes"][0].update(name="x")), True, "its plan names 'x'"),
-    "a strange item": (lambda f: f | {"items/" + "0" * 16 + "/" + "1" * 16 + ".parquet": b"x"}, True, "of no part"),
+    "a strange model": (lambda f: changed_sums(f, _other_model), True, "is damaged"),
     "a strange failure": (
         lambda f: f | {"failures/" + "0" * 16 + ".json": b'{"model":"x","why":"y"}'}, True, "of no model",
     ),
-    "no parquet": (lambda f: f | {an_item(f): b"PAR1 and nothing"}, True, "is damaged"),
-    "half a file": (lambda f: f | {an_item(f): f[an_item(f)][:-200]}, True, "is damaged"),
-    "rows": (lambda f: changed_item(f, _longer), True, "has 4 rows, expected 3"),
-    "a shape": (lambda f: changed_item(f, _shape), True, "other columns than each other"),
-    "texts": (lambda f: changed_item(f, _texts), True, "is damaged"),
-    "another number": (lambda f: changed_item(f, _other_value), True, "do not have the digest it tells"),
+    "no parquet": (lambda f: f | {SUMS: b"PAR1 and nothing"}, True, "is damaged"),
+    "half a file": (lambda f: f | {SUMS: f[SUMS][:-200]}, True, "is damaged"),
+    "rows": (lambda f: changed_sums(f, _longer), True, "rows in part"),
+    "a shape": (lambda f: changed_sums(f, _shape), True, "is damaged"),
+    "texts": (lambda f: changed_sums(f, _texts), True, "is damaged"),
+    "another number": (lambda f: changed_sums(f, _other_value), True, "do not have the digest it gives"),
 }  # fmt: skip
 
 
@@ -181,9 +178,17 @@ def test_damage_is_refused_in_one_sentence_and_leaves_nothing(good, tmp_path, wh
 
 def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
     files = contents(good)
+    with zipfile.ZipFile(io.BytesIO(good)) as archive:
+        link = next(e for e in archive.infolist() if e.filename == "plan.json")
+    link.external_attr = 0o120777 << 16
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(link if name == "plan.json" else zipfile.ZipInfo(name), content)
     later = made_of(files, lambda manifest: manifest.update(version=99))
     for bad, told in (
-        (later, "reads version 2"),
+        (data.getvalue(), "not a plain file"),
+        (later, "reads version 3"),
         (made_of(files, lambda m: m.update(name="../x")), "name"),
         (made_of(files, lambda m: m.update(name="other")), "names another study"),
         (good[:-30], "not a study"),
@@ -205,7 +210,7 @@ def test_a_report_holds_no_html(computed, tmp_path):
     """Its Markdown may be shown by anything, and a study's note and labels are anybody's."""
     folder = open_folder(computed)
     folder.plan["note"] = "<script>alert(1)</script>"
-    found = report.markdown(folder, tables.stored(folder, "verdict"), "")
+    found = report.markdown(folder, "")
     assert "&lt;script>" in found and "<" not in found
 
 
@@ -226,32 +231,16 @@ def test_prompt_by_prompt_the_numbers_come_to_the_aggregates(computed):
     lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
     kl = found[(found.probe == "logit_lens") & (found.measure == "kl") & (found.layer == 3)].value.to_numpy()
     np.testing.assert_allclose(kl, lens["kl.sum"][:, 3] / lens["n_tokens"], rtol=1e-6)
-    whole = tables.stored(folder, "summary").to_pandas().query(f"{FIRST} and measure == 'kl' and layer == 3")
+    whole = tables.summary(folder).to_pandas().query(f"{FIRST} and measure == 'kl' and layer == 3")
     assert (kl * lens["n_tokens"]).sum() / lens["n_tokens"].sum() == pytest.approx(whole.value.item(), rel=1e-6)
-
-
-def test_arrays_are_the_aggregates_and_the_verdicts(computed, tmp_path):
-    folder = open_folder(computed)
-    assert main(["study", str(computed), "--export", str(tmp_path / "a.npz"), str(tmp_path / "prompts.parquet")]) == 0
-    summary, verdict = (tables.stored(folder, name).to_pandas() for name in ("summary", "verdict"))
-    with np.load(tmp_path / "a.npz", allow_pickle=False) as data:
-        whole = summary.query(f"{FIRST} and measure == 'layer_ratio'").value.to_numpy()
-        np.testing.assert_array_equal(data["ed-demo-8/sums/contributions.layer_ratio"].astype(float), whole)
-        row = verdict.query(f"{FIRST} and criterion == 'kl' and variant == 'stable'").iloc[0]
-        expected = [row[c] for c in ("depth", "ratio", "low", "high", "undefined")]
-        np.testing.assert_array_equal(data["ed-demo-8/sums/effective_depth.kl.stable"], expected)
-    assert parquet.read_table(tmp_path / "prompts.parquet").equals(tables.by_prompt(folder))
-    lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
-    alone = aggregate(folder.probe("logit_lens"), [{name: np.asarray(v[0]) for name, v in lens.items()}])
-    assert set(tables.by_prompt(folder).to_pandas().query("probe == 'logit_lens'").measure) == set(alone)
 
 
 def test_figures_are_drawn_of_what_the_tables_hold(computed):
     folder = open_folder(computed)
-    verdict = tables.stored(folder, "verdict").to_pandas().query("set == 'sums' and variant == 'paper'")
+    verdict = tables.stored(folder).to_pandas().query("set == 'sums' and variant == 'paper'")
     drawn = {x for trace in tables.figure(folder, "depths").data for x in (trace.x if trace.x is not None else ())}
     assert {r for r in verdict.ratio if np.isfinite(r)} <= drawn
-    curve = tables.stored(folder, "summary").to_pandas().query(f"{FIRST} and measure == 'kl'").value
+    curve = tables.summary(folder).to_pandas().query(f"{FIRST} and measure == 'kl'").value
     lines = [list(trace.y) for trace in tables.figure(folder, "logit_lens.kl").data]
     assert any(np.array_equal(line, curve) for line in lines if len(line) == len(curve))
 

@@ -19,7 +19,7 @@ from ed_core.training import DepthCallback, callback
 
 TOML = """
 name = "steps"
-models = [{{source = "{source}", {kind} = [{names}]}}]
+models = [{{source = "{source}", steps = [{names}]}}]
 probes = ["contributions", "logit_lens"]
 [[sets]]
 name = "local"
@@ -28,11 +28,11 @@ file = "prompts.jsonl"
 PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]
 
 
-def written(folder, source, kind, *names):
+def written(folder, source, *names):
     """A study's file over these steps, with its prompts beside it."""
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
     file = folder / "steps.toml"
-    file.write_text(TOML.format(source=source, kind=kind, names=", ".join(map(json.dumps, names))))
+    file.write_text(TOML.format(source=source, names=", ".join(map(json.dumps, names))))
     return file
 
 
@@ -50,7 +50,7 @@ def checkpoints(tmp_path_factory):
 def computed(checkpoints, tmp_path_factory):
     """A study of these checkpoints, named out of their order."""
     out = tmp_path_factory.mktemp("study")
-    file = written(out, checkpoints, "checkpoints", "checkpoint-100", "checkpoint-2", "checkpoint-10")
+    file = written(out, checkpoints, "checkpoint-100", "checkpoint-2", "checkpoint-10")
     assert main(["study", str(file), "--out", str(out / "steps")]) == 0
     return out / "steps"
 
@@ -75,30 +75,23 @@ def test_a_name_tells_its_step(name, step):
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        (
-            'revisions = ["step1"], checkpoints = ["checkpoint-1"]',
-            "revisions of a hub model or checkpoints of a folder",
-        ),
-        ('revisions = ["main"]', "'main' does not"),
-        ('revisions = ["step1", "other-step1"]', "another one has the step of 'step1'"),
-        ('revisions = ["../step1"]', "'../step1' is none"),
-        ('checkpoints = ["a/checkpoint-1"]', "'a/checkpoint-1' is none"),
-        ('revisions = ["step1"], control = "untrained"', "a control of one step; give it an entry of its own"),
-        ('revisions = "step1"', "revisions is 'step1': expected"),
-        ('revision = ["step1"]', "did you mean 'revisions'"),
+        ('steps = ["main"]', "names like step1000 or checkpoint-5; found 'main'"),
+        ('steps = ["step1", "other-step1"]', "another one has that of 'step1'"),
+        ('steps = ["../step1"]', "found '../step1'"),
+        ('steps = ["step1"], control = "untrained"', "steps of a plain model; a control"),
+        ('steps = "step1"', "steps is 'step1': expected"),
+        ('step = ["step1"]', "did you mean 'steps'"),
     ],
 )
 def test_steps_that_cannot_be_are_refused_in_one_sentence(entry, says):
-    text = TOML.replace("{kind} = [{names}]", entry).replace("{{", "{").replace("}}", "}")
+    text = TOML.replace("steps = [{names}]", entry).replace("{{", "{").replace("}}", "}")
     with pytest.raises(StudyError) as caught:
         study.parse(text.replace("{source}", "org/model"))
     assert says in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(StudyError, match="'org/model@a' names one already"):
-        study.parse(TOML.format(source="org/model@a", kind="revisions", names='"step1"'))
 
 
 def test_a_study_keeps_its_steps_when_it_is_written(tmp_path):
-    one = study.parse(TOML.format(source="org/model", kind="revisions", names='"step10", "step2"'))
+    one = study.parse(TOML.format(source="org/model", names='"step10", "step2"'))
     assert study.parse(study.write(one)) == one
     assert [entry.source for entry in one.entries] == ["org/model@step2", "org/model@step10"]
     assert [entry.label for entry in one.entries] == ["model, step2", "model, step10"]
@@ -109,7 +102,7 @@ def test_checkpoints_are_steps_in_the_order_of_their_numbers(computed, checkpoin
     labels = {2: "mine, checkpoint-2", 10: "mine, checkpoint-10", 100: "mine, checkpoint-100"}
     assert steps.series(folder) == {"mine": labels} and list(folder.models) == list(labels.values())
     alone = tmp_path / "alone.toml"
-    alone.write_text(written(tmp_path, checkpoints / "checkpoint-10", "label", "x").read_text().replace('["x"]', '"x"'))
+    alone.write_text(written(tmp_path, checkpoints / "checkpoint-10").read_text().replace("steps = []", 'label = "x"'))
     assert main(["study", str(alone), "--out", str(tmp_path / "alone")]) == 0
     (own,) = [
         row["depth"]
@@ -143,15 +136,14 @@ def test_maps_and_sinks_are_the_rows_of_the_training(training):
     folder = open_folder(out)
     ((name, labels),) = steps.series(folder).items()
     assert name == "" and list(labels) == [0, 1, 20]
-    summary = tables.summary(folder).to_pylist()
     for measure in callback.OF_LAYERS:
-        z = steps.over_layers(summary, labels, "prompts", f"contributions.{measure}")
+        z = steps.over_layers(folder, labels.values(), "prompts", f"contributions.{measure}")
         own = {(row.layer, row.step): row.value for row in rows if row.measure == measure}
         expected = [[own[l, step] for step in labels] for l in range(5)]
         np.testing.assert_allclose(z, expected, rtol=1e-5)
     found = [row.value for row in rows if row.measure == "sinks"]
     assert steps.sinks(folder, labels, "prompts") == pytest.approx(found)
-    assert steps.over_layers(summary, labels, "nothing", "contributions.layer_cos").shape == (0, 3)
+    assert steps.over_layers(folder, labels.values(), "prompts", "contributions.nothing").shape == (0, 3)
 
 
 def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_layers=8):

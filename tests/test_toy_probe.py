@@ -80,7 +80,7 @@ from streamlit.testing.v1 import AppTest
 from ed_core.cases import bundle, case_study, drawings, export, report
 from ed_core.cases.kept import Kept
 from ed_core.commands import main
-from ed_core.depth import among_others
+from ed_core.depth import among_others, say
 from ed_core.probes import Toy
 from ed_core.results import lookup
 from ed_core.work import estimate
@@ -141,7 +141,7 @@ assert "Toy map" in report.report(case) and bundle.decode(bundle.encode(case)) =
 assert np.array_equal(export.case_arrays(case)["toy.product.0"], expected) and "product" in export.csv(result, "product").split("\\n")[0]
 
 # spreads: one prompt among others
-spread = among_others.sentence(Toy, result.summary, [result.summary] * 3)
+spread = say.among_others(among_others.compared(Toy, result.summary, [result.summary] * 3))
 assert "its centre" in spread and among_others.spreads(Toy, result.summary, [result.summary] * 3)[0].n == 3
 assert lookup.alike(asked) == {}
 print("walked")

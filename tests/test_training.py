@@ -15,7 +15,8 @@ from test_in_memory import all_state, assert_same_state, lora
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
 import ed_core
-from ed_core.depth import verdict
+from ed_core.depth.sample import Sample
+from ed_core.depth.verdict import verdict
 from ed_core.errors import ParameterError, RefusedFamily, StudyError
 from ed_core.probes import Contributions, LogitLens
 from ed_core.studies import bundle, tables
@@ -86,7 +87,7 @@ def test_rows_are_what_the_probes_give(run):
     held = ed_core.open(run.trainer.model, TOKENIZER)
     lens, written = (held.run(probe, PROMPTS) for probe in (LogitLens(), Contributions()))
     found = {(row.measure, row.layer): row.value for row in run.depth.rows if row.step == 6}
-    means = verdict.mean_depths(lens)
+    means = verdict(Sample.of(lens=lens)).means
     assert found["mean_depth.kl", None] == means["kl"].depth
     assert found["mean_depth.overlap.high", None] == means["overlap"].interval.high
     curve = np.concatenate([r.layer_cos for r in written], 1).mean(1)

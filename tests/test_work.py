@@ -344,7 +344,7 @@ def begin_study(queue, folder, n=12):
 
 
 def digest(folder):
-    return items.digest(folder, items.open_folder(folder).keys())
+    return items.open_folder(folder).digest()
 
 
 @pytest.mark.process

@@ -18,9 +18,7 @@ from ed_core.cases.case_study import Shown
 from ed_core.cases.kept import SHIPPED, SUFFIX
 from ed_core.errors import CaseError
 from ed_core.models.bundled import STUDIES, load_prompts
-from ed_core.models.ref import ModelRef
-from ed_core.studies import report, tables
-from ed_core.studies.items import open_folder
+from ed_core.studies import report
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import compute
 
@@ -94,9 +92,7 @@ def write(made: Sequence[case_study.Case]) -> None:
 def write_reports() -> None:
     """Write the reports of the bundled studies from their tables."""
     for plan in sorted(STUDIES.glob("*/plan.json")):
-        folder = open_folder(plan.parent)
-        text = report.markdown(folder, tables.stored(folder, "verdict"), folder.digest())
-        (plan.parent / "report.md").write_text(text, encoding="utf-8")
+        report.write(plan.parent)
 
 
 if __name__ == "__main__":

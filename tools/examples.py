@@ -18,9 +18,9 @@ from itertools import product
 
 import torch
 
-from ed_core.depth.criteria import COSINES
+from ed_core.depth.rules import COSINES
+from ed_core.depth.sample import READS
 from ed_core.depth.side_by_side import COMPARED
-from ed_core.depth.verdict import READS
 from ed_core.models import controls
 from ed_core.models.bundled import CHARACTERS, KINDS, MODELS, example_of, load_prompts
 from ed_core.models.ref import ModelRef

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ed_core.depth import among_others, verdict
+from ed_core.depth import among_others
+from ed_core.depth.answer import is_right
+from ed_core.depth.sample import Sample
 from ed_core.depth.side_by_side import COMPARED
+from ed_core.depth.verdict import Verdict, verdict
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
 from ed_core.types import ProbeResult
 
 MODEL, REAL = "ed-demo-8", "smollm2"
 HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())
-TWIN = "twin."  # before a probe's name: the result of the model's untrained twin
+TWIN = "twin."  # before a probe's name: the result of the model's untrained copy
 Results = Mapping[str, ProbeResult]
 
 
@@ -31,7 +34,7 @@ class Lesson:
     claims: tuple[Callable[[Results], bool], ...]
     tags: tuple[str, ...]
     probes: tuple[Probe, ...] = HOME
-    twin: bool = False  # whether the model's untrained twin is measured too
+    twin: bool = False  # whether the model's untrained copy is measured too
     model: str = MODEL
 
 
@@ -45,7 +48,7 @@ def of_twin(results: Results) -> Results:
 
 
 def alike(results: Results) -> dict[str, among_others.Likeness]:
-    """How alike the twin's curves are to the model's, by curve."""
+    """How alike the copy's curves are to the model's, by curve."""
     found = (
         l
         for p in COMPARED
@@ -77,12 +80,12 @@ def first_right(results: Results) -> int:
     return depths[-1] + 1 if depths else 0
 
 
-def judged(results: Results) -> verdict.Verdict:
-    return verdict.of_prompt(results["contributions"], results["logit_lens"])
+def judged(results: Results) -> Verdict:
+    return verdict(Sample.of(results["contributions"], results["logit_lens"]))
 
 
 def lines(results: Results) -> dict[str, int | None]:
-    return judged(results).lines
+    return judged(results).layers
 
 
 def settles(results: Results) -> dict[str, str]:
@@ -96,7 +99,7 @@ def stream(results: Results, depth: int) -> np.ndarray:
 
 
 def knows(results: Results) -> bool:
-    return verdict.right(results["continuation"]) is True
+    return is_right(results["continuation"]) is True
 
 
 def _fade_in_order(results: Results) -> bool:
@@ -123,8 +126,8 @@ LESSONS = (
 **Look at the logit lens, last column before the answer.** The lowest rows repeat ` = `, the token just read: embedding and head share their
 weights, so depth 0 mostly says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
 
-**Then at the ruler.** Filled circles: mean depth over thresholds is 4.4 of 8 by KL, 5.4 by overlap, from the mean curves. Diamonds: the
-papers' rules; KL and overlap give layer 3. The cosine rule gives *no* layer, for the mean cosine is never below 0. "No layer" is an answer,
+**Then at the ruler.** Filled circles: average depth is 4.4 of 8 by KL, 5.4 by overlap, from the mean curves. Diamonds: the
+published rules; KL and overlap give layer 3. The cosine rule gives *no* layer, for the mean cosine is never below 0. "No layer" is an answer,
 not an error.
 
 Compare with *A hard sum*: same model, same task, more digits.""",
@@ -146,7 +149,7 @@ Compare with *A hard sum*: same model, same task, more digits.""",
         """The same task as *An easy sum*, with six digits, and right again. Now the answer appears at depth 7, one layer before the output, where
 the easy one had it at depth 4: on these two prompts the answer to the harder problem appears deeper.
 
-**What it does not show.** The KL rule moves from layer 3 to 6, and mean depth by KL is 5.4 where it was 4.4, but both are read off a mean over *all* tokens, and this prompt has other tokens than the
+**What it does not show.** The KL rule moves from layer 3 to 6, and average depth by KL is 5.4 where it was 4.4, but both are read off a mean over *all* tokens, and this prompt has other tokens than the
 easy one. Two prompts are an anecdote: the papers see hardly any shift with difficulty in large models (Hu et al. 2025). *How this prompt compares*
 on a probe's page puts one prompt over the spread of many.
 
@@ -217,13 +220,13 @@ So read them beside each other and never average them.""",
         "Outside what the model knows: a verdict all the same",
         """A question in English, to a model that was taught sums, look-ups and copying. Its continuation is wrong, and no sentence.
 
-**The figures look perfectly ordinary.** All three papers' rules give a layer: 3 by cosine, 6 by KL and overlap. Nothing on the
+**The figures look perfectly ordinary.** All three published rules give a layer: 3 by cosine, 6 by KL and overlap. Nothing on the
 ruler says that the answer is nonsense. A depth tells *where* a prediction is made, never *whether* it is worth anything.
 
 So look at the continuation first. Here the best next token is a comma, at 60 %: sure is not right. And the lens repeats ` has` from depth 2 to 7:
 a habit of the training texts, not a thought about Yoko Ono.""",
         (
-            lambda r: verdict.right(r["continuation"]) is False,
+            lambda r: is_right(r["continuation"]) is False,
             lambda r: lines(r) == {"cosine": 3, "kl": 6, "overlap": 6},
             lambda r: said(r, -1) == "," and 0.5 < r["continuation"]["top_probs"][0, 0] < 0.7,
             lambda r: {said(r, d) for d in range(2, 8)} == {"has"},
@@ -233,31 +236,31 @@ a habit of the training texts, not a thought about Yoko Ono.""",
     Lesson(
         "untrained-twin",
         "sum-mod10-5-a",
-        "An untrained twin: what shows without any learning",
-        """The same prompt twice: first the model, which is right, then its *untrained twin*, the same config and tokenizer with random weights. What
-the twin shows as well needs no training to appear.
+        "An untrained copy: what shows without any learning",
+        """The same prompt twice: first the model, which is right, then its *untrained copy*, the same config and tokenizer with random weights. What
+the copy shows as well needs no training to appear.
 
-**The ruler is full.** The twin has all three marks, more than the model: cosine 5, KL 4, overlap 5. A mark says where a curve crosses a
-threshold, not that anything was computed: this twin continues with `n=n=n=`.
+**The ruler is full.** The copy has all three marks, more than the model: cosine 5, KL 4, overlap 5. A mark says where a curve crosses a
+threshold, not that anything was computed: this copy continues with `n=n=n=`.
 
 **What both show.**
 - *Overlap* with the output climbs along nearly the same shape. Any stack of layers that adds to a stream comes nearer to its own output.
 - *KL* falls just as steadily, with the layers in the same order, but from 0.06 nats where the model falls from 12.7. The criterion divides by
 the maximum, so it cannot see this: look at the scale, not only at the shape.
-- *Layer skip:* early layers disturb later ones more than late ones do, in the twin too.
+- *Layer skip:* early layers disturb later ones more than late ones do, in the copy too.
 
 **What only the model shows.**
-- *Contribution norms:* its first layer writes 28 times the stream, the middle little, the last 2.5 times. The twin's only fade.
-- *Cosine:* above 0 in every layer, that is building on what is there. The twin's wavers around 0, as random directions do.
-- *The prediction:* without its first layer the model's changes by 1.4, the most there can be; the twin's by a hundredth, for it has hardly one
+- *Contribution norms:* its first layer writes 28 times the stream, the middle little, the last 2.5 times. The copy's only fade.
+- *Cosine:* above 0 in every layer, that is building on what is there. The copy's wavers around 0, as random directions do.
+- *The prediction:* without its first layer the model's changes by 1.4, the most there can be; the copy's by a hundredth, for it has hardly one
 to lose: its best token has 0.2 %.
 
-So hold a curve against a twin before it is called a finding: the *Control* under *Options* draws it dashed behind the model's, and *Compare* puts
-both side by side. This is one twin, a single draw: a statement rests on five, as *Prompt* has them, and what they do not share was not thereby learned.""",
+So hold a curve against a copy before it is called a finding: the *Control* under *Options* draws it dashed behind the model's, and *Compare* puts
+both side by side. This is one copy, a single draw: a statement rests on five, as *Prompt* has them, and what they do not share was not thereby learned.""",
         (
             knows,
             lambda r: (
-                verdict.right(r["twin.continuation"]) is False
+                is_right(r["twin.continuation"]) is False
                 and r["twin.continuation"].provenance["continuation"].startswith("n=n=n=")
             ),
             lambda r: lines(of_twin(r)) == {"cosine": 5, "kl": 4, "overlap": 5} and lines(r)["cosine"] is None,
@@ -333,16 +336,16 @@ tokens is the sink's: at layer 11 the mean ratio is 8.9, without this token it w
 without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A finding that holds with and without it is one about the prompt.""",
         (
             knows,
-            lambda r: [(s.pos, s.layer, s.branch) for s in judged(r).sinks] == [(0, 11, "mlp")],
-            lambda r: round(judged(r).sinks[0].written) == 22661 and round(judged(r).sinks[0].ratio) == 172,
-            lambda r: next((s.start, s.end) for s in judged(r).sinks[0].spans) == (3, 8),
+            lambda r: [(s.pos, s.layer, s.branch) for s in judged(r).sinks[0]] == [(0, 11, "mlp")],
+            lambda r: round(judged(r).sinks[0][0].written) == 22661 and round(judged(r).sinks[0][0].ratio) == 172,
+            lambda r: next((s.start, s.end) for s in judged(r).sinks[0][0].spans) == (3, 8),
             lambda r: round(float(stream(r, 11)[0])) == 132 and 135 < np.median(stream(r, 11)[1:]) < 145,
             lambda r: stream(r, 30)[0] < 0.3 * stream(r, 28)[0],
             lambda r: r["contributions"]["layer_ratio"][13:27, 0].max() < 0.05,
             lambda r: f"{means(r, 'contributions', 'layer_ratio')[11]:.1f}" == "8.9",
             lambda r: r["contributions"]["layer_ratio"][11, 1:].mean() < 0.6,
             lambda r: lines(r)["cosine"] == 24 and lines(r)["overlap"] == 21,
-            lambda r: [judged(r).criteria[c].without_sinks.depth for c in ("cosine", "overlap")] == [24, 21],
+            lambda r: [judged(r).rules[c].without_sinks.depth for c in ("cosine", "overlap")] == [24, 21],
         ),
         ("real model", "sink"),
         model=REAL,
@@ -362,7 +365,7 @@ embedding has decided the first.
 
 So a KL verdict near the input is a question to look at the curve, not a shallow model.""",
         (
-            lambda r: verdict.right(r["continuation"]) is False,
+            lambda r: is_right(r["continuation"]) is False,
             lambda r: r["continuation"].provenance["continuation"].startswith(" the wife of the deceased"),
             lambda r: lines(r)["kl"] == 1 and lines(r)["overlap"] == 23,
             lambda r: (means(r, "logit_lens", "kl")[:2].round(1) == np.float32([15.5, 7.4])).all(),
@@ -375,7 +378,7 @@ So a KL verdict near the input is a question to look at the curve, not a shallow
             ),
             lambda r: not (r["logit_lens"]["top_ids"][0, :-1, 0] == np.array(r["logit_lens"].token_ids[1:])).any(),
             lambda r: np.median(r["logit_lens"]["top_probs"][0, :, 0]) > 0.95,
-            lambda r: judged(r).criteria["kl"].from_depth_1.depth == 23,
+            lambda r: judged(r).rules["kl"].variants["from_depth_1"] == 23,
         ),
         ("real model", "criteria"),
         model=REAL,

@@ -1,47 +1,46 @@
-"""A card measured: the claims' parts serve for everything that they measure anyway; the lenses and the other precisions
-are studies of their own beside them. What lies in the folder is not computed anew."""
+"""A card made: a view of the study that the claims are read off, with the precisions and the fitted lenses in it. What
+is in its folder is not computed again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import disk
+from ..claims import CLAIMS
 from ..claims import running as claims
-from ..depth import sinks
-from ..errors import CardError, EffectiveDepthError, StudyError
+from ..claims import words as claim_words
+from ..claims.evidence import added, cosine, per_token
+from ..depth import lenses, say
+from ..depth.rules import RULES
+from ..depth.verdict import Verdict
+from ..depth.verdict import verdict as verdict_of
+from ..errors import CardError, StudyError
 from ..fits import Fit, of_model
 from ..fits.file import digest_of, digest_of_prompts
 from ..models import sizes
 from ..models.bundled import set_names
-from ..models.ref import ModelRef
-from ..models.remote import PREFIX
-from ..probes.contributions import Contributions
-from ..probes.lenses import LENSES as LENS_NAMES
-from ..studies import running, sets
-from ..studies.items import Folder, open_folder
-from ..studies.study import ModelEntry, ProbeEntry, Study
-from ..types import ENGINE_VERSION, changed, command_line
-from . import card, page, words
-from .card import OTHERS, PROMPTS, Card
-from .measured import READ, Measured
+from ..models.specs import config_of
+from ..probes.lenses import LENSES
+from ..statistics import Resampled, Units, mean
+from ..studies import precisions, running, sets, tables
+from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
+from . import card, page
+from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth, Value
 
-LENSES, PRECISIONS = "lenses", "precisions"
-CLAIMS = "claims"  # the folder of the claims
-SHARES = {CLAIMS: 0.8, LENSES: 0.1, PRECISIONS: 0.1}  # of the time, about
-NAMED = 10  # prompts whose sinks are named
-Tell = Callable[[float, str], None]
+READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set
+Tell = claims.Tell
 
 
 @dataclass(frozen=True)
 class Asked:
     """Which model, on which prompts. `prompts`: a bundled set's name, or a file; `most`: prompts that each part takes
-    at most; `others`: precisions that its own is held against; `also`: further models of its family, for the claim
-    about size."""
+    at most; `others`: precisions to compare; `also`: further models of its family, for the claim about size."""
 
     model: str
     prompts: str
@@ -56,21 +55,12 @@ class Asked:
     @property
     def claims(self) -> claims.Asked:
         """All claims of the same."""
-        return claims.Asked(
-            self.model,
-            self.prompts,
-            (),
-            self.also,
-            self.precision,
-            self.device,
-            self.adapter,
-            self.most,
-            self.seed,
-        )
+        how = {name: getattr(self, name) for name in ("also", "precision", "device", "adapter", "most", "seed")}
+        return claims.Asked(self.model, self.prompts, **how)
 
     @property
     def command(self) -> str:
-        """What makes the card again; a file by its name alone."""
+        """The command that makes the card again; a file by its name alone."""
         given = changed(self) | {"prompts": claims.named(self.prompts)}
         if "others" in given:
             given["others"] = ",".join(self.others)
@@ -80,154 +70,192 @@ class Asked:
     @property
     def place(self) -> Path:
         """The folder that this installation makes it in."""
-        spec = self.claims.ref()
         prompts = self.prompts
         if prompts not in set_names():
             prompts = digest_of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
-        return card.place(spec, prompts, self.also, self.others, self.most, self.seed)
+        return card.place(self.claims.spec, prompts, self.also, self.others, self.most, self.seed)
 
     def check(self) -> None:
         """Refuse what no card can be made of, before anything is measured."""
         check_model(self.model)
         for name in self.others:
             if name not in sizes.PRECISIONS:
-                raise CardError(
-                    f"The precision is {name!r}; expected some of {', '.join(sizes.PRECISIONS)}, with commas."
-                )
+                expected = ", ".join(sizes.PRECISIONS)
+                raise CardError(f"The precision is {name!r}; expected some of {expected}, with commas.")
         if self.most < 1:
             raise CardError(f"A card takes {self.most} prompts; expected 1 or more.")
         self.claims.entry()
 
 
 def check_model(source: str) -> None:
-    """Refuse a model that is elsewhere."""
-    if source.startswith(PREFIX):
-        raise CardError(
-            f"A card needs weights, twins and precisions, and those of {source[:80]} are elsewhere; take a model that "
-            "is here, or a study of this one."
-        )
+    """Refuse a remote model."""
+    if remote.is_remote(source):
+        raise CardError(f"A card needs the weights, and those of {source[:80]} are remote; take a model that is here.")
 
 
 def make(
-    asked: Asked,
-    out: Path,
-    tell: Tell = lambda share, what: None,
-    engine: running.MakesEngine | None = None,
+    asked: Asked, out: Path, tell: Tell = lambda share, what: None, engine: running.MakesEngine | None = None
 ) -> Card:
-    """Measure what is missing and write the card in its three forms. `engine`: who computes, this process unless
+    """Measure what is missing, and write the card in its three forms. `engine`: who computes, this process unless
     given."""
     asked.check()
-    spec = asked.claims.ref()
-
-    def tell_claims(share: float, what: str) -> None:
-        tell(SHARES[CLAIMS] * share, what)
-
-    found = claims.run(asked.claims, out / CLAIMS, tell_claims, more=READ, engine=engine)
-    whole = sets.load(asked.claims.entry(), Path(), asked.model)
-    entry = asked.claims.entry(asked.most, len(whole.levels))
-    used = sets.load(entry, Path(), asked.model).examples
-    parts = _Beside(asked, out, spec, entry, tell, engine)
-    about = _model(spec)
-    read = (parts.lenses(), *parts.precisions(), spec.precision)
-    measured = Measured(out / CLAIMS, entry.name, asked.seed, *read, about.passes)
-    model = parts.opened.get(spec)
-    told = Card(
-        about=digest_of(found.about, asked.others, asked.most),
+    spec, missing = asked.claims.spec, []
+    own = sizes.PRECISIONS.get(asked.precision, asked.precision)
+    others = [name for name in dict.fromkeys(sizes.PRECISIONS[name] for name in asked.others) if name != own]
+    if others and sizes.stored_precision(config_of(spec)):
+        missing.append("The checkpoint is stored quantized, so it has no other precision.")
+        others = []
+    fits = {fit.kind: fit for fit in reversed(of_model(spec))}
+    missing += [f"No {say.lens(kind)} is fitted to these weights." for kind in LENSES if kind not in {*fits, "logit"}]
+    stems = ",".join(sorted(fit.path.stem for fit in fits.values()))
+    measured = claims.measure(asked.claims, out, CLAIMS, tell, READ, engine, others, stems)
+    report = claims.judged(measured, CLAIMS)
+    report = report.but(findings=claim_words.adjusted(report.findings))
+    claims.write(report, out)
+    missing += [f"{label} was not measured: {why}" for label, why in measured.troubles.items()]
+    view = _View(measured)
+    found = Card(
+        about=digest_of(report.about, asked.others, asked.most),
         made=time.strftime("%Y-%m-%d", time.gmtime()),
         engine=ENGINE_VERSION,
-        model=about,
-        identities=_identities(model),
-        set=_set(entry.name, used),
-        claims=tuple(one.without("curves") for one in found.findings),
-        sinks=measured.sinks(parts.named_sinks(model, used), min(NAMED, len(used))),
-        commands=(asked.command, found.command, command_line("verify", asked.model)),
-        missing=tuple(parts.missing),
-        **measured.told(),
+        model=_model(spec),
+        set=_prompts(measured),
+        over=view.verdict.units.words,
+        depths=tuple(view.depths()),
+        said=tuple(say.lines(view.verdict)),
+        rules=tuple(say.rule_table(view.verdict)),
+        curves=view.curves(fits),
+        cuts=tuple(view.cuts()),
+        claims=tuple(one.but(curves={}) for one in report.findings),
+        notes=(*view.notes(fits), *missing),
+        commands=(asked.command, report.command, command_line("verify", asked.model)),
     )
-    write(told, out)
+    write(found, out)
     tell(1.0, "")
     return card.read(out / card.FILE)
 
 
-def write(told: Card, out: Path) -> None:
+def write(found: Card, out: Path) -> None:
     """The card as JSON, as a page, and as Markdown."""
     try:
-        data = card.to_json(told)
-        disk.write(out / card.FILE, data)
-        told = card.read(out / card.FILE)
-        disk.write(out / card.HTML, page.html(told))
-        disk.write(out / card.MARKDOWN, words.markdown(told).encode())
+        disk.write(out / card.FILE, card.to_json(found))
+        found = card.read(out / card.FILE)
+        disk.write(out / card.HTML, page.html(found))
+        disk.write(out / card.MARKDOWN, page.markdown(found).encode())
     except OSError as error:
         raise CardError(f"The card cannot be written to {out}: {disk.why(error, disk.moves(out))}") from error
 
 
-class _Beside:
-    """What is measured beside the claims' parts."""
+class _View:
+    """What a card reads off the tables."""
 
-    def __init__(
-        self, asked: Asked, out: Path, spec: ModelRef, entry: Any, tell: Tell, engine: running.MakesEngine | None
-    ):
-        self.asked, self.out, self.spec, self.entry, self.tell = asked, out, spec, entry, tell
-        self.opened = running.opened_models()
-        self.engine = engine or partial(running.Here, opened=self.opened)
-        self.missing: list[str] = []
-        self._done = SHARES[CLAIMS]
+    def __init__(self, measured: claims.Measurement):
+        self.m, self.seed, self.set = measured, measured.asked.seed, measured.asked.set_name
+        found = tables.verdict_on(measured.folder, claims.MODEL, self.set)
+        if found is None:
+            raise StudyError(f"The study in {measured.out} has no depths; delete it and make the card again.")
+        self.verdict = found
 
-    def lenses(self) -> tuple[Folder, tuple[Fit, ...]] | None:
-        """The rules under the lenses that are fitted to this model; None where none is."""
-        fits = tuple({fit.kind: fit for fit in reversed(of_model(self.spec))}.values())
-        kinds = {fit.kind for fit in fits}
-        for kind, name in LENS_NAMES.items():
-            if kind not in kinds | {"logit"}:
-                which = name if kind == "jacobian" else name.lower()
-                self.missing.append(f"No {which} is fitted to these weights here; the tab Fitted lenses fits one.")
-        if not fits:
-            self._done += SHARES[LENSES]
-            return None
-        names = ",".join(sorted(fit.path.stem for fit in fits))
-        probe = ProbeEntry(name="lenses", fit=names)
-        self._measure(LENSES, [self._entry(claims.MODEL, self.asked.precision)], [probe])
-        return open_folder(self.out / LENSES), fits
+    def depths(self) -> Iterator[Depth]:
+        for name, found in self.verdict.means.items():
+            yield Depth(of=name, mean=True, depth=found.depth, ratio=found.ratio, **_ends(found.interval))
+        for name, rule in self.verdict.rules.items():
+            yield Depth(of=name, mean=False, depth=rule.depth, ratio=rule.ratio, **_ends(rule.interval))
 
-    def precisions(self) -> tuple[Folder | None, tuple[str, ...]]:
-        """The three rules in other precisions, and which of those there are."""
-        own = self.spec.precision
-        wanted = [name for name in dict.fromkeys(sizes.PRECISIONS[name] for name in self.asked.others) if name != own]
-        if not wanted or sizes.stored_precision(self.spec.config()):
-            self.missing += ["The checkpoint is stored quantized, so it has no other precision."] if wanted else []
-            return None, ()
-        probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
-        failed = self._measure(PRECISIONS, [self._entry(name, name) for name in wanted], probes)
-        self.missing += [f"In {name} nothing was measured: {why}" for name, why in failed.items()]
-        return open_folder(self.out / PRECISIONS), tuple(name for name in wanted if name not in failed)
+    def curves(self, fits: dict[str, Fit]) -> dict[str, dict[str, Curve]]:
+        """What the rules read, by rule and then by what it is of; and the loss that leaving out one layer adds."""
+        drawn: dict[str, dict[str, Curve]] = {name: {} for name in (*RULES, "loss")}
+        for label in (claims.MODEL, claims.TWIN):
+            for name in drawn:
+                part = self.m.part("one" if name == "loss" else RULES[name].probe, label)
+                if part is None:
+                    continue
+                if name == "loss":
+                    found = added(part, self.seed)
+                elif name == "cosine":
+                    found = mean(*cosine(part), part.units, self.seed)
+                else:
+                    found = per_token(part, name, self.seed)
+                drawn[name][label] = _curve(found, part.units)
+        if (part := self.m.part(claims.LENSES)) is not None:
+            for kind in fits:
+                for name in (n for n, rule in RULES.items() if rule.of_lens):
+                    if not (name == "kl" and kind == lenses.UNCALIBRATED):
+                        drawn[name][kind] = _curve(per_token(part, f"{kind}_{name}", self.seed), part.units)
+        return drawn
 
-    def named_sinks(self, model: Any, used: Sequence[sets.Example]) -> str:
-        """The sinks of the first prompts, and who writes them."""
-        from ..work import compute
+    def cuts(self) -> Iterator[Cut]:
+        """Of each length that was measured the stretch that changes the predictions least, and what it costs. Of a
+        looped model single layers alone: a stretch as long as a pass leaves out the same layers wherever it starts."""
+        seen: set[int] = set()
+        for name in ("one", "stretch")[: 1 if self.m.bare.passes > 1 else 2]:
+            part = self.m.part(name)
+            if part is None:
+                continue
+            kl, kept = (per_token(part, of, self.seed) for of in ("kl", "top1_kept"))
+            n = self.m.bare.n_layers - len(kl.value) + 1
+            if n in seen:
+                continue  # of few layers a stretch is one, too
+            seen.add(n)
+            start = int(np.argmin(np.nan_to_num(kl.value, nan=np.inf)))
+            costs = {"kl": kl, "loss": added(part, self.seed), "kept": kept.bounded(0.0, 1.0)}
+            values = {of: _value(found, start, part.units) for of, found in costs.items()}
+            yield Cut(layers=n, start=start, **values)
 
-        probe = Contributions()
-        results = [compute.run(model, probe.request(self.spec, e.prompt)) for e in used[:NAMED]]
-        return sinks.summary([sinks.of_result(result) for result in results])
-
-    def _entry(self, label: str, precision: str) -> ModelEntry:
-        return ModelEntry(source=self.asked.model, precision=precision, adapter=self.asked.adapter, label=label)
-
-    def _measure(self, name: str, models: list[ModelEntry], probes: list[ProbeEntry]) -> Mapping[str, str]:
-        study = Study(name=name, models=tuple(models), probes=tuple(probes), sets=(self.entry,), seed=self.asked.seed)
-        start = self._done
-        self._done += SHARES[name]
-        try:
-            return claims.measure(
-                study,
-                self.out / name,
-                self.asked.device,
-                lambda share: self.tell(start + SHARES[name] * share, name),
-                engine=self.engine,
+    def notes(self, fits: dict[str, Fit]) -> Iterator[str]:
+        """What to know of the numbers: checks, copies, sinks, lenses, precisions, early exit."""
+        yield from say.why(self.verdict)
+        yield from self._checks()
+        part = self.m.part("contributions")
+        if part is not None and "n_sinks" in part.columns and np.isfinite(part["n_sinks"]).all():
+            first = say.share(float(part["first_is_sink"].mean()))
+            yield f"Attention sinks: {part['n_sinks'].mean():.2g} a prompt; the first token is one in {first} of them."
+        if (read := self.m.part(claims.LENSES)) is not None:
+            kinds: dict[str, Verdict] = {}
+            for kind in ("logit", *fits):
+                sample = lenses.sample(kind, read.columns, read.forms, self.seed)
+                kinds[kind] = verdict_of(sample)
+            yield say.by_lens(kinds)
+            yield from (say.certificate(kind, fit.certificate) for kind, fit in fits.items())
+        shifts = precisions.shifts(self.m.folder, self.set)
+        for name in dict.fromkeys(one.precision for one in shifts):
+            yield precisions.sentence([one for one in shifts if one.precision == name])
+        if (written := self.m.part("writing")) is not None:
+            probe = self.m.folder.probe("writing")
+            changed = say.share(1 - float(np.nanmean(written["mean_agreement"])))
+            yield (
+                f"Leaving at {getattr(probe, 'threshold', 0.0):g} confidence would change {changed} of the words that "
+                f"the model writes, up to {getattr(probe, 'n_tokens', 0)} a prompt."
             )
-        except StudyError:
-            raise
-        except EffectiveDepthError as error:
-            raise CardError(f"The card's {name} cannot be measured: {error}") from error
+
+    def _checks(self) -> Iterator[str]:
+        """Whether the sums of this model hold, with the largest errors."""
+        digest = self.m.folder.models[claims.MODEL]["digest"]
+        key = next((key for key in self.m.folder.item_keys() if key.startswith(digest)), "")
+        found: Any = self.m.folder.certificate(key).get("identities") if key else None
+        if found:
+            names = {
+                "miss": "sums of the parts",
+                "closure": "output from the last residual",
+                "replay": "layer by layer",
+            }
+            errors = [f"{called} {say.number(found[name], '.1g')}" for name, called in names.items()]
+            yield f"The checks pass in {found['dtype']}; largest errors: {say.listed(errors)}."
+
+
+def _ends(interval: Any) -> dict[str, Any]:
+    low, high = (interval.ends if interval is not None else None) or (None, None)
+    return {"low": low, "high": high}
+
+
+def _value(found: Resampled, at: int, over: Units) -> Value:
+    low, high = (float(end) for end in found.ends[:, at]) if over.enough else (None, None)
+    return Value(value=float(found.value[at]), low=low, high=high)
+
+
+def _curve(found: Resampled, over: Units) -> Curve:
+    low, high = found.ends if over.enough else np.full((2, len(found.value)), np.nan)
+    return Curve(**{name: tuple(v.tolist()) for name, v in (("values", found.value), ("low", low), ("high", high))})
 
 
 def _model(spec: ModelRef) -> card.Model:
@@ -238,7 +266,6 @@ def _model(spec: ModelRef) -> card.Model:
         layers=size.n_layers,
         passes=size.passes,
         width=size.d_model,
-        mlp=size.d_mlp,
         heads=size.n_heads,
         key_value_heads=size.n_kv_heads,
         vocabulary=size.d_vocab,
@@ -251,23 +278,11 @@ def _model(spec: ModelRef) -> card.Model:
     )
 
 
-def _identities(model: Any) -> card.Identities:
-    found = model.identities
-    return card.Identities(
-        **found.to_json(),
-        tokens=found.n_tokens,
-        miss_limit=found.miss_limit,
-        slope_limit=found.slope_limit,
-        failures=tuple(found.failures()),
-    )
-
-
-def _set(name: str, used: Sequence[sets.Example]) -> card.PromptSet:
+def _prompts(measured: claims.Measurement) -> card.PromptSet:
+    used = measured.examples[measured.asked.set_name]
     return card.PromptSet(
-        name=name,
+        name=measured.asked.set_name,
         digest=digest_of_prompts([e.prompt for e in used]),
-        n=len(used),
-        answers=all(e.prompt.answer for e in used),
         levels=tuple(dict.fromkeys(e.level for e in used if e.level)),
-        prompts=tuple(card.Asked(text=e.prompt.text, answer=e.prompt.answer, level=e.level) for e in used),
+        prompts=tuple(card.Prompt(text=e.prompt.text, answer=e.prompt.answer, level=e.level) for e in used),
     )

@@ -1,78 +1,184 @@
-"""A card as one HTML file that fills two printed pages. It holds no script and asks nobody for anything; its curves are
-SVG in the page's own colours, so they read in light, dark and on paper."""
+"""A card as Markdown, and as a page that asks nobody for anything: a template, and its curves as SVG in the page's own
+colours, so that they read in light, dark and on paper."""
 
 from __future__ import annotations
 
 import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from ..cases import report
-from ..claims.running import CONTROL, MODEL
-from ..depth.criteria import RULES
-from ..depth.wording import printed
+from ..claims import words as claim_words
+from ..claims.running import MODEL, TWIN
+from ..depth import say
+from ..depth.rules import OF_LENS, RULES
 from ..figures import colours
-from . import words
-from .card import Card, Curve, depth_of, mean_depth_of
+from ..studies import report
+from .card import Card, Curve, Cut, Depth, Value
 
-FOLDER = Path(__file__).parent
+CURVES = "Curves."  # where they are in the text
 WIDTH, HEIGHT = 330, 150  # of a curve's drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 34, 6, 6, 24
 STYLE = (
     "text { fill: currentColor; font: 9px system-ui, sans-serif; opacity: .85 } .grid { stroke: currentColor; "
     "stroke-opacity: .14 } .mark { stroke: currentColor; stroke-opacity: .55; stroke-dasharray: 2 2 }"
 )
+GRID = "display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: .8rem 1.4rem"
 PANELS = {
     **{name: (rule.title + ", nats" * (rule.unit == "nats"), rule.axis) for name, rule in RULES.items()},
     "loss": ("Loss added by leaving out a layer, nats (logarithmic above 0.05)", "layer"),
 }
 BENT = {"loss": 0.05}  # panels whose axis is linear up to so much, and logarithmic beyond
-NAMES = {MODEL: "this model", CONTROL: "untrained twin", "affine": "affine lens", "jacobian": "Jacobian lens"}
-COLOURS = {MODEL: colours.BOTH, CONTROL: colours.CONTROL, **colours.LENSES}
-INK, GREY = {"light": "#1f2430", "dark": "#e6e8ee"}, "#808080"  # letters, as `card.css` has them
-LINES = {MODEL: "solid", CONTROL: "dashed", "affine": "dotted", "jacobian": "dashed"}  # in the legend
-DASHES = {MODEL: "", CONTROL: "5 3", "affine": "2 2", "jacobian": "7 2 2 2"}
+NAMES = {MODEL: "this model", TWIN: "untrained copy", "affine": "affine lens", "jacobian": "Jacobian lens"}
+COLOURS = {MODEL: colours.BOTH, TWIN: colours.CONTROL, **colours.LENSES}
+INK, GREY = {"light": "#1f2430", "dark": "#e6e8ee"}, "#808080"  # letters, as the style has them
+DASHES = {MODEL: "", TWIN: "5 3", "affine": "2 2", "jacobian": "7 2 2 2"}
 
 
-def html(told: Card, template: str = "card.html", folder: Path = FOLDER, **more: object) -> bytes:
-    """The page. `template`, `folder`, `more`: another page around the same card, as the site has."""
-    return report.templates(folder, FOLDER).get_template(template).render(**contents(told), **more).encode()
+def markdown(card: Card) -> str:
+    """A section for a hub's model card, with its YAML in front."""
+    return f"---\n{metadata(card)}\n---\n\n{_text(card, '##', 'Effective depth')}"
 
 
-def fragment(told: Card, scheme: str = "") -> str:
-    """The card's style and body, to stand within another page; `scheme`: "light" or "dark" where that is known,
-    for its pictures."""
-    templates = report.templates(FOLDER)
-    style, body = (FOLDER / "card.css").read_text(encoding="utf-8"), templates.get_template("body.html")
-    found = contents(told)
-    for panel in found["panels"]:  # as pictures, which a page that takes no SVG shows too; they know no page's colours
-        drawn = panel["svg"].replace("<svg ", f'<svg style="color: {INK.get(scheme, GREY)}" ', 1)
-        panel["svg"] = (
-            f'<img alt="{panel["title"]}" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
+def html(card: Card) -> bytes:
+    """The page."""
+    title = f"Depth card: {card.model.name}"
+    return report.page(title, _body(card, title, "")).encode()
+
+
+def fragment(card: Card, scheme: str = "") -> str:
+    """Style and body, for another page; `scheme`: "light" or "dark" where that is known, for its pictures."""
+    body = _body(card, f"Depth card: {card.model.name}", INK.get(scheme, GREY))
+    return f'<style>{report.style()}</style><div class="report">{body}</div>'
+
+
+def _body(card: Card, title: str, ink: str) -> str:
+    """The text as HTML, with the curves in their place: as SVG, or with `ink` as pictures, which a page that takes no
+    SVG shows too; they know no page's colours."""
+    before, _, after = _text(card, "#", title).partition(f"\n{CURVES}\n")
+    return report.body(before) + _panels(card, ink) + report.body(after)
+
+
+def _text(card: Card, mark: str, title: str) -> str:
+    text: str = (
+        report.templates()
+        .get_template("card.md")
+        .render(
+            card=card,
+            mark=mark,
+            title=title,
+            curves=CURVES if mark == "#" else "",
+            facts=facts(card),
+            rules=[list(card.rules[0]), *(list(row.values()) for row in card.rules)] if card.rules else [["Rule"]],
+            cuts=[cut(one) for one in card.cuts],
+            counted=counted(card),
+            claims=[["claim", "verdict", "here", "the paper", "one untrained copy"], *claim_words.rows(card.claims)],
         )
-    return f'<style>{style}</style><div class="card">{body.render(**found)}</div>'
+    )
+    return text.replace("<", "&lt;")  # names and prompts are anybody's, and Markdown passes HTML on
 
 
-def contents(told: Card) -> dict[str, Any]:
-    """What `card.html` is told."""
-    panels = [
-        {
-            "title": title,
-            "svg": drawing(told.curves[name], axis, _marks(told, name), BENT.get(name, 0.0)),
-            "lines": [{"name": NAMES[of], "colour": COLOURS[of], "line": LINES[of]} for of in told.curves[name]],
-        }
-        for name, (title, axis) in PANELS.items()
-        if told.curves[name]
+def headline(card: Card) -> str:
+    """The answer."""
+    return card.said[0]
+
+
+def counted(card: Card) -> str:
+    """How the claims came out."""
+    standing = claim_words.standing(card.claims)
+    return f"{claim_words.counted(card.claims)}{f'; {standing}' if standing else ''}."
+
+
+def facts(card: Card) -> str:
+    """What the model is, and on which prompts, in a line."""
+    m, s = card.model, card.set
+    size = f"{m.parameters / 1e9:.3g} B" if m.parameters >= 999.5e6 else f"{m.parameters / 1e6:.3g} M"
+    heads = f"{m.heads} heads" if m.heads == m.key_value_heads else f"{m.heads} query and {m.key_value_heads} key heads"
+    looped = f" in {m.passes} passes" if m.passes > 1 else ""
+    levels = f" of {say.count(len(s.levels), 'level')}" if s.levels else ""
+    return (
+        f"{m.family}, {m.layers} layers{looped} of width {m.width:,}, {heads}, {size} parameters, computed in "
+        f"{m.precision}. Measured on {say.count(len(s.prompts), 'prompt')}{levels} of the set {s.name}; intervals are "
+        f"5 to 95 % over {card.over}."
+    )
+
+
+def depth(one: Depth | None) -> str:
+    """A depth in a cell: "18.3 (18.0 to 18.6)"; "–" where there is none."""
+    if one is None or one.depth is None:
+        return "–"
+    digits = int(one.mean)
+    within = "" if one.low is None or one.high is None else f" ({say.interval(one.low, one.high, digits)})"
+    return f"{say.number(one.depth, f'.{digits}f')}{within}"
+
+
+def value(found: Value, form: str = "+.2f", scale: float = 1.0, unit: str = "") -> str:
+    """A value with its interval."""
+    if found.value is None:
+        return "not finite"
+    digits = int(form.rstrip("f").rpartition(".")[2])
+    ends = (
+        ""
+        if found.low is None or found.high is None
+        else (f" ({say.interval(scale * found.low, scale * found.high, digits)})")
+    )
+    return f"{say.number(scale * found.value, form)}{unit}{ends}"
+
+
+def cut(one: Cut) -> str:
+    """What leaving out the cheapest stretch costs, as a sentence."""
+    which = say.stretch(one.start, one.start + one.layers)
+    among = "single layers" if one.layers == 1 else f"stretches of {one.layers} layers"
+    return (
+        f"Among {among}, leaving out {which} changes the predictions least: loss {value(one.loss)} nats a token; "
+        f"{value(one.kept, '.0f', 100, ' %')} of the first choices stay."
+    )
+
+
+def metadata(card: Card) -> str:
+    """The YAML of a model card: the ratios as evaluation results."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    names = {
+        **{
+            (of, True): (f"mean_depth_ratio_{of}", f"Average depth / layers, {rule.label}")
+            for of, rule in OF_LENS.items()
+        },
+        **{
+            (of, False): (f"effective_depth_ratio_{of}", f"(layer + 1) / layers, {rule.heading} rule")
+            for of, rule in RULES.items()
+        },
+    }
+    results = [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=card.set.name,
+            dataset_name=f"{card.set.name} ({len(card.set.prompts)} prompts)",
+            metric_type=names[one.of, one.mean][0],
+            metric_name=names[one.of, one.mean][1],
+            metric_value=one.ratio,
+        )
+        for one in card.depths
+        if one.ratio is not None
     ]
-    return dict(card=told, words=words, panels=panels)
+    tags = ["effective-depth"]
+    return ModelCardData(model_name=card.model.name, eval_results=results or None, tags=tags).to_yaml()
 
 
-def _marks(told: Card, name: str) -> list[int | float]:
-    """Where the mean depth stands under the logit lens; of what has none, where the papers' rule puts the depth."""
-    row = mean_depth_of(told, name) or depth_of(told, name)
-    return [row.depth] if row and row.depth is not None else []
+def _panels(card: Card, ink: str) -> str:
+    """The curves, each with its legend."""
+    found = []
+    for name, (title, axis) in PANELS.items():
+        if not (curves := card.curves[name]):
+            continue
+        one = card.depth(name, mean=True) or card.depth(name, mean=False)
+        marks = [one.depth] if one and one.depth is not None else []
+        svg = drawing(curves, axis, marks, BENT.get(name, 0.0))
+        if ink:
+            data = b64encode(svg.replace("<svg ", f'<svg style="color: {ink}" ', 1).encode()).decode()
+            svg = f'<img alt="{title}" src="data:image/svg+xml;base64,{data}" style="width: 100%">'
+        legend = " · ".join(f'<span style="color: {COLOURS[of]}">━</span> {NAMES[of]}' for of in curves if of in NAMES)
+        found.append(f'<figure style="margin: 0"><figcaption>{title}</figcaption>{svg}<small>{legend}</small></figure>')
+    return f'<div style="{GRID}">{"".join(found)}</div>'
 
 
 def drawing(
@@ -108,7 +214,7 @@ def drawing(
     parts.append(f"<style>{STYLE}</style>")
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        number = printed(tick, "g")
+        number = say.number(tick, "g")
         parts.append(f'<text x="{LEFT - 4}" y="{y(tick) + 3:.1f}" text-anchor="end">{number}</text>')
     every = max(1, math.ceil((n - 1) / 6))
     places = range(0, n, every)

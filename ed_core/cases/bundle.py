@@ -153,7 +153,7 @@ def _make_card(case: Case) -> dict[str, Any]:
         "n_layers": first.n_layers,
         "n_tokens": first.n_tokens,
         "runs": [item.result.provenance.get("run", item.result.request.key) for item in case.items],
-        "depths": verdicts[0].lines if verdicts else {},
+        "depths": verdicts[0].layers if verdicts else {},
         "thumbnail": thumbnail([item.result for item in case.items]),
     }
 

@@ -16,8 +16,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..depth import criteria, verdict
-from ..depth.verdict import Verdict
+from ..depth import say
+from ..depth.rules import KL_THRESHOLD, OVERLAP_THRESHOLD
+from ..depth.sample import ALL, ANSWER, READS, Sample
+from ..depth.verdict import Verdict, verdict
 from ..errors import CaseError
 from ..models import controls
 from ..results.wire import pack, unpack
@@ -57,11 +59,11 @@ class Shown:
 
     @property
     def of(self) -> str | int:
-        """For which tokens its verdict is read, as `verdict.of_prompt` takes it; all where nothing else was chosen."""
+        """The tokens that its verdict is read for; all where nothing else was chosen."""
         of = dict(self.settings).get("of")
         if of == "token" and self.selected is not None:
             return self.selected
-        return verdict.ANSWER if of == verdict.ANSWER else verdict.ALL
+        return ANSWER if of == ANSWER else ALL
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Item:
 @dataclass(frozen=True)
 class Case:
     """A case study. `created`, `changed`: seconds since 1970. `notes`: Markdown as text, never trusted as HTML.
-    `verdict`: the sentence that stood there when it was kept. The thresholds belong to the verdict and its ruler."""
+    `verdict`: its text when it was kept. The thresholds belong to the verdict and its ruler."""
 
     id: str
     title: str
@@ -100,8 +102,8 @@ class Case:
     created: float = 0.0
     changed: float = 0.0
     verdict: str = ""
-    kl_threshold: float = criteria.KL_THRESHOLD
-    overlap_threshold: float = criteria.OVERLAP_THRESHOLD
+    kl_threshold: float = KL_THRESHOLD
+    overlap_threshold: float = OVERLAP_THRESHOLD
     first_token: bool = True
 
     def __post_init__(self) -> None:
@@ -138,10 +140,10 @@ class Case:
     def verdicts(self) -> Iterator[tuple[View, Verdict]]:
         """The verdict of every view that has what it is read from."""
         for view in self.views:
-            if view.by_probe.keys() >= set(verdict.READS):
-                written, lens = (view.by_probe[name] for name in verdict.READS)
-                rules = self.first_token, self.kl_threshold, self.overlap_threshold
-                yield view, verdict.of_prompt(written.result, lens.result, *rules, lens.shown.of)
+            if view.by_probe.keys() >= set(READS):
+                written, lens = (view.by_probe[name] for name in READS)
+                sample = Sample.of(written.result, lens.result, first_token=self.first_token, of=lens.shown.of)
+                yield view, verdict(sample, self.kl_threshold, self.overlap_threshold)
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,8 @@ def make(
     shown: Shown | Mapping[str, Shown] = Shown(),
     id: str | None = None,
     now: float | None = None,
-    kl_threshold: float = criteria.KL_THRESHOLD,
-    overlap_threshold: float = criteria.OVERLAP_THRESHOLD,
+    kl_threshold: float = KL_THRESHOLD,
+    overlap_threshold: float = OVERLAP_THRESHOLD,
     first_token: bool = True,
 ) -> Case:
     """A new case study of complete results, with the verdict they give. `shown`: for all, or by probe. A `CaseError`
@@ -216,9 +218,10 @@ def verdict_text(case: Case) -> str:
     said of several prompts together."""
     found = list(case.verdicts())
     if len(case.views) == 1:
-        return found[0][1].sentence if found else ""
+        return say.verdict(found[0][1]) if found else ""
     each = (
-        f"{controls.full_name(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found
+        f"{controls.full_name(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {say.verdict(v)}"
+        for view, v in found
     )
     return "\n".join([*over_prompts(case, [view for view, _ in found]), *each])
 
@@ -227,13 +230,14 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
     """A line for every model that was measured, in the same way, on several prompts."""
     alike: dict[tuple[str, ...], list[View]] = {}
     for view in views:
-        alike.setdefault(tuple(view.by_probe[name].result.request.series for name in verdict.READS), []).append(view)
+        alike.setdefault(tuple(view.by_probe[name].result.request.series for name in READS), []).append(view)
     for group in alike.values():
         if len(of_prompt := {view.prompts: view for view in group}) > 1:
-            written, lens = ([view.by_probe[name].result for view in of_prompt.values()] for name in verdict.READS)
+            results = ([view.by_probe[name].result for view in of_prompt.values()] for name in READS)
             forms = [prompts[0].form for prompts in of_prompt]
-            said = verdict.of_prompts(written, lens, case.first_token, case.kl_threshold, case.overlap_threshold, forms)
-            yield f"{controls.full_name(group[0].models[0])}, {said.n_prompts} prompts: {said.sentence}"
+            sample = Sample.of(*results, first_token=case.first_token, forms=forms)
+            found = verdict(sample, case.kl_threshold, case.overlap_threshold)
+            yield f"{controls.full_name(group[0].models[0])}, {found.n_prompts} prompts: {say.verdict(found)}"
 
 
 def lead(text: str) -> str:

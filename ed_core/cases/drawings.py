@@ -14,9 +14,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, loops, surgery, writing
-from ..depth.verdict import Verdict, positions, right, tokens_of
-from ..depth.wording import count, percent, printed
+from ..depth import among_others, say, surgery, writing
+from ..depth.answer import is_right
+from ..depth.sample import positions
+from ..depth.verdict import Verdict
 from ..figures import View
 from ..figures.canvas import shown, size
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
@@ -61,15 +62,15 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     x = "first layer taken out" if probe.n > 1 else "layer taken out"
     best = surgery.best_stretch(curves["kl"], probe.n)
     cost = surgery.costs(curves, best[0])
-    kept = f"{percent(cost['top1_kept'])} of the best guesses stay"
+    kept = f"{say.share(cost['top1_kept'])} of the best guesses stay"
     alike = surgery.whole_passes(probe.n, results[0])
     which = "whichever stretch is left out, it is whole passes" if alike else f"cheapest without {_layers(best)}"
-    cheapest = f"{which}: KL {printed(cost['kl'])} nats, {kept}"
+    cheapest = f"{which}: KL {say.number(cost['kl'])} nats, {kept}"
     if not np.isfinite(cost["kl"]):
         cheapest = "whichever is left out, the predictions are not finite"
     if probe.drop:
         cost = surgery.costs(curves, None)
-        changed = f"KL {printed(cost['kl'])} nats, {percent(cost['top1_kept'])} stay"
+        changed = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} stay"
         cheapest += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
@@ -85,7 +86,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
             spread,
             unit,
             label="over all tokens",
-            others=among_others.spread_of(n, "prompts"),
+            others=say.spread(n, "prompts"),
             x=x,
             log=name == "perplexity",
             **SIZE,
@@ -114,8 +115,7 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     curves = aggregate(probe, [r.summary for r in results])
     lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
     fig = figures.layer_curves(lines, "", "share", x="depth", **SIZE)
-    said = writing.of_prompts(results, probe.threshold)
-    caption = f"{said[0].lower()}{said[1:-1]}"
+    caption = say.exits(writing.exits_of_prompts(results, probe.threshold))
     yield Together(
         "Early exit through the lens",
         caption,
@@ -138,7 +138,7 @@ def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
     yield Together(
         "Known answers that are written exactly",
         f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes "
-        f"{percent(float(curves['exact_whole']))}",
+        f"{say.share(float(curves['exact_whole']))}",
         figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=behind, **SIZE),
         "exact_answers.exact",
         x,
@@ -157,7 +157,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
         drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
         found, title = surgery.rows(curves, kind, drawn), SURGERY[kind]
         view = View(height=CURVES_HEIGHT + 140, width_px=WIDTH)
-        said, dims = surgery.sentence(curves, kind, found), ",".join(probe.spec(f"{kind}_loss").dims)
+        said, dims = say.cheapest(float(curves["loss_whole"]), kind, found), ",".join(probe.spec(f"{kind}_loss").dims)
         fig = figures.surgery_map(curves, kind, view, chosen=found)
         name = f"{kind}_loss"
         yield Together(
@@ -169,7 +169,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
         x = "distance" if kind == "swap" else "length of the stretch"
         yield Together(
             f"{title}, by {x}",
-            f"loss above the whole model's {printed(float(curves['loss_whole']))} nats per token; 0 is the whole model",
+            f"loss above the whole model's {say.number(float(curves['loss_whole']))} nats per token",
             figures.added_curves(lines, x, **SIZE),
             f"surgery.{name}",
             x,
@@ -224,7 +224,7 @@ class Section:
     def heading(self) -> str:
         """Model, precision, what else it is, and its layers: plain text."""
         models = dict.fromkeys(controls.full_name(m) for view in self.views for m in view.models)
-        return f"{', '.join(models)}, {count(self.views[0].first.result.n_layers, 'layer')}"
+        return f"{', '.join(models)}, {say.count(self.views[0].first.result.n_layers, 'layer')}"
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -273,9 +273,9 @@ def sections(case: Case) -> list[Section]:
 def _said(view: case_study.View) -> Iterator[str]:
     """The sentences of the pages that have no verdict."""
     if found := view.by_probe.get(Generation.name):
-        yield writing.of_result(found.result)
+        yield say.exits(writing.exits(found.result))
     if found := view.by_probe.get(Loops.name):
-        yield loops.sentence(aggregate(Loops(), [found.result.summary]))
+        yield say.loops(aggregate(Loops(), [found.result.summary]))
 
 
 def _of_page(case: Case) -> Section | None:
@@ -307,23 +307,17 @@ def _over(one: Together) -> Drawing:
 def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterator[Drawing]:
     if found is not None:
         fig = figures.depth_ruler(
-            found.criteria,
+            found,
             view.first.result.n_layers,
-            bands=found.bands,
-            statements=found.statements,
-            cosine=found.curves.get("cosine"),
-            means=found.means,
-            turn=found.turn,
-            seen=found.seen,
             passes=int(view.first.result.provenance.get("passes", 1)),
         )
         yield Drawing(
             "Depth ruler",
-            "circles: depths without a threshold, and the answer's; diamonds: the papers' rules, hollow: not clear; "
-            "colour: the mean cosine",
-            found.sentence,
+            "circles: average depths, and the answer's; diamonds: published rules, hollow: not robust here; colour: "
+            "the mean cosine",
+            say.verdict(found),
             fig,
-            reading=tuple(found.reasons),
+            reading=(*say.why(found), *(say.rule(rule) for rule in found.rules.values())),
         )
     twin = _control_of(case, view)
     for item in view.by_probe.values():
@@ -353,11 +347,11 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         window=window,
         selected=item.shown.selected,
         answer_start=result.answer_start,
-        depth_lines=found.lines if found is not None else {},
-        sinks=tuple(s.pos for s in (found and found.sinks) or ()),
+        depth_lines=found.layers if found is not None else {},
+        sinks=tuple(s.pos for of in (found.sinks if found else ()) for s in of or ()),
         count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
-        read_at=positions(result, found.of) if found is not None else None,
-        read_for=tokens_of(found.of, result.answer_start is not None) if found is not None else "",
+        read_at=positions(result, found.read_for) if found is not None else None,
+        read_for=say.read_for(found.read_for, result.answer_start is not None) if found is not None else "",
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
     )
@@ -380,7 +374,7 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
     """Title, caption, figure and measures of a result's pictures, as it was looked at."""
     result = item.result
     if find(result.request.probe) is Loops:
-        for _, title, measure, x, name, line in loops.drawn(aggregate(Loops(), [result.summary])):
+        for _, title, measure, x, name, line in figures.loop_curves(aggregate(Loops(), [result.summary])):
             unit = result.measures[measure].spec.unit
             yield title, f"{name} by {x}", figures.layer_curves({name: line}, "", unit, x=x, **SIZE), measure
         return
@@ -430,4 +424,4 @@ def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
 def says(continuation: ProbeResult) -> tuple[str, bool | None]:
     """What the model continues with, on one line of plain text, and whether that is the known answer (None where none
     is known)."""
-    return shown(str(continuation.provenance.get("continuation", "")), 80), right(continuation)
+    return shown(str(continuation.provenance.get("continuation", "")), 80), is_right(continuation)

@@ -22,13 +22,18 @@ import csv as writer
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..depth import sinks
+from ..depth.rules import PAPER, RULES
+from ..depth.sample import READS, Sample
 from ..depth.side_by_side import SIDES, Pair, relative_depth
-from ..depth.verdict import READS, mean_depths, turn, verdicts
+from ..depth.sinks import Sink, Span
+from ..depth.verdict import verdict
 from ..probes import Probe
 from ..results.aggregate import aggregate, counts_first, probe_of
 from ..types import ProbeResult
@@ -113,19 +118,20 @@ def effective_depth(
     def put(name: str, value: int | float | None) -> None:
         out[f"effective_depth.{name}"] = np.asarray(np.nan if value is None else value, np.float32)
 
-    for name, verdict, interval in verdicts(contributions, lens, counts_first(probe)):
-        low, high, _ = interval or (None, None, None)
-        own = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
-        variants = {f"_{variant}": found.depth if found else None for variant, found in verdict.variants.items()}
+    reached = verdict(Sample.of(contributions, lens, first_token=counts_first(probe), forms=forms))
+    prompts = verdict(Sample.of(contributions, lens, first_token=counts_first(probe))) if any(forms) else reached
+    for name, rule in reached.rules.items():
+        low, high, _ = prompts.rules[name].interval or (None, None, None)
+        variants = {f"_{variant}": rule.variants.get(variant) for variant in RULES[name].variants if variant != PAPER}
+        own = {"": rule.depth, "_ratio": rule.ratio, "_low": low, "_high": high}
         for suffix, value in (own | variants).items():
             put(f"{name}{suffix}", value)
-    for name, mean in mean_depths(lens, forms).items():
+    for name, mean in reached.means.items():
         low, high, _ = mean.interval or (None, None, None)
         for suffix, value in {"": mean.depth, "_low": low, "_high": high}.items():
             put(f"{name}_mean{suffix}", value)
-    turned = turn(contributions, counts_first(probe), forms)
-    put("turn", turned.layer if turned else None)
-    put("turn_p", turned.p if turned else None)
+    put("turn", reached.turn.layer if reached.turn else None)
+    put("turn_p", reached.turn.p if reached.turn else None)
     return out
 
 
@@ -137,12 +143,54 @@ def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarr
     for i, result in enumerate(results):
         if (of_one := sinks.of_result(result)) is not None:
             found.append(of_one)
-            out |= {f"sinks.{name}.{i}": values for name, values in sinks.columns(of_one).items()}
-            out |= {f"sinks.span_{name}.{i}": values for name, values in sinks.span_columns(of_one).items()}
+            out |= {f"sinks.{name}.{i}": values for name, values in sink_columns(of_one).items()}
+            out |= {f"sinks.span_{name}.{i}": values for name, values in span_columns(of_one).items()}
             out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(result), np.int32)
     if len(found) == len(results):
-        shares = sinks.carried(results, found, counts_first(probe))
+        shares = carried(results, found, counts_first(probe))
         out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}
+    return out
+
+
+def sink_columns(found: Sequence[Sink]) -> dict[str, np.ndarray]:
+    """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
+    and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
+    return _of_fields(Sink, found, leave="spans")
+
+
+def span_columns(found: Sequence[Sink]) -> dict[str, np.ndarray]:
+    """Their spans as columns `[span]`, all sinks' one after the other: `pos` of the sink, `from` and `to` (the first
+    and the last depth), `layer`, `branch` (as in `columns`), `rise`."""
+    spans = [span for sink in found for span in sink.spans]
+    columns = {"pos": np.asarray([sink.pos for sink in found for _ in sink.spans], np.int32)}
+    of_spans = _of_fields(Span, spans, leave="lasts")
+    return columns | {{"start": "from", "end": "to"}.get(name, name): values for name, values in of_spans.items()}
+
+
+def _of_fields(kind: type, of: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
+    kept = [f for f in fields(kind) if f.name != leave]
+    values = {f.name: [getattr(one, f.name) for one in of] for f in kept}
+    values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
+    values["branch"] = [sinks.BRANCHES.index(branch) if branch in sinks.BRANCHES else -1 for branch in values["branch"]]
+    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in kept}
+
+
+def carried(
+    results: Sequence[ProbeResult], found: Sequence[Sequence[Sink]], first_token: bool = True
+) -> dict[str, np.ndarray]:
+    """Which means the sinks carry: by measure, their share of its mean over all tokens of all prompts, per layer or
+    depth, in [0, 1] (0 where that mean is 0). Only measures that are never negative: of others there are no shares.
+
+    `found`: those of each result. `first_token` False: the means leave the first token out, sink or not."""
+    start, out = int(not first_token), {}
+    begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
+    at = [begin + s.pos for begin, of_one in zip(begins, found, strict=True) for s in of_one if s.pos >= start]
+    for name, measure in results[0].measures.items():
+        spec = measure.spec
+        if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
+            continue
+        per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
+        out[name] = sinks.share(per_token, at)
     return out
 
 
@@ -178,7 +226,7 @@ def _columns(result: ProbeResult, measure: str) -> tuple[dict[str, np.ndarray], 
     """Where every value of a table stands along each dim, and the values, by name."""
     if measure == SINKS:
         found = sinks.of_result(result) or ()
-        figures = sinks.columns(found) | {"branch": np.asarray([s.branch for s in found], "U9")}
+        figures = sink_columns(found) | {"branch": np.asarray([s.branch for s in found], "U9")}
         return {"pos": figures.pop("pos")}, figures
     m = result.measures[measure]
     return m.places(), {measure: m.values.ravel()}

@@ -8,9 +8,15 @@ from __future__ import annotations
 from ..errors import ParameterError
 from ..studies.study import nearest
 from .claim import Claim
-from .layers import COSINE_WEAK_PROXY, DEEP_SKIPS_LATE, EVEN_TURNS, ONE_LAYER_ROBUST, SECOND_HALF_WEAK, USEFULNESS
-from .prompts import ADAPTIVE, DEEP_THINKING, LIKELIHOOD_OR_GENERATION, NO_HARDER_DEEPER, REASONING_BREAKS
-from .turn import STATIC_RATIO, TURN
+from .layers import COSINE_WEAK_PROXY, DEEP_SKIPS_LATE, EVEN_TURNS, ROBUST, SECOND_HALF_WEAK, TURN, USEFULNESS
+from .prompts import (
+    ADAPTIVE,
+    DEEP_THINKING,
+    LIKELIHOOD_OR_GENERATION,
+    NO_HARDER_DEEPER,
+    REASONING,
+    STATIC_RATIO,
+)
 
 CLAIMS: tuple[Claim, ...] = (
     TURN,
@@ -20,12 +26,12 @@ CLAIMS: tuple[Claim, ...] = (
     ADAPTIVE,
     DEEP_THINKING,
     COSINE_WEAK_PROXY,
-    ONE_LAYER_ROBUST,
+    ROBUST,
     EVEN_TURNS,
     USEFULNESS,
     DEEP_SKIPS_LATE,
     LIKELIHOOD_OR_GENERATION,
-    REASONING_BREAKS,
+    REASONING,
 )
 
 

@@ -1,14 +1,12 @@
-"""What a run of claims found, as its file holds it: one schema for writing, reading and showing.
-
-A field with a default came in later, or belongs to some documents only; a document without it is written without it."""
+"""What a run of claims found, as its file holds it: one schema for writing, reading and showing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_serializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ..errors import StudyError
 from ..files import Bounds, Head, Kind
@@ -20,77 +18,50 @@ def _finite(value: Any) -> Any:
 
 
 Number = Annotated[int | float | None, BeforeValidator(_finite)]
-"""None where it is not defined."""
+"""None where it is undefined."""
 R = TypeVar("R", bound="Record")
 
 
 class Record(BaseModel):
-    """A part of a document. What a later version brings in is kept as it is."""
+    """A part of a document."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    @model_serializer(mode="wrap")
-    def _as_it_came(self, write: Callable[[Record], dict[str, Any]]) -> dict[str, Any]:
-        return {name: value for name, value in write(self).items() if name in self.model_fields_set}
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     def but(self: R, **changes: Any) -> R:
         """The same with other values."""
-        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)
-
-    def without(self: R, *names: str) -> R:
-        """The same without these fields."""
-        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set if name not in names})
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def fields(self) -> dict[str, Any]:
         """As JSON, without what every file has."""
         return self.model_dump(exclude=set(Head.model_fields))
 
 
-class Valued(Record):
-    """A quantity's value: 5 and 95 % over prompts, share of resamples without one, 5 and 95 % over layers; why it
-    cannot be judged; its verdict by itself; in words with what the interval is over, and without."""
+class Value(Record):
+    """A number with 5 and 95 % over prompts or their forms, and over layers where it is about them."""
 
     value: Number
-    low: Number
-    high: Number
-    undefined: Number = None
+    low: Number = None
+    high: Number = None
     layers: tuple[Number, Number] | None = None
-    why: str = ""
-    verdict: str = ""
-    told: str
-    short: str
-
-
-class Moved(Record):
-    """The verdict with other limits."""
-
-    holds: tuple[Number, Number]
-    verdict: str
-
-
-class Limits(Record):
-    """How far the value lies from the limits that were chosen here, and the verdict with others."""
-
-    distance: Number
-    moved: tuple[Moved, ...]
-    turns: bool
-    told: str
+    undefined: Number = None
 
 
 class Judged(Record):
-    """A claim's quantity (`claim.Quantity`), with its value here and for the control."""
+    """A claim's quantity (`judging.Quantity`), with its value here and on the untrained twin; `why`: why it is not
+    judged. `flips`: the verdicts with a limit that was chosen here moved by 20 % inwards and outwards."""
 
     name: str
     unit: str
-    holds: tuple[Number, Number]
-    limit: str
+    limits: tuple[Number, Number]
     found: str
     digits: int
-    chosen: bool = False
-    beside: bool = False
-    value: Valued | None
-    control: Valued | None
-    limits: Limits | None = None
+    chosen: bool
+    shown: bool
+    value: Value | None
+    twin: Value | None
+    why: str = ""
+    nothing: str = ""
+    flips: tuple[str, str] | None = None
 
 
 class Curve(Record):
@@ -102,7 +73,7 @@ class Curve(Record):
     values: tuple[Number, ...]
     low: tuple[Number, ...]
     high: tuple[Number, ...]
-    ticks: tuple[str, ...]
+    ticks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, x_title: str, unit: str, curve: Resampled, x: Sequence[float] = (), ticks: Sequence[str] = ()) -> Curve:
@@ -115,17 +86,12 @@ class Curve(Record):
 
 class Found(Record):
     """What became of a claim. `alone`, `p`: the verdict by itself and its probability of error; `verdict`, `adjusted`:
-    among `together` claims that were tested at once (Holm). `over`: what the intervals are over. `control`: the
-    untrained twin's verdict, "" without one, for `control_reason`."""
+    among `together` claims that were tested together (Holm). `reason`: why it does not apply. `over`: what is
+    independent among the prompts. `twin`: the untrained twin's verdict, "" without one."""
 
     id: str
-    title: str = ""
-    statement: str = ""
-    source: str = ""
-    formula: str = ""
-    protocol: str = ""
-    contradicted: str = ""
-    of: str = ""
+    title: str
+    source: str
     verdict: str
     alone: str
     p: Number = None
@@ -134,18 +100,15 @@ class Found(Record):
     reason: str = ""
     prompts: int = 0
     over: str = ""
-    beside: str = ""
+    note: str = ""
     quantities: tuple[Judged, ...] = ()
-    control: str = ""
-    control_reason: str = ""
+    twin: str = ""
     curves: dict[str, Curve] = {}
-    sentence: str = ""
-    reasons: tuple[str, ...] = ()
 
     @property
     def judging(self) -> tuple[Judged, ...]:
-        """The quantities that the verdict hangs on."""
-        return tuple(q for q in self.quantities if not q.beside)
+        """The quantities that the verdict rests on."""
+        return tuple(q for q in self.quantities if not q.shown)
 
 
 class Report(Record):
@@ -167,7 +130,7 @@ class Header(Report, Head, extra="allow"):
 KIND = Kind(
     "claims",
     "a file of claims",
-    2,
+    3,
     Header,
     "delete it and run the claims again: what was measured stays",
     bounds=Bounds(head=64 << 20),

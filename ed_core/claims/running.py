@@ -1,21 +1,19 @@
-"""Claims measured: their parts as studies, one probe each, so that one claim and all of them share what is computed and
-go on where they were stopped."""
+"""Claims measured: one study holds what all of them are read off, next to the losses with maps in the layers' place. It
+resumes where it was stopped."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import disk
-from ..depth.wording import count
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
 from ..fits.file import Checkpoint, digest_of, digest_of_prompts
@@ -24,58 +22,51 @@ from ..models.ref import ModelRef
 from ..probes import find as find_probe
 from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
-from ..studies import running, sets
-from ..studies.items import open_folder
-from ..studies.points import Point, measured_points
+from ..studies import running, sets, tables
+from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from ..types import changed, command_line
-from ..work.resolve import settle
-from . import CLAIMS, finding
-from .claim import Claim, Evidence, Measured, Part, part_of
-from .finding import Finding
+from ..studies.study import read as read_study
+from ..types import ModelSpec, changed, command_line
+from ..work.resolve import resolve
+from . import CLAIMS, words
+from .claim import Claim
+from .evidence import Evidence, Measured, Part, Sized
 from .record import KIND, Report
 
-MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
-TWINS = {CONTROL: 0} | {f"{CONTROL} {i}": i for i in range(1, 5)}  # of the contributions, by the seed of their weights
-WORKED = "_worked"  # how the set is called whose answers are worked out step by step
+MODEL, TWIN, REPLACEMENT = "model", "untrained twin", "replacement"
+TWINS = (TWIN, *(f"{TWIN} {i}" for i in range(1, 5)))  # by the seed of their weights
+WORKED, ANSWERED = "_worked", " answered"  # set of the same tasks worked out; the prompts with a known answer
 FOUND, REPORT = "claims.json", "claims.md"
-AHEAD = 0.9  # of the time, about: what all parts share their traced passes in
+REPLACED, LENSES = 100, "lenses"  # prompts of the maps in the layers' place; the probe of fitted lenses
 Tell = Callable[[float, str], None]
-"""Told the share that is done, and of what."""
+"""Gets the share that is done, and of what."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A part: which probe, on how many prompts, with which parameters for a model of so many layers; `worked`: on the
-    set's worked-out counterpart."""
+    """A part of what is measured: its probe, on how many prompts, with which parameters; `answered`: it needs known
+    answers; `worked`: it is measured on the worked-out counterpart of the set."""
 
     probe: str
     prompts: int
     parameters: Callable[[int, bool], dict[str, Any]] = lambda layers, answers: {}
+    answered: bool = False
     worked: bool = False
-
-
-def _split(layers: int, answers: bool) -> dict[str, Any]:
-    return {"mode": "future"} | ({"boundaries": "answer"} if answers else {})
 
 
 PARTS = {
     "contributions": Taken("contributions", 50),
     "logit_lens": Taken("logit_lens", 50),
-    "answers": Taken("answers", 50),
     "turns": Taken("turns", 30),
     "one": Taken("prune", 30),
     "stretch": Taken("prune", 30, lambda layers, answers: {"n": max(1, round(layers / 4))}),
-    "future": Taken("layer_skip", 40, _split),
-    "writing": Taken("generation", 50, lambda layers, answers: {"n_tokens": 16}),
-    "two": Taken("exact_answers", 40, lambda layers, answers: {"n": 2}),
+    "future": Taken("layer_skip", 40, lambda _, a: {"mode": "future"} | ({"boundaries": "answer"} if a else {})),
+    "answers": Taken("answers", 50, answered=True),
+    "two": Taken("exact_answers", 40, lambda layers, answers: {"n": 2}, answered=True),
+    "writing": Taken("generation", 50, lambda layers, answers: {"n_tokens": 16}, answered=True),
     "worked": Taken("exact_answers", 40, worked=True),
     "worked_two": Taken("exact_answers", 40, lambda layers, answers: {"n": 2}, worked=True),
-    REPLACEMENT: Taken("", 100),
 }
-ANSWERED = ("answers", "two", "worked", "worked_two")  # parts that know how long each answer is
-NEED_ANSWERS = (*ANSWERED, "writing")  # parts of prompts with a known answer
-OF_FAMILY = ("contributions", "logit_lens")  # parts that further models of the family go through
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,7 @@ class Asked:
     @property
     def set_name(self) -> str:
         name = self.prompts if self.prompts in set_names() else Path(self.prompts).stem
-        return re.sub(r"[^\w.,+ -]", "-", name).strip(" -.")[:80] or "prompts"
+        return re.sub(r"[^\w.,+ -]", "-", name).strip(" -.")[:70] or "prompts"
 
     @property
     def counterpart(self) -> str:
@@ -106,28 +97,31 @@ class Asked:
 
     @property
     def command(self) -> str:
-        """What makes it again; a file by its name alone."""
+        """The command that makes it again; a file by its name alone."""
         given = changed(self) | {"prompts": named(self.prompts)}
         names = {"prompts": "set", "claims": "claim", "most": "prompts"}
         return command_line("claims", **{names.get(name, name): value for name, value in given.items()}, out="FOLDER")
 
-    def entry(self, n: int = 0, levels: int = 0, worked: bool = False, answered: bool = False) -> SetEntry:
-        """The set, or its worked-out counterpart, of which the first `n` prompts are taken: as many of each of its
-        `levels`. `answered`: of those with a known answer alone."""
-        n = min(n, self.most) if self.most and n else n
+    @property
+    def spec(self) -> ModelSpec:
+        return resolve(self.model, self.precision, self.device, self.adapter)
+
+    def capped(self, n: int) -> int:
+        return min(n, self.most) if self.most else n
+
+    def entry(self, n: int = 0, levels: int = 0, **more: Any) -> SetEntry:
+        """The set, of which the first `n` prompts are taken: as many of each of its `levels`."""
         some: dict[str, Any] = {"per_level": math.ceil(n / levels)} if levels and n else {"limit": n} if n else {}
-        some |= {"answered": True} if answered else {}
-        if worked:
-            return SetEntry(name=self.counterpart, bundled=self.counterpart, **some)
+        some = {"name": self.set_name} | some | more
         if self.prompts in set_names():
-            return SetEntry(name=self.set_name, bundled=self.prompts, **some)
+            return SetEntry(bundled=self.prompts, **some)
         file = Path(self.prompts).expanduser().resolve()
         if not file.is_file():
             raise StudyError(
                 f"There is no prompt set {self.prompts!r}: no file of that path, and of the bundled ones "
                 f"{nearest(self.prompts, set_names())}"
             )
-        return SetEntry(name=self.set_name, file=str(file), **some)
+        return SetEntry(file=str(file), **some)
 
     def ref(self, source: str = "", control: str = "") -> ModelRef:
         """The model, or the one called `source`, or a twin of it."""
@@ -145,79 +139,262 @@ def named(prompts: str) -> str:
     return prompts if prompts in set_names() else Path(prompts).name
 
 
-def run(
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured: one study in the folder `out`, and the losses with maps in the layers' place. `whole`: the
+    whole set; `examples`: those that were taken, by set. `fitted`: those losses by label. `troubles`: why a label, or
+    its maps, could not be measured."""
+
+    asked: Asked
+    out: Path
+    spec: ModelSpec
+    whole: sets.PromptSet
+    examples: Mapping[str, Sequence[sets.Example]]
+    bare: Evidence
+    fitted: Mapping[str, Part]
+    troubles: Mapping[str, str]
+
+    @cached_property
+    def folder(self) -> Folder:
+        return open_folder(self.out)
+
+    @property
+    def about(self) -> str:
+        """A digest of model, prompts and settings."""
+        versions = {taken.probe: find_probe(taken.probe).version for taken in PARTS.values()}
+        prompts = digest_of_prompts([e.prompt for e in self.whole.examples])
+        asked = self.asked
+        return digest_of(KIND.version, self.spec.identity(), prompts, asked.also, asked.most, asked.seed, versions)
+
+    def part(self, name: str, label: str = MODEL) -> Part | None:
+        """A part's sums of a model; None where nothing was measured."""
+        if name == REPLACEMENT:
+            return self.fitted.get(label)
+        taken = PARTS.get(name, Taken(name, 0))
+        set_name = (
+            self.asked.counterpart if taken.worked else _answered(self) if taken.answered else self.asked.set_name
+        )
+        if label not in self.folder.models or set_name not in self.folder.sets:
+            return None
+        some = self.folder.sums(label, set_name)
+        columns, ran = some.probe(name), some.ran(name)
+        if not columns:
+            return None
+        one = self.folder.sets[set_name]
+        levels, pairs = (tuple(str(one[of][i]) for i in ran) if one[of] else () for of in ("levels", "pairs"))
+        forms = tuple(map(str, self.folder.forms(set_name)[ran]))
+        if taken.answered or taken.worked:
+            examples = self.examples[set_name]
+            columns["answer_length"] = np.array([len(examples[i].prompt.answer.strip()) for i in ran])
+        return Part(columns, levels, pairs, ran, forms)
+
+    def evidence(self, label: str) -> Evidence:
+        """Everything that was measured of the model, or of its twin."""
+        found = {name: self.part(name, label) for name in (*PARTS, REPLACEMENT)}
+        parts = {name: part for name, part in found.items() if part is not None}
+        evidence = replace(self.bare, parts=parts, trouble=self.troubles.get(label, ""))
+        if label != MODEL:
+            return evidence
+        twins = [part for twin in TWINS if (part := self.part("contributions", twin)) is not None]
+        return replace(evidence, twins=tuple(twins), family=tuple(self._family()))
+
+    def _family(self) -> list[Sized]:
+        found = []
+        for label, model in self.folder.models.items():
+            known = not model.get("control") and model.get("precision") == self.spec.precision
+            lens = self.part("logit_lens", label) if known else None
+            if lens is not None:
+                name = self.spec.name if label == MODEL else label
+                found.append(Sized(name, model.get("parameters"), int(model["n_layers"]), lens))
+        return found
+
+
+def _answered(m: Measurement) -> str:
+    """The set of the prompts with a known answer: the set itself where all have one."""
+    name = f"{m.asked.set_name}{ANSWERED}"
+    return name if name in m.folder.sets else m.asked.set_name
+
+
+def measure(
     asked: Asked,
     out: Path,
+    claims: Sequence[Claim],
     tell: Tell = lambda share, what: None,
     more: Collection[str] = (),
     engine: running.MakesEngine | None = None,
-) -> Report:
-    """Measure what is missing, judge the claims, and write both files; returns the report. A claim that does
-    not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
-    claim needs them. `engine`: who computes, this process unless given."""
-    spec = asked.ref()
+    others: Sequence[str] = (),
+    fits: str = "",
+) -> Measurement:
+    """Measure what is missing. `more`: parts that no claim needs; `others`: precisions that the rules are read in too;
+    `fits`: fitted lenses, by the names of their files. `engine`: who computes, this process unless given."""
+    spec = asked.spec
     _same_family(asked, spec)
-    claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
-    n = min(len(whole.examples), asked.most or len(whole.examples))
-    forms = [e.form for e in whole.examples[:n]]
-    if not units(n, forms).enough:
+    whole = sets.load(asked.entry(), Path(), asked.model)
+    n = asked.capped(len(whole.examples))
+    if not units(n, [e.form for e in whole.examples[:n]]).enough:
         raise ClaimRefused(
-            f"The set {asked.set_name} gives {count(n, 'prompt')}, and an interval needs {FEWEST} at least (or "
-            f"{FEWEST_FORMS} of different forms); take more of them, or a larger set."
+            f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least (or {FEWEST_FORMS} "
+            "of different forms); take more of them, or a larger set."
         )
     layers = spec.n_layers
     if layers is None:
         raise StudyError(f"How many layers {spec.name} has cannot be read off its config; name another model.")
-    prompts = [e.prompt for e in whole.examples]
-    versions = {taken.probe: find_probe(taken.probe).version for taken in PARTS.values() if taken.probe}
-    made_of = [spec.identity(), digest_of_prompts(prompts), asked.also, asked.most, asked.seed, versions]
-    about = digest_of(finding.FORMAT, *made_of)
+    answers = sum(bool(e.prompt.answer) for e in whole.examples)
     bare = Evidence(
         layers,
         {},
-        all(p.answer for p in prompts),
-        whole.levels,
-        (spec.name, *asked.also),
+        answers=answers >= FEWEST or answers == len(whole.examples),
+        level_names=whole.levels,
+        models=1 + len(asked.also),
         seed=asked.seed,
         worked=bool(asked.counterpart),
-        answered=sum(bool(p.answer) for p in prompts) >= FEWEST,
-        passes=spec.n_passes or 1,
-        d_vocab=spec.size().d_vocab,
+        passes=n_passes(spec) or 1,
     )
-    refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
-    needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
-    parts = [name for name in PARTS if name in needed]
-    run_parts = _Parts(asked, out, bare, engine)
-    run_parts.ahead([name for name in parts if name != REPLACEMENT], lambda share, what: tell(AHEAD * share, what))
-    for i, name in enumerate(parts):
-        called = PARTS[name].probe or name
+    needed = {part for claim in claims if not _refused(claim, bare) for part in claim.parts} | set(more)
+    opened = running.opened_models()
+    plan = _plan(_study(asked, needed, whole, layers, others, fits), out, asked.device)
+    planning.write_plan(plan, out)
+    share = 0.9 if REPLACEMENT in needed else 1.0
+    outcome = running.run(
+        plan,
+        out,
+        report=lambda model, done, total: tell(share * done / max(total, 1), model.label),
+        engine=engine or partial(running.Here, opened=opened),
+    )
+    if MODEL in outcome.failed:
+        raise StudyError(f"{spec.name} cannot be measured: {outcome.failed[MODEL]}")
+    tables.store(open_folder(out))
+    fitted: dict[str, Part] = {}
+    for i, label in enumerate((MODEL, TWIN) if REPLACEMENT in needed else ()):
 
-        def share(within: float, i: int = i, called: str = called) -> None:
-            tell(AHEAD + (1 - AHEAD) * (i + within) / len(parts), called)
+        def within(done: float, i: int = i) -> None:
+            tell(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
 
-        share(0.0)
-        run_parts.compute(name, share)
-    mine, twins = (run_parts.evidence(label, needed) for label in (MODEL, CONTROL))
-    findings = [
-        Finding(claim, spec.name, asked.set_name, None, refused[claim.id])
-        if claim.id in refused
-        else _finding(claim, spec.name, asked.set_name, mine, twins)
-        for claim in claims
+        try:
+            fitted[label] = _replaced(asked, out, label, opened, within)
+        except (StudyError, OSError):
+            raise
+        except EffectiveDepthError as error:
+            outcome.failed[f"{label}/{REPLACEMENT}"] = str(error)
+    examples = {one.name: one.examples for one in plan.sets}
+    return Measurement(asked, out, spec, whole, examples, bare, fitted, outcome.failed)
+
+
+def _study(
+    asked: Asked, needed: Collection[str], whole: sets.PromptSet, layers: int, others: Sequence[str], fits: str
+) -> Study:
+    """The study of all that is measured but the maps in the layers' place."""
+    n_levels = max(len(whole.levels), 1)
+    answers = sum(bool(e.prompt.answer) for e in whole.examples)
+    some = 0 < answers < len(whole.examples)
+    with_answers = f"{asked.set_name}{ANSWERED}" if some else asked.set_name
+    most = asked.capped(max(taken.prompts for taken in PARTS.values()))
+    entries = [asked.entry(most, len(whole.levels))]
+    if some:
+        entries.append(asked.entry(most, len(whole.levels), name=with_answers, answered=True))
+    if asked.counterpart:
+        worked = asked.entry(asked.capped(PARTS["worked"].prompts), len(whole.levels))
+        entries.append(worked.model_copy(update={"name": asked.counterpart, "bundled": asked.counterpart}))
+    of_model = partial(ModelEntry, source=asked.model, adapter=asked.adapter)
+    models = [of_model(label=MODEL, precision=asked.precision)]
+    models += [
+        of_model(label=label, precision=asked.precision, control="untrained", seed=seed)
+        for seed, label in enumerate(TWINS)
     ]
-    told = Report(
-        about=about,
-        model=spec.name,
-        precision=spec.precision,
-        set=asked.set_name,
-        prompts=len(prompts),
-        command=asked.command,
-        findings=tuple(one.told() for one in findings),
+    models += [of_model(label=name, precision=name) for name in others]
+    family = [ModelEntry(source=source, precision=asked.precision, label=Path(source).name) for source in asked.also]
+    sized = tuple(one.label for one in family)
+    takers = {"contributions": (MODEL, *TWINS, *others, *sized), "logit_lens": (MODEL, TWIN, *others, *sized)}
+    probes = []
+    for name, taken in PARTS.items():
+        if name not in needed:
+            continue
+        on = asked.counterpart if taken.worked else with_answers if taken.answered else asked.set_name
+        probes.append(
+            ProbeEntry(
+                name=taken.probe,
+                label="" if name == taken.probe else name,
+                limit=math.ceil(asked.capped(taken.prompts) / n_levels),
+                models=takers.get(name, (MODEL, TWIN)),
+                sets=(on,),
+                **taken.parameters(layers, answers == len(whole.examples)),
+            )
+        )
+    if fits:
+        probes.append(ProbeEntry(name=LENSES, models=(MODEL,), sets=(asked.set_name,), fit=fits))
+    return Study(
+        name=asked.set_name, models=(*models, *family), probes=tuple(probes), sets=tuple(entries), seed=asked.seed
     )
-    told = _with_earlier(told, asked, out)
-    told = told.but(findings=finding.adjusted(told.findings))
+
+
+def _plan(study: Study, out: Path, device: str) -> planning.Plan:
+    """The plan of the study, or of an earlier one in this folder that has all of it and is complete."""
+    try:
+        earlier = read_study(out / planning.STUDY)
+    except StudyError:
+        return planning.make(study, Path(), device)
+    same = (earlier.models, earlier.sets, earlier.seed) == (study.models, study.sets, study.seed)
+    if same and {entry.column for entry in study.probes} <= {entry.column for entry in earlier.probes}:
+        plan = planning.make(earlier, Path(), device)
+        if not running.missing(plan, out):
+            return plan
+    return planning.make(study, Path(), device)
+
+
+def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable[[float], None]) -> Part:
+    """The losses with maps in the layers' place; read where they were made before."""
+    from ..fits import replacement
+
+    spec = resolve(
+        asked.model, asked.precision, asked.device, asked.adapter, control="" if label == MODEL else "untrained"
+    )
+    whole = sets.load(asked.entry(), Path(), asked.model)
+    entry = asked.entry(asked.capped(REPLACED), len(whole.levels))
+    prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
+    key = digest_of(REPLACEMENT, KIND.version, spec.identity(), digest_of_prompts(prompts))
+    kept = Checkpoint(out / f"{REPLACEMENT}-{key[:16]}.npz", key)
+    if (columns := kept.read()) is None:
+        columns = replacement.by_prompt(opened.get(spec), prompts, within)
+        kept.write(columns, now=True)
+    index = np.asarray(columns["index"], int)
+    forms = tuple(prompts[i].form for i in index)
+    return Part({name: v for name, v in columns.items() if name != "index"}, index=index, forms=forms)
+
+
+def run(
+    asked: Asked,
+    out: Path,
+    tell: Tell = lambda share, what: None,
+    engine: running.MakesEngine | None = None,
+) -> Report:
+    """Measure what is missing, judge the claims together with those of earlier runs on the same model and prompts, and
+    write both files. A claim that does not apply says so; what makes all of them impossible is refused."""
+    claims = asked.chosen()
+    measured = measure(asked, out, claims, tell, engine=engine)
+    told = _with_earlier(judged(measured, claims), asked, out)
+    told = told.but(findings=words.adjusted(told.findings))
     tell(1.0, "")
     write(told, out)
     return told
+
+
+def judged(m: Measurement, claims: Sequence[Claim]) -> Report:
+    """The claims, each by itself."""
+    mine, twin = m.evidence(MODEL), m.evidence(TWIN)
+    findings = []
+    for claim in claims:
+        found, reason = _of(claim, mine, m.troubles.get(f"{MODEL}/{REPLACEMENT}", ""))
+        control = _of(claim, twin)[0] if claim.twin else None
+        findings.append(words.found(claim, found, reason, control))
+    return Report(
+        about=m.about,
+        model=m.spec.name,
+        precision=m.spec.precision,
+        set=m.asked.set_name,
+        prompts=len(m.whole.examples),
+        command=m.asked.command,
+        findings=tuple(findings),
+    )
 
 
 def read(out: Path) -> Report | None:
@@ -231,8 +408,17 @@ def read(out: Path) -> Report | None:
         raise StudyError(f"{out / FOUND} cannot be read: {disk.why(error)}") from error
 
 
+def write(told: Report, out: Path) -> None:
+    """The JSON and the report of a run."""
+    try:
+        disk.write(out / FOUND, seal(KIND, told.fields()))
+        disk.write(out / REPORT, words.markdown(told).encode())
+    except OSError as error:
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
+
+
 def _with_earlier(told: Report, asked: Asked, out: Path) -> Report:
-    """Beside these findings those of earlier runs on the same model and prompts."""
+    """The findings, and those of earlier runs on the same model and prompts."""
     try:
         earlier = read(out)
     except StudyError:
@@ -245,28 +431,19 @@ def _with_earlier(told: Report, asked: Asked, out: Path) -> Report:
     return told.but(findings=findings, command=replace(asked, claims=names).command)
 
 
-def write(told: Report, out: Path) -> None:
-    """The JSON and the report of a run."""
-    try:
-        disk.write(out / FOUND, seal(KIND, told.fields()))
-        disk.write(out / REPORT, finding.markdown(told).encode())
-    except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
-
-
-def _same_family(asked: Asked, spec: ModelRef) -> None:
-    """Refuse models beside this one that are of another family."""
-    own = spec.config().get("model_type", "")
+def _same_family(asked: Asked, spec: ModelSpec) -> None:
+    """Refuse models of another family."""
+    own = config_of(spec).get("model_type", "")
     for source in asked.also:
         other = asked.ref(source).config().get("model_type", "")
         if other != own:
             raise StudyError(
                 f"{source} is of the family {other or 'unknown'} and {spec.name} of {own or 'unknown'}; name models of "
-                "one family beside each other."
+                "one family."
             )
 
 
-def _why_not(claim: Claim, evidence: Evidence) -> str:
+def _refused(claim: Claim, evidence: Evidence) -> str:
     try:
         claim.check(evidence)
     except ClaimRefused as error:
@@ -274,167 +451,9 @@ def _why_not(claim: Claim, evidence: Evidence) -> str:
     return ""
 
 
-def _finding(claim: Claim, model: str, name: str, mine: Evidence, twins: Evidence) -> Finding:
-    def measured(evidence: Evidence) -> tuple[Measured | None, str]:
-        try:
-            return claim.of(evidence), ""
-        except ClaimRefused as error:
-            return None, str(error)
-
-    found, reason = measured(mine)
-    if not claim.control:
-        return Finding(claim, model, name, found, reason, None, "it would take the twins of all models.")
-    control, refused = measured(twins)
-    return Finding(claim, model, name, found, reason, control, refused and of_the_twin(refused))
-
-
-def of_the_twin(refused: str) -> str:
-    """Why there is no control, of what its refusal says of a model: a larger set would not help it."""
-    why = refused.partition(";")[0].rstrip(".")
-    return f"the untrained twin was refused ({why[:1].lower()}{why[1:]})."
-
-
-def measure(
-    study: Study,
-    place: Path,
-    device: str,
-    share: Callable[[float], None],
-    engine: running.MakesEngine = running.Here,
-) -> Mapping[str, str]:
-    """Compute what is missing of a study in its folder; returns by a model's label why it failed. `share` is told how
-    much is done."""
-    plan = planned(study, place, device)
-    return running.run(plan, place, report=lambda model, done, total: share(done / max(total, 1)), engine=engine).failed
-
-
-def planned(study: Study, place: Path, device: str) -> planning.Plan:
-    """A study's plan, written to its folder."""
-    plan = planning.make(study, Path(), device)
-    planning.write_plan(plan, place)
-    return plan
-
-
-class _Parts:
-    """The parts of one run, in its folder."""
-
-    def __init__(self, asked: Asked, out: Path, bare: Evidence, engine: running.MakesEngine | None):
-        self.asked, self.out, self.bare = asked, out, bare
-        self.opened = running.opened_models()
-        self.engine = engine or partial(running.Here, opened=self.opened)
-        self.troubles: dict[str, dict[str, str]] = {MODEL: {}, CONTROL: {}}
-        self.fitted: dict[str, Part] = {}
-
-    def ahead(self, names: Sequence[str], tell: Tell) -> None:
-        """What is missing of these parts, all of one prompt together: it is traced once. Each part alone meets what
-        failed again, and says so."""
-        places = {name: self._place(name) for name in names}
-        parts = [(planned(self._study(name), place, self.asked.device), place) for name, place in places.items()]
-        groups = running.groups(parts)
-        if not groups:
-            return
-        called = {item.key: plan.study.probes[0].name for group in groups for plan, _, item in group}
-        total, done = sum(len(item.chunk.examples) for group in groups for *_, item in group), 0
-
-        def more(item: planning.Item) -> None:
-            nonlocal done
-            done += len(item.chunk.examples)
-            tell(done / total, called[item.key])
-
-        with contextlib.closing(self.engine(*parts[0])) as engine:
-            engine.ahead(groups, more)
-
-    def compute(self, name: str, share: Callable[[float], None]) -> None:
-        """What is missing of a part, of the model and of its twin."""
-        if name == REPLACEMENT:
-            for i, label in enumerate((MODEL, CONTROL)):
-
-                def fitted(within: float, i: int = i) -> None:
-                    share((i + within) / 2)
-
-                self._fit(label, fitted)
-            return
-        failed = measure(self._study(name), self._place(name), self.asked.device, share, self.engine)
-        for label, why in failed.items():
-            self.troubles.setdefault(label, {})[name] = why
-
-    def _place(self, name: str) -> Path:
-        return self.out / "parts" / name
-
-    def _study(self, name: str) -> Study:
-        taken, asked = PARTS[name], self.asked
-        of_own = partial(ModelEntry, source=asked.model, precision=asked.precision, adapter=asked.adapter)
-        twins = TWINS if name == "contributions" else {CONTROL: 0}
-        models = [of_own(label=MODEL)]
-        models += [of_own(label=label, control="untrained", seed=seed) for label, seed in twins.items()]
-        if name in OF_FAMILY:
-            models += [ModelEntry(source=source, precision=asked.precision) for source in asked.also]
-        probe = ProbeEntry(name=taken.probe, **taken.parameters(self.bare.n_layers, self.bare.answers))
-        return Study(name=name, models=tuple(models), probes=(probe,), sets=(self._entry(name),), seed=asked.seed)
-
-    def _entry(self, name: str) -> SetEntry:
-        """The prompts of a part: those with an answer, where it needs one and only some, but enough, have it."""
-        taken = PARTS[name]
-        answered = name in NEED_ANSWERS and self.bare.answered and not self.bare.answers
-        return self.asked.entry(taken.prompts, len(self.bare.level_names), taken.worked, answered)
-
-    def _fit(self, label: str, share: Callable[[float], None]) -> None:
-        """The linear maps in the layers' place; read where they were made before."""
-        from ..fits import replacement
-        from ..fits.streams import split
-
-        asked = self.asked
-        control = "" if label == MODEL else "untrained"
-        try:
-            spec = asked.ref(control=control)
-            entry = asked.entry(PARTS[REPLACEMENT].prompts, len(self.bare.level_names))
-            prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
-            key = digest_of(REPLACEMENT, spec.identity(), digest_of_prompts(prompts))
-            kept = Checkpoint(self._place(f"{REPLACEMENT}-{key[:16]}.npz"), key)
-            if (columns := kept.read()) is None:
-                columns = replacement.by_prompt(self.opened.get(spec), prompts, share)
-                (self.out / "parts").mkdir(parents=True, exist_ok=True)
-                kept.write(columns, now=True)
-            judged = [p.form for p in split(prompts, None)[1]]
-            known = len(judged) == len(columns["tokens"])  # else a prompt of one token was left out
-            self.fitted[label] = Part(columns, forms=tuple(judged) if known else ())
-        except (StudyError, OSError):
-            raise
-        except EffectiveDepthError as error:  # too few tokens, or no twin
-            self.troubles[label][REPLACEMENT] = str(error)
-
-    def evidence(self, label: str, needed: set[str]) -> Evidence:
-        """Everything that was measured of the model, or of its twin."""
-        troubles, parts = self.troubles[label], {}
-        for name in needed - troubles.keys():
-            parts[name] = self.fitted[label] if name == REPLACEMENT else self._part(name, label)
-        found = replace(self.bare, parts=parts, troubles=troubles)
-        if label != MODEL:
-            return found
-        if "contributions" in parts:
-            twins = [t for t in TWINS if "contributions" not in self.troubles.get(t, {})]
-            found = replace(found, twins=tuple(self._part("contributions", t) for t in twins))
-        if self.asked.also and needed.issuperset(OF_FAMILY):
-            found = replace(found, points=tuple(self._points()))
-        return found
-
-    def _part(self, name: str, label: str) -> Part:
-        taken, asked = PARTS[name], self.asked
-        folder = open_folder(self._place(name))
-        set_name = asked.counterpart if taken.worked else asked.set_name
-        part = part_of(folder, label, set_name, taken.probe)
-        if name not in ANSWERED:
-            return part
-        entry = self._entry(name)
-        answers = [e.prompt.answer.strip() for e in sets.load(entry, Path(), asked.model).examples]
-        return replace(
-            part, columns=dict(part.columns) | {"answer_length": np.array([len(answers[i]) for i in part.index])}
-        )
-
-    def _points(self) -> list[Point]:
-        """The effective depths of the model and of those beside it."""
-        found: list[Point] = []
-        for name in OF_FAMILY:
-            folder = open_folder(self._place(name))
-            others = [label for label in folder.models if label not in TWINS]
-            found += measured_points(folder, self.asked.set_name, others)
-        return [replace(p, model=self.bare.models[0]) if p.model == MODEL else p for p in found]
+def _of(claim: Claim, evidence: Evidence, lacking: str = "") -> tuple[Measured | None, str]:
+    """What the evidence says of a claim, or why it says nothing. `lacking`: why there are no maps."""
+    try:
+        return claim.of(evidence), ""
+    except ClaimRefused as error:
+        return None, lacking if lacking and REPLACEMENT in claim.parts else str(error)

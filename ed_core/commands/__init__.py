@@ -225,8 +225,9 @@ def _require_free(address: str, port: int) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
-    from ..depth import sinks, verdict
-    from ..depth.wording import count
+    from ..depth import say, sinks
+    from ..depth.sample import READS, Sample
+    from ..depth.verdict import verdict
     from ..disk import require_out, written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -262,16 +263,16 @@ def run(args: argparse.Namespace) -> None:
         by_probe = {probe: [found[r.key] for r in rs] for probe, rs in requests.items()}
         np.savez(handle, allow_pickle=False, **arrays(by_probe, forms))
     print(
-        f"{out}: {count(len(probes), 'probe')} on {count(len(prompts), 'prompt')}, {len(todo)} computed, "
+        f"{out}: {say.count(len(probes), 'probe')} on {say.count(len(prompts), 'prompt')}, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
     )
     results = {probe.name: [found[r.key] for r in rs] for probe, rs in requests.items()}
     if sinks.PROBE in results:
-        print(sinks.summary([sinks.of_result(result) for result in results[sinks.PROBE]]))
-    if results.keys() >= set(verdict.READS):
-        first = next(counts_first(probe) for probe in probes if probe.name == verdict.READS[0])
-        contributions, lens = (results[name] for name in verdict.READS)
-        print("\n".join(verdict.told(contributions, lens, first, forms)))
+        print(say.sinks_of_prompts([sinks.of_result(result) for result in results[sinks.PROBE]]))
+    if results.keys() >= set(READS):
+        first = next(counts_first(probe) for probe in probes if probe.name == READS[0])
+        reached = verdict(Sample.of(*(results[name] for name in READS), first_token=first, forms=forms))
+        print("\n".join(say.lines(reached)))
     if todo:
         sys.stdout.flush()  # the results are there; now what they rest on is measured, if it was believed
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import disk, outside
 from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
-from ..depth.wording import count
+from ..depth import say
 from ..errors import ParameterError, StoreError
 from ..models.controls import full_name
 from .models import Commands
@@ -126,7 +126,8 @@ def check(args: argparse.Namespace) -> int:
     n, damaged = Kept().check()
     n_results, damaged_results = Store().check()
     problems = damaged + damaged_results
-    print(f"{count(n, 'case study')} and {count(n_results, 'result')} checked, {len(problems) or 'nothing'} damaged")
+    checked = f"{say.count(n, 'case study')} and {say.count(n_results, 'result')} checked"
+    print(f"{checked}, {len(problems) or 'nothing'} damaged")
     for problem in problems:
         print(f"ed_core: {problem}", file=sys.stderr)
     return 1 if problems else 0

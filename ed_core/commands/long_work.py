@@ -42,7 +42,7 @@ def _add_studies(commands: Commands) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
+        help="write a study's folder as NAME.edstudy; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
     )
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
@@ -165,17 +165,12 @@ def _made(folder: Folder, file: Path) -> bytes:
     kind = outside.ending(file).lstrip(".")
     if kind == "edstudy":
         return bundle.packed(folder.out)
-    if kind == "npz":
-        from ..cases.export import npz
-
-        return npz(tables.arrays(folder))
     if kind in ("csv", "parquet"):
-        if file.stem not in (*tables.TABLES, "prompts"):
+        if file.stem not in tables.TABLES:
             raise ParameterError(
                 f"{file.name} would be no table of a study; expected verdict, summary or prompts.{kind}."
             )
-        table = tables.by_prompt(folder) if file.stem == "prompts" else tables.stored(folder, file.stem)
-        return tables.as_file(table, kind)
+        return tables.as_file(tables.TABLES[file.stem](folder), kind)
     if kind in ("svg", "png", "html"):
         figure = tables.figure(folder, file.stem)
         if kind == "html":
@@ -184,7 +179,7 @@ def _made(folder: Folder, file: Path) -> bytes:
         from ..figures import images
 
         return images.render(figure, kind, f"{folder.plan['name']} · {file.stem}")
-    raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
+    raise ParameterError(f"{file.name} ends in none of .edstudy, .csv, .parquet, .svg, .png, .html.")
 
 
 SET_HELP = (
@@ -326,7 +321,7 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     how_to_open(p)
     p.add_argument("--set", required=True, metavar="FILE.jsonl", help="the prompts to fit on")
     p.add_argument(
-        "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given"
+        "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; a fifth of the forms unless given"
     )
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
     p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")

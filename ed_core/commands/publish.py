@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 def static(args: argparse.Namespace) -> int:
     from ..cards import card
     from ..cases.kept import Kept
-    from ..depth.wording import count, listed
+    from ..depth import say
     from ..sharing import site
     from ..studies import items
 
@@ -77,8 +77,8 @@ def static(args: argparse.Namespace) -> int:
 
     written = site.write(found(), Path(args.out))
     kinds = {site.CASES: "case study", site.OF_STUDIES: "study", site.OF_CARDS: "depth card"}
-    each = [count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
-    counts = listed(each) or "nothing"
+    each = [say.count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
+    counts = say.listed(each) or "nothing"
     print(f"{args.out}: {counts} ({' and '.join(told)}); open {Path(args.out) / site.INDEX}")
     for problem in [*kept.problems, *problems]:
         print(f"ed_core: {problem}", file=sys.stderr)

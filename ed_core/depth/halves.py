@@ -1,5 +1,5 @@
 """Depth at half-layer resolution, from a logit lens that is read within the layers too (`points=halves`): row l of the
-`half_…` measures stands after attention and before the MLP of layer l, at depth l + ½."""
+`half_…` measures is after attention and before the MLP of layer l, at depth l + ½."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..types import ProbeResult
-from .continuous import LOWEST, MEAN_DEPTH
-from .criteria import OF_LENS
-from .wording import count, percent
+from .mean_depth import LOWEST, MEAN_DEPTH
 
 EMBEDDING, ATTENTION, MLP = "embedding", "attention", "MLP"
 
@@ -45,7 +43,7 @@ def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
 
 
 def branch_at(depth: float) -> tuple[str, int]:
-    """What stands right before a depth, a multiple of ½: the branch, and its layer; the embedding at 0."""
+    """What is right before a depth, a multiple of ½: the branch, and its layer; the embedding at 0."""
     steps = round(2 * depth)
     if steps == 0:
         return EMBEDDING, 0
@@ -79,34 +77,7 @@ def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
     return Brought({name: counts[name] for name in (EMBEDDING, ATTENTION, MLP)}, whole[:-1] - half, half - whole[1:])
 
 
-def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
-    """Which branch brought the best guess before the answer (before the text's end without one); then how far attention
-    and MLP bring the tokens, and the mean depths."""
-    at = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
-    branch, layer = branch_at(float(result["half_settle_depth"][at]))
-    word = result.token_text.get(int(result["top_ids"][-1, at, 0]), "")
-    by = "the embedding on, before any layer" if branch == EMBEDDING else f"layer {layer}'s {branch} on"
-    where = "Right before the answer" if result.answer_start else "At the last token"
-    found = brought(result, left_out)
-    n, total = found.counts, sum(found.counts.values())
-    some, same = (" that are no sinks", ", over the same tokens,") if total < result.n_tokens else ("", "")
-    said = [
-        f"{where}, “{word}” is the best guess for good from {by}.",
-        f"The final best guess comes for good from attention at {n[ATTENTION]} of {count(total, 'token')}{some}, from "
-        f"an MLP at {n[MLP]}" + (f", from the embedding at {n[EMBEDDING]}." if n[EMBEDDING] else "."),
-    ]
-    if (share := found.share) is not None:
-        parts = (("attention", "removes", "adds", share), ("the MLPs", "remove", "add", 1 - share))
-        told = [f"{name} {adds if part < 0 else off} {percent(abs(part))}" for name, off, adds, part in parts]
-        said.append(f"From depth 1 on{same or ','} {told[0]} of the KL, {told[1]}.")
-    means = [(_of(result, name), rule.label) for name, rule in OF_LENS.items()]
-    if told := [f"{here:.2f} ({label})" for here, label in means if here is not None]:
-        over = "Mean depth over thresholds, of all tokens' mean curves, read at half layers"
-        said.append(f"{over}: {' and '.join(told)} of {result.n_layers}.")
-    return said
-
-
-def _of(result: ProbeResult, name: str) -> float | None:
-    """Mean depth of a prompt's mean curve, all tokens."""
+def mean_depth_of(result: ProbeResult, name: str) -> float | None:
+    """The mean depth of a prompt's mean curve over all tokens, read every half layer."""
     whole, half = (result[key].astype(np.float64).mean(1) for key in (name, f"half_{name}"))
     return mean_depth(name, whole, half)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .continuous import MEAN_DEPTH
-from .criteria import KL_THRESHOLD, OF_LENS, OVERLAP_THRESHOLD, more_than
-from .wording import printed
+from .mean_depth import MEAN_DEPTH
+from .rules import KL_THRESHOLD, OVERLAP_THRESHOLD, more_than
 
 
 @dataclass(frozen=True)
@@ -46,52 +45,3 @@ def by_passes(aggregates: Mapping[str, np.ndarray], name: str) -> list[LoopDepth
     """The depth of the model run with 1, 2, …, 2R passes. `aggregates`: of the probe `loops`."""
     rows = aggregates[f"readout_{name}"]
     return [loop_depth(name, rows[times, : times + 1]) for times in range(1, len(rows))]
-
-
-def of_some_passes(values: ArrayLike) -> np.ndarray:
-    """The same over numbers of passes, NaN at none: there the embedding alone is read, far off all others."""
-    found = np.array(values, np.float64)
-    found[0] = np.nan
-    return found
-
-
-def change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`[pass]`: `fixed_point`, the change of the stream against the pass before, mean over a pass's layers; NaN for the
-    first pass."""
-    n = len(aggregates["times_kl"]) // 2
-    return np.concatenate([[np.nan], aggregates["fixed_point"].reshape(n - 1, -1).mean(1)])
-
-
-def drawn(aggregates: Mapping[str, np.ndarray]) -> tuple[tuple[str, str, str, str, str, np.ndarray], ...]:
-    """What is drawn of `loops`: a key, title, measure, what it runs over, the curve's name and values. Readouts, other
-    numbers of passes than its own, what is left out in all of them, and what a pass moves. `aggregates`: as
-    `by_passes`."""
-    n = len(aggregates["times_kl"]) // 2
-    more = f"other numbers of passes (its own: {n})"
-    return (
-        ("readout", "Readout after each pass, against the output", "readout_kl", "passes run", "KL",
-         aggregates["readout_kl"][n, : n + 1]),
-        ("times", f"Divergence with {more}", "times_kl", "passes run", "KL",
-         of_some_passes(aggregates["times_kl"])),
-        ("loss", f"Loss with {more}", "times_loss", "passes run", "loss",
-         of_some_passes(aggregates["times_loss"])),
-        ("block-skip", "Without one layer in every pass: divergence", "block_skip_kl", "layer left out", "KL",
-         aggregates["block_skip_kl"]),
-        ("fixed", "Change of the stream against the pass before (0: a fixed point)", "fixed_point", "pass, from 0",
-         "change", change_by_pass(aggregates)),
-        ("update", "Length of what a pass adds", "update_norm", "pass, from 0", "update", aggregates["update_norm"]),
-    )  # fmt: skip
-
-
-def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
-    """The readout's mean depth, in passes, and what one pass fewer or more changes. All passes are the same layers, so
-    which of them is left out makes no difference. `aggregates`: as `by_passes`."""
-    n = len(aggregates["times_kl"]) // 2
-    means = [(by_passes(aggregates, name)[n - 1].mean, rule.label) for name, rule in OF_LENS.items()]
-    found = [f"{mean:.1f} ({label})" for mean, label in means if mean is not None]
-    depth = f"No mean depth over the {n} passes"
-    if found:
-        curves = f"curve{'s' * (len(found) > 1)}"
-        depth = f"Mean depth over thresholds {' and '.join(found)} of {n} passes, from the mean {curves}"
-    fewer, more = (printed(aggregates["times_kl"][times], ".2g") for times in (n - 1, n + 1))
-    return f"{depth}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."

@@ -1,33 +1,25 @@
-"""Two results of one probe beside each other: another model, another prompt, or other parameters. Numpy only.
+"""Two results of one probe side by side: another model, another prompt, or other parameters. Numpy only.
 
-What is drawn over each other stands on *relative depth*, the share of a model's layers that have been passed, so that
-models of different depth have one axis: layer `l` of `L` at `(l + 1) / L`, as the effective depth's ratio counts (Hu et
-al. 2025), and the point of the stream with `l` layers behind it at `l / L`."""
+Curves of models of different depth share the axis *relative depth*, the share of the layers that have been passed:
+layer `l` of `L` is at `(l + 1) / L`, as the effective depth's ratio counts (Hu et al. 2025), the stream before layer
+`l` at `l / L`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from operator import itemgetter
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..models.controls import label as control_label
 from ..probes import PROBES, Probe
-from ..probes.base import Curve, told
+from ..probes.base import Curve
 from ..results.aggregate import summary_without
-from ..types import ModelSpec, ProbeResult, Prompt, Request
+from ..types import ProbeResult
 from .among_others import Likeness, curves_of, likeness_of, over_tokens
-from .wording import printed
 
 SIDES = ("A", "B")
-NO_UNITS = ("ratio", "cosine", "probability", "share", "relative change")  # numbers that a curve's title explains
-SHAPES = ("same shape", "partly the same shape", "shape differs")  # by `Likeness.shape`
 COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
 DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different depth are matched
-OWED = 2.0  # with sinks counted a difference is told beside the one without them where it is more than this times it
-TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
 
 
 def relative_depth(n: int, n_layers: int) -> np.ndarray:
@@ -50,8 +42,7 @@ def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np
 @dataclass(frozen=True)
 class Pair:
     """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries;
-    `relative`: whether models of different depth were matched. `counted`: the same difference with the sinks counted,
-    where the curves leave some out, and those `sinks` in words."""
+    `counted`: the same difference with the sinks counted, where the curves leave some out."""
 
     curve: Curve
     a: np.ndarray
@@ -60,7 +51,6 @@ class Pair:
     difference: np.ndarray
     likeness: Likeness
     counted: np.ndarray | None = None
-    sinks: str = ""
 
     @property
     def relative(self) -> bool:
@@ -71,44 +61,6 @@ class Pair:
     def largest(self) -> int | None:
         """Where B differs most from A; None where no entry has a value in both."""
         return int(np.nanargmax(np.abs(self.difference))) if np.isfinite(self.difference).any() else None
-
-    @property
-    def text(self) -> str:
-        """The largest difference and where, and how alike the shapes are."""
-        title = self.curve.title
-        if (at := self.largest) is None:
-            return f"{title}: no layer has a value on both sides."
-        if not np.nanmax(np.abs(self.difference)):
-            if self.counted is not None and np.nan_to_num(self.counted).any():
-                most = int(np.nanargmax(np.abs(self.counted)))
-                return (
-                    f"{title}: the same, sinks left out. With {self.sinks} counted the largest difference B − A is "
-                    f"{self._at(self.counted, most)}."
-                )
-            there = np.isfinite(self.a), np.isfinite(self.b)
-            if not self.relative and (there[0] != there[1]).any():
-                return f"{title}: the same where both sides have a value; at some layers only one has."
-            return f"{title}: the same, to the last bit." if not self.relative else f"{title}: the same."
-        shape = "shapes cannot be compared"
-        alike = self.likeness
-        if alike.shape is not None:
-            shape = f"{SHAPES[alike.shape]} (ρ = {alike.rho}; {alike.distance})"
-        left = ", sinks left out" if self.counted is not None else ""
-        said = f"{title}: largest difference B − A = {self._at(self.difference, at)}{left}; {shape}."
-        if self.counted is None or not np.isfinite(self.counted).any():
-            return said
-        most = int(np.nanargmax(np.abs(self.counted)))
-        if abs(self.counted[most]) <= OWED * abs(self.difference[at]):
-            return said
-        return f"{said} With {self.sinks} counted it is {self._at(self.counted, most)}."
-
-    def _at(self, difference: np.ndarray, at: int) -> str:
-        """A difference with its unit and its place."""
-        where = f"{self.curve.x} {at}"
-        if self.relative:
-            where = f"{100 * relative_depth(len(difference), min(self.n_layers))[at]:.0f} % of the depth"
-        unit = f" {self.curve.unit}" if self.curve.unit not in NO_UNITS else ""
-        return f"{printed(difference[at], '+.3g')}{unit}, at {where}"
 
 
 def pairs(
@@ -128,60 +80,24 @@ def pairs(
     for curve in probes[0].curves:
         mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in without)
         m, t = matched(mine, theirs, n_layers)
-        counted, named = None, ""
+        counted = None
         if left:
             first_whole, second_whole = (np.asarray(curves[curve.name], np.float64) for curves in found)
             before, behind = matched(first_whole, second_whole, n_layers)
-            counted, named = behind - before, _named(sinks)
-        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t), counted, named))
+            counted = behind - before
+        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t), counted))
     return out
 
 
-def _named(sinks: tuple[Collection[int], Collection[int]]) -> str:
-    """Sinks of both sides in words: "the sinks (A: token 0; B: tokens 0, 12)"."""
-    told = [f"token{'s' * (len(at) > 1)} {', '.join(map(str, sorted(at)))}" for at in sinks]
-    if set(sinks[0]) == set(sinks[1]):
-        return f"the sink{'s' * (len(sinks[0]) > 1)} ({told[0]})"
-    sides = [f"{side}: {words}" for side, words, at in zip(SIDES, told, sinks) if at]
-    return f"the sink{'s' * (sum(map(len, sinks)) > 1)} ({'; '.join(sides)})"
-
-
-def largest_cell(difference_: np.ndarray, row: str, sinks: Collection[int]) -> str:
-    """Where a map of differences over tokens, `[row, pos]`, is largest: a sink is named as one, and the largest without
-    sinks behind it. "" where nothing differs."""
-    size = np.nan_to_num(np.abs(difference_), nan=0.0)
+def largest_difference(values: np.ndarray, without: Collection[int] = ()) -> tuple[int, int] | None:
+    """Row and token where a map of differences `[row, pos]` is largest, these tokens left out; None where nothing
+    differs."""
+    size = np.nan_to_num(np.abs(values), nan=0.0)
+    size[:, sorted(without)] = 0.0
     if not size.any():
-        return ""
-    at, token = (int(i) for i in np.unravel_index(size.argmax(), size.shape))
-    if token not in sinks:
-        return f"largest at {row} {at}, token {token}"
-    others = size.copy()
-    others[:, sorted(sinks)] = 0.0
-    if not others.any():
-        return f"largest at {row} {at}, token {token}, a sink; nothing differs outside the sinks"
-    next_, other = (int(i) for i in np.unravel_index(others.argmax(), others.shape))
-    return f"largest at {row} {at}, token {token}, a sink; without sinks at {row} {next_}, token {other}"
-
-
-def summary(found: Mapping[str, Sequence[Pair]]) -> str:
-    """One sentence over all curves: which shapes are least and most alike."""
-    every = [p for of_probe in found.values() for p in of_probe]
-    by_shape = [(p.likeness.spearman, p) for p in every if p.likeness.spearman is not None]
-    ranked = [p for _, p in sorted(by_shape, key=itemgetter(0))]
-    if not ranked:
-        return ""
-    if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in every):
-        apart = any(p.counted is not None and np.nan_to_num(p.counted).any() for p in every)
-        return "No curve differs, sinks left out." if apart else "No curve differs."
-
-    def named(p: Pair) -> str:
-        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.rho})"
-
-    if len(ranked) == 1:
-        return f"Only one curve can be compared by rank: {named(ranked[0])}."
-    if ranked[0].likeness.rho == ranked[-1].likeness.rho:
-        return f"By rank over layers all curves agree alike (ρ = {ranked[0].likeness.rho})."
-    return f"By rank over layers the sides agree least in {named(ranked[0])} and most in {named(ranked[-1])}."
+        return None
+    row, token = np.unravel_index(size.argmax(), size.shape)
+    return int(row), int(token)
 
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
@@ -233,54 +149,3 @@ def difference(a: ProbeResult, b: ProbeResult, measure: str) -> np.ndarray:
         raise ValueError(reason)
     mine, theirs = common(a, b, measure)
     return np.asarray(theirs - mine)
-
-
-@dataclass(frozen=True)
-class Side:
-    """What stands on one side: a model, a prompt, and probes with their parameters."""
-
-    model: ModelSpec
-    prompt: Prompt
-    probes: Mapping[str, Probe]
-
-    @property
-    def requests(self) -> dict[str, Request]:
-        return {name: probe.request(self.model, self.prompt) for name, probe in self.probes.items()}
-
-
-def labels(a: Side, b: Side) -> tuple[str, str]:
-    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where
-    nothing does."""
-    both = []
-    for mine, theirs in ((a, b), (b, a)):
-        prompt = (
-            f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”"
-            if mine.prompt.identity() != theirs.prompt.identity()
-            else ""
-        )
-        words = [_model(mine.model, theirs.model), prompt, *_parameters(mine, theirs)]
-        both.append(", ".join(filter(None, words)) or mine.model.name)
-    return both[0], both[1]
-
-
-def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
-    """Its name, and whatever else is not the same; "" for one model."""
-    if mine == theirs:
-        return ""
-    told = {
-        "precision": mine.precision,
-        "adapter": Path(mine.adapter).name or "no adapter",
-        "revision": mine.revision[:10],
-        "device": mine.device,
-    }
-    apart = [word for name, word in told.items() if word and getattr(mine, name) != getattr(theirs, name)]
-    return ", ".join(filter(None, [mine.name, control_label(mine), *apart]))
-
-
-def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
-    for name, probe in mine.probes.items():
-        other = theirs.probes.get(name, probe)
-        for f in fields(probe):
-            if (value := getattr(probe, f.name)) != getattr(other, f.name):
-                label, words = told(f, value)
-                yield f"{label.lower()}: {words}"

@@ -9,7 +9,7 @@ token is long at depths 3 to 8, written by layer 2's MLP, and from depth 12 on, 
 
 The writer of a span `a..b` is the layer behind its largest rise, `argmax over d in a..b of |h[d]| - |h[d - 1]|` (all
 of `|h[0]|` at depth 0; of equals the first): layer `d - 1`, and of its two branches the one whose addition is longer.
-The span's first depth is told beside it: a norm that grows by and by crosses early, and what makes it may come late.
+The span's first depth is shown next to it: a norm that grows slowly crosses early, and what makes it may come late.
 
 The attention sink (Xiao et al. 2023, arXiv 2309.17453) and the massive activations that make it (Sun et al. 2024, arXiv
 2402.17762) are one thing seen twice; this finds it by its length. All is read off `contributions`, so results stored
@@ -17,16 +17,13 @@ earlier have their sinks too."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
-from itertools import accumulate
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..types import ProbeResult
-from .wording import listed, printed
 
 FACTOR = 5.0
 NAN = float("nan")
@@ -37,8 +34,6 @@ MEANING = (
 )
 READS = ("resid_norm", "attn_norm", "mlp_norm")
 BRANCHES = ("attention", "mlp")
-WRITERS = {"attention": "attention", "mlp": "MLP"}
-NAMED = 3  # sinks that a sentence names one by one
 
 
 @dataclass(frozen=True)
@@ -60,20 +55,6 @@ class Span:
     def begun(self) -> bool:
         """Whether the writer's addition is what the span begins with; else it is long before that layer runs."""
         return self.layer is None or self.layer + 1 == self.start
-
-    @property
-    def writer(self) -> str:
-        """Who writes it, in words; "" where only its norm is known."""
-        if not self.branch:
-            return ""
-        return "the embedding" if self.layer is None else f"layer {self.layer}'s {WRITERS[self.branch]}"
-
-    @property
-    def place(self) -> str:
-        """Its depths, as they stand behind "depths": "3–8", "5", "from 12"."""
-        if self.lasts:
-            return f"from {self.start}"
-        return str(self.start) if self.start == self.end else f"{self.start}–{self.end}"
 
 
 @dataclass(frozen=True)
@@ -98,11 +79,6 @@ class Sink:
     branch_share: float
     spans: tuple[Span, ...] = ()
 
-    @property
-    def writer(self) -> str:
-        """Who makes it one, in words: of several spans each one's."""
-        return " and ".join(dict.fromkeys(span.writer for span in self.spans))
-
 
 def times(resid_norm: ArrayLike) -> np.ndarray:
     """Every token's norm over the median token's (of those from the second on), `[L + 1, pos]`; 0 where that median is
@@ -125,19 +101,6 @@ def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[
         starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) - 1
         found[pos] = list(zip(starts.tolist(), ends.tolist(), strict=True))
     return found
-
-
-def by_norm(resid_norm: ArrayLike) -> tuple[Sink, ...]:
-    """The sinks of one prompt where nothing but the stream's norms is known, `[L + 1, pos]`: without writers."""
-    stream = np.asarray(resid_norm, np.float64)
-    if not (long := runs(stream)):
-        return ()
-    ratio, last, found = times(stream), len(stream) - 1, []
-    for pos, every in long.items():
-        if spans := tuple(Span(start, end, end == last) for start, end in every if start < last):
-            most = max(float(ratio[s.start : s.end + 1, pos].max()) for s in spans)
-            found.append(Sink(pos, spans[0].start, most, None, "", NAN, NAN, NAN, NAN, spans))
-    return tuple(found)
 
 
 def long_at_end(resid_norm: ArrayLike) -> tuple[int, ...]:
@@ -199,7 +162,7 @@ def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray
 
 
 def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
-    """The sinks of one prompt, from its `contributions`; None where they cannot be told: a norm is missing (another
+    """The sinks of one prompt, from its `contributions`; None where they are unknown: a norm is missing (another
     probe's result) or not finite (a partial one)."""
     if not all(name in result.measures for name in READS):
         return None
@@ -214,145 +177,9 @@ def ends_of(result: ProbeResult) -> tuple[int, ...]:
     return long_at_end(result["resid_norm"])
 
 
-def columns(sinks: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
-    and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
-    return _columns(Sink, sinks, leave="spans")
-
-
-def span_columns(sinks: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """Their spans as columns `[span]`, all sinks' one after the other: `pos` of the sink, `from` and `to` (the first
-    and the last depth), `layer`, `branch` (as in `columns`), `rise`."""
-    spans = [span for sink in sinks for span in sink.spans]
-    found = {"pos": np.asarray([sink.pos for sink in sinks for _ in sink.spans], np.int32)}
-    of_spans = _columns(Span, spans, leave="lasts")
-    return found | {{"start": "from", "end": "to"}.get(name, name): values for name, values in of_spans.items()}
-
-
-def _columns(kind: type, of: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
-    kept = [f for f in fields(kind) if f.name != leave]
-    values = {f.name: [getattr(one, f.name) for one in of] for f in kept}
-    values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
-    values["branch"] = [BRANCHES.index(branch) if branch in BRANCHES else -1 for branch in values["branch"]]
-    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in kept}
-
-
 def share(values: np.ndarray, positions: Collection[int]) -> np.ndarray:
     """Share of the sum over tokens (the last axis) that these tokens have, `[…]` in [0, 1]; 0 where the sum is 0."""
     total = np.asarray(values, np.float64).sum(-1)
     part = np.asarray(values, np.float64)[..., list(positions)].sum(-1)
     found: np.ndarray = np.divide(part, total, out=np.zeros_like(total), where=total != 0)
     return found
-
-
-def carried(
-    results: Sequence[ProbeResult], sinks: Sequence[Sequence[Sink]], first_token: bool = True
-) -> dict[str, np.ndarray]:
-    """Which means the sinks carry: by measure, their share of its mean over all tokens of all prompts, per layer or
-    depth, in [0, 1] (0 where that mean is 0). Only measures that are never negative: of others there are no shares.
-
-    `sinks`: those of each result. `first_token` False: the means leave the first token out, sink or not."""
-    start, out = int(not first_token), {}
-    begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
-    at = [begin + s.pos for begin, found in zip(begins, sinks, strict=True) for s in found if s.pos >= start]
-    for name, measure in results[0].measures.items():
-        spec = measure.spec
-        if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
-            continue
-        per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
-        out[name] = share(per_token, at)
-    return out
-
-
-def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = (), unknown: bool = False) -> str:
-    """The sinks of one prompt in one sentence, the largest first, with their depths and writers; says so where there
-    are none. `at_end`: tokens that are long at the end, told behind it; `unknown`: norms are not finite."""
-    largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
-    if not largest and 0 < len(tokens) < FEWEST:
-        return f"Fewer than {FEWEST} tokens do not show whether there are sinks."
-    if not largest and unknown:
-        return "Sinks: unknown, since norms are not finite."
-    if not largest:
-        said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median."
-    else:
-        named = "; ".join(
-            f"token {s.pos} ({tokens[s.pos]!r}), up to {printed(s.ratio)} times the median norm, {_where(s, True)}"
-            for s in largest
-        )
-        said = f"{'Sinks' if len(sinks) > 1 else 'Sink'}: {named}{_more(sinks)}."
-    return " ".join(filter(None, [said, told_at_end(at_end, tokens)]))
-
-
-def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False, in_depths: bool = True) -> str:
-    """Which tokens are sinks, at which depths, and whether the curves beside the maps count them, and the depths do
-    (`in_depths`), in one line; "" where there are none."""
-    if not sinks:
-        return ""
-    named = ", ".join(f"token {s.pos} ({tokens[s.pos]!r}, {_where(s)})" for s in sinks[:NAMED])
-    curves = f"{'counted in' if counted else 'left out of'} the curves beside the maps"
-    curves += f"{' and' if counted else ', counted'} in mean depths and rules" * in_depths
-    return f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {curves}."
-
-
-def told_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
-    """Tokens that are long at the end, in one sentence; "" where there are none."""
-    if not positions:
-        return ""
-    named = ", ".join(f"{pos} ({tokens[pos]!r})" for pos in positions[:NAMED])
-    more = f" and {len(positions) - NAMED} more" if len(positions) > NAMED else ""
-    if len(positions) == 1:
-        return f"Token {named} has a large norm at the output only, where no attention reads it, so it is not a sink."
-    return (
-        f"Tokens {named}{more} have a large norm at the output only, where no attention reads them, so they are not "
-        "sinks."
-    )
-
-
-def _where(sink: Sink, by: bool = False) -> str:
-    """Its depths, with `by` the writer of each span: "at depths 3–8 (written by layer 2's MLP) and from 12 (layer 11's
-    MLP)"; without, "depths 3–8, from 12"."""
-    first, *others = sink.spans
-    called = "depth" if (first.start == first.end and not others) or first.lasts else "depths"
-    places = [f"from depth {first.start}" if first.lasts else f"{called} {first.place}", *(s.place for s in others)]
-    if not by:
-        return ", ".join(places)
-    verbs = ["written by " if span.begun else "most by " for span in sink.spans]
-    verbs = [verb * (i == 0 or verb != verbs[i - 1]) for i, verb in enumerate(verbs)]
-    named = [
-        f"{place} ({verb}{span.writer})" if span.writer else place
-        for place, verb, span in zip(places, verbs, sink.spans, strict=True)
-    ]
-    return f"{'at ' * (not first.lasts)}{listed(named)}"
-
-
-def _more(sinks: Sequence[Sink]) -> str:
-    return f" and {len(sinks) - NAMED} more" if len(sinks) > NAMED else ""
-
-
-def _named_with_counts(writers: Sequence[tuple[str, int]]) -> list[str]:
-    """How many spans each begins; the first with the unit."""
-    (first, n), *others = writers
-    return [f"{first} in {n} span{'s' * (n != 1)} of depths", *(f"{writer} in {n}" for writer, n in others)]
-
-
-def _in_all(sinks: Sequence[Sink]) -> str:
-    """Where tokens are long more than once, so that what is written is more than there are sinks: how many spans."""
-    n = sum(len(s.spans) for s in sinks)
-    return f", {n} in all" if n != len(sinks) else ""
-
-
-def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
-    """The sinks of several prompts in one line: how many, how large, who writes their spans, the most frequent first;
-    and of how many prompts they cannot be told."""
-    told = [found for found in sinks if found is not None]
-    every, untold = [s for found in told for s in found], len(sinks) - len(told)
-    unknown = f"; unknown in {untold} other{'s' * (untold > 1)}" if untold else ""
-    prompts = f"{len(told)} prompt{'s' * (len(told) != 1)}"
-    if not every:
-        return f"no sinks in {prompts}{unknown}" if told else "sinks unknown"
-    writers = Counter(span.writer for s in every for span in s.spans).most_common()
-    return (
-        f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
-        f"{printed(max(s.ratio for s in every))} times the median token's norm; largest rise by "
-        f"{', '.join(_named_with_counts(writers))}{_in_all(every)}{unknown}"
-    )

@@ -18,6 +18,7 @@ from .curves import (
 )
 from .describe import describe, describe_curves, is_map
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
+from .loops import loop_curves
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .pair import (
     best_errors,
@@ -64,6 +65,7 @@ __all__ = [
     "lens_height",
     "lens_map",
     "limit_bars",
+    "loop_curves",
     "map_between",
     "map_height",
     "miss_curves",

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.criteria import RULES
-from ..depth.wording import RAISED, printed
+from ..depth import say
+from ..depth.rules import RULES
 from . import colours
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
@@ -61,7 +61,7 @@ def number(value: float | int | np.floating) -> str:
     vectors, as what it is."""
     if abs(value) == 2**0.5:
         return "√2" if value > 0 else "\u2212√2"
-    return printed(value) if value == value else "not computed"
+    return say.number(value) if value == value else "not computed"
 
 
 def _mark(char: str) -> str:
@@ -109,11 +109,10 @@ def size(value: float) -> str:
         return "∞" if value > 0 else "\u2212∞"
     power = math.floor(math.log10(abs(value)) + 1e-9) if value else 0
     if not -4 < power < 9:
-        step = f"{value / 10.0**power:.3g}"
-        return f"{'' if step == '1' else f'{step}·'}10{str(power).translate(RAISED)}".replace("-", "\u2212")
+        return say.number(value)
     if abs(value) >= 1e4:
         return f"{number(value / 1e6)}M" if abs(value) >= 1e6 else f"{number(value / 1e3)}k"
-    return number(value) if abs(value) < 999.5 else printed(value, ".0f")
+    return number(value) if abs(value) < 999.5 else say.number(value, ".0f")
 
 
 def whole_ticks(n: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from plotly.colors import sample_colorscale, sequential
 
-from ..depth.criteria import RULES
+from ..depth.rules import RULES
 
 ATTENTION, MLP, BOTH = "#0072B2", "#E69F00", "#009E73"
 CRITERIA = {name: rule.colour for name, rule in RULES.items()}

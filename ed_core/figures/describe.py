@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth import say
 from ..depth.side_by_side import shown_values
-from ..depth.wording import count, percent, printed
 from ..types import ProbeResult
 from .canvas import LOGARITHMIC, shown
 
@@ -33,7 +33,7 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
         spec, values = replace(spec, dims=spec.dims[1:]), values[boundary]
     if values.dtype.kind == "i":
         values = np.where(values < 0, np.nan, values)
-    size = " × ".join(count(n, CALLED.get(dim, dim)) for n, dim in zip(values.shape, spec.dims)) or "one number"
+    size = " × ".join(say.count(n, CALLED.get(dim, dim)) for n, dim in zip(values.shape, spec.dims)) or "one number"
     what, known = f"{spec.meaning} ({spec.unit}), {size}", np.isfinite(values)
     if not known.any():
         return f"{what}: nothing computed yet."
@@ -41,8 +41,10 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
         (name, np.unravel_index(find(values), values.shape))
         for name, find in (("smallest", np.nanargmin), ("largest", np.nanargmax))
     ]
-    found = " and ".join(f"{name} {printed(float(values[at]))} ({_place(at, spec.dims, result)})" for name, at in ends)
-    share = "" if known.all() else f"; {percent(float(known.mean()))} of the values are there"
+    found = " and ".join(
+        f"{name} {say.number(float(values[at]))} ({_place(at, spec.dims, result)})" for name, at in ends
+    )
+    share = "" if known.all() else f"; {say.share(float(known.mean()))} of the values are there"
     return f"{what}: {found}{share}."
 
 
@@ -75,8 +77,8 @@ def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
     def at(found: tuple[float, int]) -> str:
         value, i = found
         if flat:
-            return printed(float(value))
-        return f"{printed(float(value))} at {axis} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
+            return say.number(float(value))
+        return f"{say.number(float(value))} at {axis} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
 
     ends = [at(known[0])] if len(known) == 1 else [f"smallest {at(min(known))}", f"largest {at(max(known))}"]
     edge = trace.type == "scatter" and trace.fill == "tonexty"  # of a band, whose name is in the legend

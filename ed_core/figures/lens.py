@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth import halves
-from ..depth.wording import percent
+from ..depth import halves, say
 from ..types import ProbeResult
 from . import colours
 from .canvas import STEADY, Canvas, letters, number, visible, width
@@ -267,7 +266,7 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
         settles, leaves = int(result["settle_depth"][step]), int(result["exit_depth"][step])
         left = visible(names.get(int(result["exit_ids"][step]), ""))
         late = (
-            f"{percent(float(result['deep_thinking_ratio'][step]))} of the divergences of the tokens so far fall late"
+            f"{say.share(float(result['deep_thinking_ratio'][step]))} of the divergences of the tokens so far fall late"
         )
         leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
         return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{late}"

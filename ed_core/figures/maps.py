@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.criteria import COSINES, RULES
+from ..depth.rules import COSINES, RULES
 from ..types import ProbeResult
 from . import colours
 from .canvas import number

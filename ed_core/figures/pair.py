@@ -48,19 +48,16 @@ def pair_ruler(
     has the colours of the mean cosine that rule and turn read, both bars in one colour scale, and is plain without it;
     a side that is not measured yet (None) has its bar alone. `names`: what the sides are called, escaped here."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), uirevision="pair-ruler", width_px=1100)
-    curves = [None if found is None else found.curves.get("cosine") for found in verdicts]
-    shade = bound(*curves)
+    shade = bound(*verdicts)
     for i, sign in enumerate((1, -1)):
         side, n, found = side_by_side.SIDES[i], n_layers[i], verdicts[i]
         rows = Rows(canvas, n, True, sign * BAR, sign, f"{side} ", f"<b>{side}</b> {escaped(names[i])}<br>")
-        rows.bar(curves[i], shade)
+        rows.bar(found, shade)
         rows.write(f"<b>{side}</b> {n} layers", sign * BAR)
         for name in ROWS:
             rows.name(name)
-            if found is not None:
-                rows.rule(name, found.criteria.get(name), said=found.statements.get(name))
         if found is not None:
-            rows.leading(found.means, found.turn, found.seen)
+            rows.marks(found)
     ticks = [0, 0.25, 0.5, 0.75, 1]
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[0, 1.005], tickvals=ticks, ticktext=["0", "¼", "½ of the depth", "¾", "1"]

@@ -8,7 +8,7 @@ from itertools import product
 
 import plotly.graph_objects as go
 
-from ..depth import exactness, halves
+from ..depth import halves
 from ..errors import ParameterError
 from ..probes import find
 from ..probes.base import (
@@ -82,8 +82,6 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
 
 
 def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
-    if (said := SAID.get(type(picture))) is not None:
-        return said(result).text
     if picture.measures[0].startswith("{branch}"):
         return f"{BRANCHES[look.branch]}: {picture.caption}"
     if picture.measures[0].endswith("{shade}"):
@@ -164,9 +162,4 @@ DRAW: dict[type[Picture], Callable[[ProbeResult, View, str, Look], go.Figure]] =
     MissCurves: lambda result, view, measure, look: miss_curves(result, view.height),
     SlopeCurves: lambda result, view, measure, look: slope_curves(result, view.height),
     FirstTokenNorm: lambda result, view, measure, look: first_token_norm(result, view.height),
-}
-SAID: dict[type[Picture], Callable[[ProbeResult], exactness.Said]] = {  # captions that a result's own figures make
-    MissMap: exactness.sums,
-    SlopeCurves: exactness.logits,
-    FirstTokenNorm: exactness.sink,
 }

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.answer import Seen
-from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import RULES, Criterion
-from ..depth.wording import Statement, Twins
+from ..depth import say
+from ..depth.answer import first_choice
+from ..depth.mean_depth import MeanDepth
+from ..depth.rules import OF_LENS, RULES
+from ..depth.verdict import RuleVerdict, Verdict
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, number, tick_step, visible
 
@@ -23,46 +24,39 @@ HALF = 0.4  # of the bar's height, in rows
 PUBLISHED_ROW = -0.62
 NUMBERS = 24  # layer numbers below the bar, at most
 LEFT = 58  # pixels for the rows' names
-MEAN_DEPTH = "mean depth {} of {} by {}, over all thresholds"
 
 
 def depth_ruler(
-    criteria: Mapping[str, Criterion],
+    verdict: Verdict | None,
     n_layers: int,
     *,
-    bands: Mapping[str, tuple[int, int] | None] = {},
-    statements: Mapping[str, Statement] = {},
-    cosine: np.ndarray | None = None,
-    means: Mapping[str, MeanDepth] = {},
-    turn: Turn | None = None,
-    seen: Sequence[Seen] = (),
-    twins: Twins = Twins(),  # noqa: B008 (frozen)
     published: Sequence[tuple[str, str, float, str]] = (),
     ghost: Mapping[str, MeanDepth] = {},
     height: int = 110,
     passes: int = 1,
 ) -> go.Figure:
-    """A row above the bar of layers for each of: the depth from which the answer is the best guess for good (of several
-    tokens the last of them), the mean depths, and the cosine's turn where there is one, as filled marks, the latter
-    with their figure. In the same rows, lighter, what the papers' rules give (`criteria`), with the range of their
-    variants and other thresholds; hollow where they are not clear.
+    """A row above the bar of layers for each of: the depth from which the answer is the first choice (of several tokens
+    the last of them), the average depths, and the switch where there is one, as filled marks, the latter with their
+    figure. In the same rows, lighter, what the published rules give, with the range of their variants and thresholds;
+    hollow where they are not robust.
 
-    The bar is painted with the mean `cosine` that rule and turn read, `[layer]`, and plain without it. A depth lies
-    between layers: depth d at the left edge of layer d, `d - 0.5`; a papers' mark on its layer. Grey bands: the range
-    of the twins' mean depths. Rings: the mean depths of the prompt before (`ghost`), where their ratio falls here.
-    Another model's published figure stands at `ratio * L - 1`. `passes`: of a looped model, which lines part."""
+    The bar has the colours of the mean cosine, and is plain without a verdict. Depth d is at the left edge of layer d,
+    `d - 0.5`; a rule's mark on its layer. Grey bands: the range of the copies' average depths. Rings: the average
+    depths of the prompt before (`ghost`), where their ratio falls here. Another model's published figure is at
+    `ratio * L - 1`. `passes`: of a looped model, which lines part."""
     canvas = Canvas(height, (LEFT, 8, 2, 22), uirevision="ruler", width_px=1100)
     rows = Rows(canvas, n_layers)
-    rows.bar(cosine, bound(cosine))
+    rows.bar(verdict, bound(verdict))
     for end in range(1, passes):
         rows.part(end * n_layers // passes)
     _published(canvas, published, n_layers)
     for name in ROWS:
         rows.name(name)
-        _twins(canvas, name, ROWS[name], twins)
         _ghost(canvas, name, ROWS[name], ghost.get(name), n_layers)
-        rows.rule(name, criteria.get(name), bands.get(name), statements.get(name))
-    rows.leading(means, turn, seen)
+    if verdict is not None:
+        for name in OF_LENS:
+            _twins(canvas, name, ROWS[name], verdict)
+        rows.marks(verdict)
     ticks = list(range(0, n_layers, tick_step(n_layers, NUMBERS)))
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, tickangle=0)
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.85, 4.6], visible=False)
@@ -70,10 +64,15 @@ def depth_ruler(
     return canvas.figure()
 
 
-def bound(*curves: np.ndarray | None) -> float:
-    """The end of the bar's colour scale that holds these curves of the cosine."""
-    found = [np.asarray(curve, np.float64) for curve in curves if curve is not None]
+def bound(*verdicts: Verdict | None) -> float:
+    """The end of the bar's colour scale that holds these verdicts' curves of the cosine."""
+    found = [curve for one in verdicts if (curve := _cosine(one)) is not None]
     return colours.ceiling(np.concatenate(found) if found else np.full(1, np.nan), (0.25, 0.5, 1.0))
+
+
+def _cosine(verdict: Verdict | None) -> np.ndarray | None:
+    """The mean cosine that rule and turn read, `[layer]`."""
+    return verdict.rules["cosine"].curve if verdict is not None and "cosine" in verdict.rules else None
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,9 @@ class Rows:
     def row(self, name: str) -> float:
         return self.centre + self.sign * ROWS[name]
 
-    def bar(self, cosine: np.ndarray | None, bound: float) -> None:
+    def bar(self, verdict: Verdict | None, bound: float) -> None:
         """The blocks, in the colours of the cosine map where there is a curve."""
+        cosine = _cosine(verdict)
         values = np.full(self.n_layers, np.nan) if cosine is None else np.asarray(cosine, np.float64)
         shade, wide = colours.signed(bound), self.depth(1) - self.depth(0)
         hover = [
@@ -140,25 +140,21 @@ class Rows:
         """What a row is about."""
         self.write(NAMES[name], self.row(name), colours.CRITERIA.get(name))
 
-    def leading(self, means: Mapping[str, MeanDepth], turn: Turn | None, seen: Sequence[Seen]) -> None:
-        """The answer's depth, the mean depths and the turn, each where there is one."""
-        self._answer(seen)
-        for name, mean in means.items():
+    def marks(self, verdict: Verdict) -> None:
+        """What the rules give, then the answer's depth, the average depths and the switch, each where there is one."""
+        for name, rule in verdict.rules.items():
+            self._rule(name, rule)
+        look = verdict.answers[0] if len(verdict.answers) == 1 else ()
+        if (best := first_choice(look)) is not None:
+            what = f"{'answer' if look[-1].given else 'next token'} {visible(look[-1].token, 30)}"
+            self._mark(ANSWER, self.depth(best), "", f"{what}: first choice from {say.layers(best, self.n_layers)} on")
+        for name, mean in verdict.means.items():
             if mean.depth is not None:
-                said = MEAN_DEPTH.format(number(mean.depth), self.n_layers, NAMES[name])
-                self._mark(name, self.depth(mean.depth), f"{mean.depth:.1f}", said)
-        if turn is not None and turn.layer is not None:
-            said = f"layers turn from erasing to strengthening after layer {turn.layer} of 0–{self.n_layers - 1}"
-            self._mark("cosine", self.depth(turn.layer + 1), f"turn {turn.layer}", said)
-
-    def _answer(self, seen: Sequence[Seen]) -> None:
-        """From where the answer, or the model's own next token, is the best guess for good; nothing where it is not."""
-        if not seen or any(one.best is None for one in seen):
-            return
-        best, last = max(((one.best, one) for one in seen if one.best is not None), key=lambda found: found[0])
-        what = f"{'answer' if last.given else 'next token'} {visible(last.token, 30)}"
-        said = f"{what}: the best guess for good from depth {best} of {last.n_layers}"
-        self._mark(ANSWER, self.depth(best), "", said)
+                text = f"average depth {mean.depth:.1f} of {self.n_layers} by {NAMES[name]}, over all thresholds"
+                self._mark(name, self.depth(mean.depth), f"{mean.depth:.1f}", text)
+        if verdict.turn is not None and verdict.turn.layer is not None:
+            after = verdict.turn.layer + 1
+            self._mark("cosine", self.depth(after), f"after {after}", say.turn(verdict.turn))
 
     def _mark(self, name: str, x: float, text: str, said: str) -> None:
         """A leading mark, with what is written beside it and a stem to the bar."""
@@ -180,29 +176,21 @@ class Rows:
             cliponaxis=False,
         )
 
-    def rule(
-        self,
-        name: str,
-        verdict: Criterion | None,
-        band: tuple[int, int] | None = None,
-        said: Statement | None = None,
-    ) -> None:
-        """What the papers' rule gives, smaller and fainter than what leads; nothing where it gives no layer."""
-        if verdict is None or verdict.depth is None or verdict.ratio is None:
+    def _rule(self, name: str, rule: RuleVerdict) -> None:
+        """What a published rule gives, smaller and fainter than the rest; nothing where it gives no layer."""
+        if rule.depth is None or rule.ratio is None:
             return
-        clear, colour, row = said is None or said.clear, colours.CRITERIA[name], self.row(name)
-        hover = f"{self.called}the papers' {NAMES[name]} rule: layer {verdict.depth} of 0–{verdict.n_layers - 1}"
-        hover += f", ratio {number(verdict.ratio)}" if self.relative else ""
-        if said is not None:
-            hover += "" if clear else " (clear so far)" if said.so_far else " (not clear)"
-            band = band if said.low is None or said.high is None else (said.low, said.high)
-        if band:
-            hover += f"<br>rule, variants and other thresholds: {band[0]} to {band[1]}"
+        colour, row = colours.CRITERIA[name], self.row(name)
+        hover = f"{self.called}{say.rule_name(rule)}: layer {rule.depth} of 0–{rule.n_layers - 1}"
+        hover += f", ratio {number(rule.ratio)}" if self.relative else ""
+        hover += "" if rule.clear else f"<br>{'robust so far' if rule.so_far else 'not robust here'}"
+        if rule.range:
             y = row - 0.38  # below the mark
-            low, high = (self.depth(band[0] + 0.1), self.depth(band[1] + 0.9))
+            low, high = (self.depth(rule.range[0] + 0.1), self.depth(rule.range[1] + 0.9))
             self.canvas.line(colour, 2, name=f"{self.side}{name} band", opacity=0.35, x0=low, x1=high, y0=y, y1=y)
-        place = [(verdict.ratio if self.relative else verdict.depth, row, hover)]
-        marker = dict(symbol="diamond" if clear else "diamond-open", size=7, color=colour, line=dict(width=1.5))
+            hover += f"<br>variants and nearby thresholds: {say.interval(*rule.range, 0)}"
+        place = [(rule.ratio if self.relative else rule.depth, row, hover)]
+        marker = dict(symbol="diamond" if rule.clear else "diamond-open", size=7, color=colour, line=dict(width=1.5))
         _marks(self.canvas, f"{self.side}{name} rule", place, marker, opacity=0.7, cliponaxis=False)
 
 
@@ -220,20 +208,20 @@ def _marks(
     canvas.add("scatter", x=x, y=y, mode=mode, name=name, marker=marker, **told, **look, **STEADY)
 
 
-def _twins(canvas: Canvas, name: str, row: float, twins: Twins) -> None:
-    """The range of the twins' mean depths, as a faint band in its row."""
-    found = twins.means(name)
-    if not found:
+def _twins(canvas: Canvas, name: str, row: float, verdict: Verdict) -> None:
+    """The range of the copies' average depths, as a faint band in its row."""
+    if not (found := verdict.twin_means(name)):
         return
     low, high = min(found) - 0.5, max(found) - 0.5
     look = dict(x0=low, x1=high, y0=row - 0.3, y1=row + 0.3, name=f"{name} twins")
     canvas.shapes.append(dict(type="rect", fillcolor=colours.FAINT, line=dict(width=1, color=colours.FAINT), **look))
-    hover = f"{twins.called}: {number(low + 0.5)} to {number(high + 0.5)} by {NAMES[name]}"
+    copies = say.COPIES[verdict.control][len(verdict.twins) > 1]
+    hover = f"{copies}: average depth {say.interval(min(found), max(found))} by {NAMES[name]}"
     _marks(canvas, f"{name} twins", [((low + high) / 2, row, hover)], dict(size=12, opacity=0))
 
 
 def _ghost(canvas: Canvas, name: str, row: float, before: MeanDepth | None, n_layers: int) -> None:
-    """The mean depth of the prompt before, as a faint ring."""
+    """The average depth of the prompt before, as a faint ring."""
     if before is None or before.depth is None or before.ratio is None:
         return
     ring = dict(symbol="circle-open", size=9, color=colours.CRITERIA[name], opacity=0.55, line=dict(width=1.5))

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth import surgery
-from ..depth.wording import percent, printed
+from ..depth import say, surgery
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, number
@@ -203,7 +202,7 @@ def surgery_map(
     if value == "loss":
         whole, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
         signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
-        said = [printed(at - whole, "+.2g") if at != whole else "whole" for at in bar["tickvals"]]
+        said = [say.number(at - whole, "+.2g") if at != whole else "whole" for at in bar["tickvals"]]
         bar["ticktext"] = [sign + words for sign, words in zip(signs, said)]
     _mark(canvas, chosen, behind, float(curves["loss_whole"]) + ADDED[-1])
     canvas.data[0]["hoverongaps"] = False
@@ -258,10 +257,9 @@ def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], behind: int, most: floa
 def _told(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Shade, value: float) -> str:
     """What a cell says on hover."""
     one = surgery.choice(curves, kind, i, j)
-    several = kind == "swap" or j > i + 1
-    more = printed(one.loss - float(curves["loss_whole"]), "+.2g")
+    more = say.number(one.loss - float(curves["loss_whole"]), "+.2g")
     return (
-        f"layer{'s' * several} {one.layers} {DONE[kind]}<br>loss {number(one.loss)} nats "
+        f"{say.variant(one)} {DONE[kind]}<br>loss {number(one.loss)} nats "
         f"({more})<br>KL {number(one.kl)} nats<br>"
-        f"{percent(one.top1_kept)} of the best guesses stay{beyond(shade, value)}"
+        f"{say.share(one.top1_kept)} of the best guesses stay{beyond(shade, value)}"
     )

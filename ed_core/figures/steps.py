@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.criteria import OF_LENS, RULES
+from ..depth.rules import OF_LENS, RULES
 from . import colours
 from .canvas import GRID, LOGARITHMIC, PLAIN, Canvas, axis_title, number, tick_step
 from .lens import lens_shade

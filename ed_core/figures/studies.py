@@ -11,10 +11,10 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from ..depth.criteria import RULES
-from ..depth.published import TRAINING
+from ..depth import say
+from ..depth.rules import RULES
 from ..depth.side_by_side import relative_depth
-from ..depth.wording import count
+from ..models.catalogue import TRAINING
 from . import colours
 from .canvas import GRID, PLAIN, Canvas, axis_title, escaped, shown, whole_ticks
 
@@ -309,7 +309,7 @@ def study_levels(
             name=escaped(_short(label)),
             text=[
                 f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} {level['mean']:.2f} of "
-                f"{n_layers[label]}{'' if between else ' layers'}<br>{count(len(level['own']), 'prompt')}"
+                f"{n_layers[label]}{'' if between else ' layers'}<br>{say.count(len(level['own']), 'prompt')}"
                 for level in levels
             ],
             meta=[escaped(str(level["name"])) for level in levels],

@@ -42,7 +42,7 @@ def fit(
     tick: Tick = silent,
     memory: int | None = None,
 ) -> Maps:
-    """All maps from A's taps to B's, fitted on `prompts` and judged on `test` (every fifth prompt where there is none);
+    """All maps from A's taps to B's, fitted on `prompts` and judged on `test` (a fifth of the forms unless given);
     written to `out` where it is given.
 
     Memory: the sums of as many source taps at once as `memory` bytes hold (nine tenths of what is free unless given),

@@ -26,7 +26,7 @@ from . import measured
 from .file import Checkpoint, Rows, checkpoint_file, told_of
 from .maps import free_bytes, require_tokens, told
 from .measured import Plan, Replacement
-from .streams import RIDGE, Streams, Sums, Tick, few, silent, split
+from .streams import FOLDS, RIDGE, Streams, Sums, Tick, distinct, few, folds, silent, split
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
 SUMMED, LOST = 0.2, 0.4  # about the share of the time: the sums, and the loss on either prompt set
@@ -40,8 +40,8 @@ def fit(
     tick: Tick = silent,
     memory: int | None = None,
 ) -> Replacement:
-    """Every block's map, fitted on `prompts`, and the loss with the block replaced on `test` (every fifth prompt where
-    there is none) and on `prompts`; written to `out` where it is given.
+    """Every block's map, fitted on `prompts`, and the loss with the block replaced on `test` (a fifth of the
+    forms where there is none) and on `prompts`; written to `out` where it is given.
 
     Memory: the sums of as many blocks at once as `memory` bytes hold (nine tenths of what is free unless given), the
     rest in further passes. `FitRefused` where there are no more tokens than dimensions."""
@@ -87,32 +87,35 @@ def _about(model: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
 
 
 def by_prompt(
-    model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, memory: int | None = None
+    model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, memory: int | None = None, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """What `fit` measures on held-out prompts (every fifth), prompt by prompt, from which an interval over prompts is
-    made: `loss` `[prompt, block]` with each block replaced and `whole` `[prompt]`, sums of -log p over the `tokens`
-    `[prompt]` that have a next one, nats. Prompts of one token are left out. `FitRefused` as `fit`."""
-    used, held_out = split(prompts, None)
-    fitted_on, judged_on = Streams(model, used), Streams(model, held_out)
-    require_tokens(fitted_on, True)
-    require_tokens(judged_on, False)
-    judged = [p for p in held_out if len(judged_on.ids(p)) > 1]
-    tokens = np.array([len(judged_on.ids(p)) - 1 for p in judged], np.float64)
-    loss, whole = np.zeros((len(judged), model.n_layers)), np.zeros(len(judged))
-    planned = plan(model, memory)
-    rows = Rows(Checkpoint(None, {}), planned, {})
+    """The loss of every prompt with each block replaced by a map that was fitted on the other four of five folds of
+    forms (`streams.folds`): `loss` `[prompt, block]` and `whole` `[prompt]`, sums of -log p over the `tokens`
+    `[prompt]` that have a next one, nats; `index` `[prompt]`: their places in `prompts`. `FitRefused` as `fit`."""
+    streams = Streams(model, distinct(prompts))
+    fold = folds(streams.prompts, seed)
+    for held_out in range(FOLDS):
+        require_tokens(Streams(model, [p for p, f in zip(streams.prompts, fold) if f != held_out]), True)
+    lengths = np.array([len(streams.ids(p)) - 1 for p in streams.prompts], np.float64)
+    judged = np.flatnonzero(lengths > 0)
+    loss, whole = np.zeros((len(lengths), model.n_layers)), np.zeros(len(lengths))
+    rows = Rows(Checkpoint(None, {}), plan(model, (memory or int(ROOM * free_bytes(model))) // FOLDS), {})
     for blocks in rows.groups():
-
-        def summing(share: float, blocks: tuple[int, ...] = blocks) -> None:
-            tick(rows.share(blocks, share / 2))
-
-        sums = _summed(fitted_on, blocks, rows, summing)
-        maps = {block: one.solve() for block, one in zip(blocks, sums)}
-        for i, prompt in enumerate(judged):
-            found, whole_mean, _ = losses(Streams(model, [prompt]), maps)
-            loss[i, list(blocks)], whole[i] = found * tokens[i], whole_mean * tokens[i]
-            tick(rows.share(blocks, 0.5 + (i + 1) / (2 * len(judged))))
-    return {"loss": loss, "whole": whole, "tokens": tokens}
+        of_folds = [[Sums(model.d_model, model.d_model, model.device) for _ in blocks] for _ in range(FOLDS)]
+        for i, trace in streams.traces():
+            _add(trace, blocks, of_folds[fold[i]])
+            tick(rows.share(blocks, (i + 1) / (2 * len(fold))))
+        for held_out in range(FOLDS):
+            others = [sums for f, sums in enumerate(of_folds) if f != held_out]
+            maps = {block: first.plus(more).solve() for block, first, *more in zip(blocks, *others)}
+            for i in map(int, judged[fold[judged] == held_out]):
+                found, whole_mean, _ = losses(Streams(model, [streams.prompts[i]]), maps)
+                loss[i, list(blocks)], whole[i] = found * lengths[i], whole_mean * lengths[i]
+            tick(rows.share(blocks, (1 + (held_out + 1) / FOLDS) / 2))
+    place = {p.text + p.answer: i for i, p in enumerate(prompts)}
+    used = [streams.prompts[int(i)] for i in judged]
+    index = np.array([place[p.text + p.answer] for p in used], np.int64)
+    return {"loss": loss[judged], "whole": whole[judged], "tokens": lengths[judged], "index": index}
 
 
 def plan(model: LanguageModel, memory: int | None = None) -> Plan:
@@ -128,11 +131,16 @@ def _summed(streams: Streams, blocks: Sequence[int], rows: Rows, tick: Tick) -> 
     model = streams.model
     sums = [Sums(model.d_model, model.d_model, model.device) for _ in blocks]
     for i, trace in streams.traces(rows.restore(blocks, sums)):
-        for block, one in zip(blocks, sums):
-            one.add(trace.resid[block][0, 1:], trace.after(block + 1)[0, 1:])
+        _add(trace, blocks, sums)
         rows.keep(blocks, sums, i + 1)
         tick((i + 1) / len(streams.prompts))
     return sums
+
+
+def _add(trace: Trace, blocks: Sequence[int], sums: Sequence[Sums]) -> None:
+    """Add a prompt's tokens: of each block what enters it and what leaves it."""
+    for block, one in zip(blocks, sums):
+        one.add(trace.resid[block][0, 1:], trace.after(block + 1)[0, 1:])
 
 
 def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tuple[np.ndarray, float, np.ndarray]:

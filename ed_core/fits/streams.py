@@ -4,7 +4,7 @@ grow with the set; and least squares from sums over them."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..models.trace import Trace
 from ..prompts import max_tokens
+from ..statistics import units
 from ..types import Prompt
 from .file import told_of, weights_of
 
@@ -109,22 +110,51 @@ def same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Prompt]) -
             )
 
 
-def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    """What is fitted on and what is held out: the given test prompts, else every fifth prompt; each text once, however
-    it is parted into question and answer. `FitRefused` where nothing would be left."""
-    used = {p.text + p.answer: p for p in prompts}
-    prompts = list(used.values())
-    if test is not None:
-        held_out = {p.text + p.answer: p for p in test}
-        if both := len(used.keys() & held_out.keys()):
-            raise FitRefused(f"{both} of the test prompts are among those to fit on; give others.")
-        return prompts, list(held_out.values())
-    if len(prompts) < 5:
+FOLDS = 5  # parts of a prompt set, each held out once
+
+
+def folds(prompts: Sequence[Prompt], seed: int = 0) -> np.ndarray:
+    """The fold 0..4 of each prompt: whole forms where at least five are known, else a seeded share of each form.
+
+    Prompts of one form are nearly alike, so a fit that saw some of them is not judged by the others."""
+    forms = units(len(prompts), [p.form for p in prompts])
+    drawn = np.random.default_rng(seed)
+    if not forms.by_form:
+        shuffled = drawn.permutation(len(prompts))
+        names = np.array([p.form for p in prompts], object)[shuffled]
+        found = np.empty(len(prompts), int)
+        found[shuffled[np.argsort(names, kind="stable")]] = np.arange(len(prompts)) % FOLDS
+        return found
+    sizes, fold, full = np.bincount(forms.of), np.empty(forms.n, int), np.zeros(FOLDS)
+    order = drawn.permutation(forms.n)
+    for form in order[np.argsort(-sizes[order], kind="stable")]:  # the largest first, into the smallest fold
+        fold[form] = full.argmin()
+        full[fold[form]] += sizes[form]
+    return np.asarray(fold[forms.of])
+
+
+def distinct(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Each text once, however it is split into question and answer. `FitRefused` for fewer than five."""
+    used = list({p.text + p.answer: p for p in prompts}.values())
+    if len(used) < FOLDS:
         raise FitRefused(
-            f"The set has {len(prompts)} prompt{'s' * (len(prompts) != 1)} and every fifth is held out to judge the "
-            "fit; give 5 at least, or a test set."
+            f"The set has {len(used)} prompt{'s' * (len(used) != 1)}, and a fifth is held out to judge the fit; give "
+            "5 at least, or a test set."
         )
-    return [p for i, p in enumerate(prompts) if i % 5 != 4], list(prompts[4::5])
+    return used
+
+
+def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
+    """What is fitted on and what is held out: the given test prompts, else the first of `folds`; each text once.
+    `FitRefused` where nothing would be left."""
+    if test is None:
+        used = distinct(prompts)
+        held_out = folds(used) == 0
+        return [p for p, out in zip(used, held_out) if not out], [p for p, out in zip(used, held_out) if out]
+    used_by_text, of_test = ({p.text + p.answer: p for p in some} for some in (prompts, test))
+    if both := len(used_by_text.keys() & of_test.keys()):
+        raise FitRefused(f"{both} of the test prompts are among those to fit on; give others.")
+    return list(used_by_text.values()), list(of_test.values())
 
 
 # ---------------------------------------------------------------- least squares from sums
@@ -202,6 +232,15 @@ class Sums:
         u, v = u[:, :rank] * (s[:rank] * length[:, 0]), right / length
         mean_x, mean_y = self.x / self.n, self.y[targets] / self.n
         return scale, u, v, mean_y - scale * mean_x - u @ (v @ mean_x)
+
+    def plus(self, others: Iterable[Sums]) -> Sums:
+        """A new sum of these tokens and of others."""
+        found = Sums(len(self.x), len(self.y), self.x.device)
+        for one in (self, *others):
+            found.n += one.n
+            for name in ("xx", "xy", "x", "y", "yy"):
+                getattr(found, name).add_(getattr(one, name))
+        return found
 
     def arrays(self) -> dict[str, np.ndarray]:
         """For a checkpoint."""

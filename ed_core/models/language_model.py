@@ -87,6 +87,7 @@ class LanguageModel:
         self.bytes = held_bytes(hf_model)
         self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
+        self.unmeasured = ""  # of a model in memory: a note on its hooks that do not run
         self.to_recheck = False  # they were measured before, not at this opening
         self.elsewhere: dict[str, Any] = {}  # of a model that is measured elsewhere: by whom, for the birth certificate
         self.say: Callable[[str], None] = lambda told: None  # is told what such a model waits for
@@ -134,9 +135,7 @@ class LanguageModel:
     @property
     def notes(self) -> list[str]:
         """What goes with every prompt measured on this model."""
-        found = [controls.note(self.spec), self.architecture.note]
-        if isinstance(self.spec, ModelRef):
-            found.append(self.spec.note)
+        found = [controls.note(self.spec), self.architecture.note, foreign(self.spec), self.unmeasured]
         if self.config is not self.hf.config:
             found.append(f"{self.spec.name} also sees; its text decoder alone is measured.")
         if getattr(self.config, "tie_word_embeddings", False) and not self.tied:

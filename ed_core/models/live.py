@@ -40,6 +40,7 @@ from .verify import check_device, relative, short_prompt, verify
 
 SMALL = 1 << 20  # bytes of a buffer that the stand-in has a copy of: a forward pass may write into one
 WORDS = 1 << 12  # whole numbers of a tensor's bits that are summed together
+FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -99,6 +100,7 @@ class Live:
             if self.architecture
             else adopt(inner, self.tokenizer, spec)
         )
+        model.unmeasured = _hooks(self.outer)
         if spec.key in self._verified:
             model.identities = self._verified[spec.key]
             return model
@@ -249,6 +251,17 @@ def stand_in(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]
         ) from error
 
 
+def _hooks(of: nn.Module) -> str:
+    """The note on forward hooks that do not run in the stand-in; "" where there are none."""
+    n = sum(_left_out(hook) for module in of.modules() for name in FORWARD for hook in getattr(module, name).values())
+    hooks = "1 forward hook of the model does" if n == 1 else f"{n} forward hooks of the model do"
+    return f"{hooks} not run here, so what {'it changes' if n == 1 else 'they change'} is not measured." if n else ""
+
+
+def _left_out(hook: object) -> bool:
+    return not type(hook).__module__.startswith("torch.nn.utils")
+
+
 class _StandIn:
     """Modules, weights and configs that were met, each once: what is tied stays tied."""
 
@@ -273,7 +286,7 @@ class _StandIn:
         own["_modules"] = {k: None if m is None else self.module(m) for k, m in of._modules.items()}
         for hooks in HOOKS:
             if hooks in own:
-                kept = {k: h for k, h in own[hooks].items() if type(h).__module__.startswith("torch.nn.utils")}
+                kept = {k: h for k, h in own[hooks].items() if not _left_out(h)}
                 own[hooks] = type(own[hooks])(kept)
         if "_original_forward" in own:  # accelerate's cast around the whole model
             del own["_original_forward"]

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import statistics
-from ..depth import sinks, verdict
-from ..depth.continuous import LOWEST, MEAN_DEPTH, MeanDepth, Turn
+from ..depth import sinks
+from ..depth.mean_depth import LOWEST, MEAN_DEPTH, MeanDepth
+from ..depth.sample import CONTRIBUTIONS, LENS, Sample, prompt_sums
+from ..depth.turn import Turn
+from ..depth.verdict import verdict
 from ..errors import InputError, ParameterError, StoreError
 from ..machine import learn, may_have_gpu, uncollected
 from ..models.controls import full_name
@@ -64,19 +67,19 @@ class Result(ProbeResult):
 
     @property
     def mean_depth(self) -> dict[str, MeanDepth]:
-        """Where the lens settles, without a threshold (`depth.continuous`), by "kl" and "overlap"; of `logit_lens`
-        alone."""
-        if self.request.probe != verdict.READS[1]:
+        """The depth without a threshold (`depth.mean_depth`), by "kl" and "overlap"; of `logit_lens` alone."""
+        if self.request.probe != LENS:
             raise AttributeError("mean_depth")  # a measure of that name, or said by __getattr__
-        return verdict.mean_depths([self])
+        return dict(verdict(Sample.of(lens=self)).means)
 
     @property
     def turn(self) -> Turn | None:
-        """The cosine's turn as a two-level fit (`depth.continuous`), None where there is nothing to fit; of
-        `contributions` alone."""
-        if self.request.probe != verdict.READS[0]:
+        """The cosine's turn as a two-level fit (`depth.turn`), None where there is nothing to fit; of `contributions`
+        alone."""
+        if self.request.probe != CONTRIBUTIONS:
             raise AttributeError("turn")  # said by __getattr__
-        return verdict.turn([self], dict(self.request.parameters).get("first_token", True))
+        first_token = bool(dict(self.request.parameters).get("first_token", True))
+        return verdict(Sample.of(self, first_token=first_token)).turn
 
     def to_dataframe(self, measure: str = "") -> pd.DataFrame:
         """One measure, or all of them, with a row per value: `measure`, its place along each dim, the `token` there
@@ -380,7 +383,7 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
     """The mean depths of two models, before and after, on the same prompts: a row for each prompt and measure (`by`:
     "kl" or "overlap"), and one over all prompts.
 
-    `before`, `after`: `mean_depth` of a and b in layers, from 0 to `layers` (`depth.continuous`); NaN where not
+    `before`, `after`: `mean_depth` of a and b in layers, from 0 to `layers` (`depth.mean_depth`); NaN where not
     defined. `difference`: after - before. `low`, `high`: its 90 % interval over prompts, drawn in pairs by
     bootstrap-t, of the rows over all prompts; NaN below 8 prompts. `over`: what the interval is over.
 
@@ -407,11 +410,11 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
     over = statistics.units(len(given), [p.form for p in given])
     rows: list[tuple[object, ...]] = []
     for i, prompt in enumerate(given):
-        both = [verdict.mean_depths([side[i]]) for side in (before, after)]
+        both = [verdict(Sample.of(lens=side[i])).means for side in (before, after)]
         for by in MEAN_DEPTH:
             x, y = (np.nan if (depth := side[by].depth) is None else depth for side in both)
             rows.append((prompt.id or prompt.text, by, x, y, y - x, np.nan, np.nan, layers, ""))
-    whole = [verdict.mean_depths(side, [p.form for p in given]) for side in (before, after)]
+    whole = [verdict(Sample.of(lens=side, forms=[p.form for p in given])).means for side in (before, after)]
     for by in MEAN_DEPTH:
         x, y = (np.nan if (depth := side[by].depth) is None else depth for side in whole)
         low, high = _interval(by, before, after, over) if over.enough else (np.nan, np.nan)
@@ -457,7 +460,7 @@ def _interval(
     """Of the difference of both mean curves' depths: both are read off the same draw of prompts."""
     sums, tokens = {}, {}
     for side, results in (("before", before), ("after", after)):
-        of_side, tokens[side] = verdict.prompt_sums(results, (by,), True)
+        of_side, tokens[side] = prompt_sums(results, (by,), True)
         sums[side] = of_side[by]
     read = MEAN_DEPTH[by]
     drawn = statistics.read_off(lambda c: read(c["after"]) - read(c["before"]), sums, tokens, over)

@@ -43,14 +43,14 @@ class Numerics(Probe):
     name: ClassVar[str] = "numerics"
     title: ClassVar[str] = "Sanity checks"
     pictures: ClassVar[tuple[Picture, ...]] = (
-        MissMap("Error of every layer's sum", ("miss",), ""),
+        MissMap("Error of every layer's sum", ("miss",), "relative to the longest of its parts, token by token"),
         MissCurves(
             "Error against rounding",
             ("rounding",),
             "largest of each layer, with the limit from which a model is refused",
         ),
-        SlopeCurves("Slopes", ("slope_attn", "slope_mlp"), ""),
-        FirstTokenNorm("Length of the stream", ("resid_norm",), ""),
+        SlopeCurves("Slopes", ("slope_attn", "slope_mlp"), "what the stream moves per unit that is read"),
+        FirstTokenNorm("Length of the stream", ("resid_norm",), "first token against the others"),
     )
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

@@ -156,4 +156,9 @@ class ResidualErasure(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.staircase import erasure_sweep
 
+        if model.between_passes:
+            record.note(
+                "Where a pass begins, the stream is erased as the next pass reads it; the lens reads it before what is "
+                "between the passes."
+            )
         erasure_sweep(model, encoding, record, self.background_prompts(model.spec), self.target == "future")

@@ -18,7 +18,6 @@ from pathlib import Path
 from .. import bounds, disk, outside, settings
 from ..cards import card as cards
 from ..cards import page as card_page
-from ..cards import words as card_words
 from ..cases import bundle, case_study, report
 from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
@@ -194,14 +193,14 @@ def of_study(out: Path) -> Page:
     """A study as a page: figures, report, and its file to open elsewhere. `StudyError` where the folder holds none,
     `PublishError` where it has no depths."""
     folder = open_folder(out)
-    verdict = tables.stored(folder, "verdict")
+    verdict = tables.stored(folder)
     if not verdict.num_rows:
         raise PublishError(
             f"The study in {out} has no depths; run it with contributions or logit_lens, then publish it."
         )
     title, note = folder.plan["name"], folder.plan["note"]
     name = re.sub(r"[^\w.+-]", "-", title)
-    words = study_report.markdown(folder, verdict, folder.digest())
+    words = study_report.markdown(folder, folder.digest())
     drawn = _drawn(folder)
     beside = {
         f"{name}{study_bundle.ENDING}": study_bundle.packed(out),
@@ -236,17 +235,17 @@ def of_card(file: Path) -> Page:
     told = cards.read(file)
     model, on = told.model.name, told.set.name
     name = re.sub(r"[^\w.+-]", "-", f"{model}-{told.model.precision}-{on}-{told.about[:6]}").lstrip("-+.")
-    beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_words.markdown(told).encode()}
+    beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_page.markdown(told).encode()}
     about = dict(zip(beside, ("the card's numbers (.json)", "a section for a model card (.md)")))
-    site = settings.current().title
-    page = card_page.html(told, "card_page.html", FOLDER, here="../", site=site, files=about)
-    verdicts = "\n".join(one.sentence for one in told.claims)
+    title = f"Depth card: {model}"
+    page = render("card_page.html", here="../", title=title, words=card_page.fragment(told), files=about)
+    verdicts = "\n".join(f"{one.title} {one.verdict}" for one in told.claims)
     return Page(
         OF_CARDS,
         f"cards/{name}.html",
         f"Depth card: {model}",
-        card_words.headline(told),
-        f"{told.model.precision} · {card_words.on(told)} · {card_words.claims(told)}",
+        card_page.headline(told),
+        f"{told.model.precision} · {len(told.set.prompts)} prompts of {on} · {card_page.counted(told)}",
         f"{model}\n{on}\n{verdicts}",
         files={f"cards/{name}.html": page} | {f"cards/{file}": data for file, data in beside.items()},
     )
@@ -256,19 +255,17 @@ def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
     """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
     depths = tables.figure(folder, tables.DEPTHS)
     found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
-    verdict = tables.stored(folder, "verdict").to_pylist()
+    verdict = tables.stored(folder).to_pylist()
     for series, labels in steps.series(folder).items():
         for name in folder.sets:
             if rows := steps.depths(verdict, labels, name):
                 over = depth_over_steps(rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name))))
                 title = f"Depth over training{f' of {series}' if series else ''} on {name}"
                 found["Depths"].append(Drawing(title, OVER_TRAINING, f"{title}: {OVER_TRAINING}", over))
-    measured = {
-        (row["set"], f"{row['probe']}.{row['measure']}") for row in tables.stored(folder, "summary").to_pylist()
-    }
     for name in folder.sets:
+        measured = tables.measures(folder, name)
         for measure, title in CURVES.items():
-            if (name, measure) in measured:
+            if measure in measured:
                 caption = f"{measure} over relative depth; shaded: 5 to 95 % over prompts"
                 curves = tables.figure(folder, measure, name)
                 of_set = found.setdefault(f"Curves on {name}", [])

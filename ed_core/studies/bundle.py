@@ -1,13 +1,14 @@
 """A study as one file, `.edstudy`, that opens elsewhere, and back. Numpy and pyarrow; no torch, no model.
 
-A sealed container: its manifest names the study and the digest of all measures, its members are what lies in a study's
-folder. What comes in is untrusted: `ed_core.files` bounds and checks the container, every column of an item is checked
-as it is read; tables and report are made again from the items, and must come to the manifest's digest. It appears at
-its place whole or not at all."""
+A sealed container: its manifest names the study and the digest of all measures, its members are the study's file, its
+plan, its sums and what failed. What comes in is untrusted: `ed_core.files` bounds and checks the container, and every
+column of the sums is checked as it is read; verdicts and report are made again from the sums, and must come to the
+manifest's digest. It appears at its place whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 from collections.abc import Iterator, Mapping
 from io import BufferedIOBase
@@ -18,23 +19,15 @@ from pydantic import Field
 from .. import bounds, disk
 from ..errors import ImportRefused, StudyError
 from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal
-from . import items, report, tables
-from .items import Folder, open_folder
-from .plan import FAILURES, ITEMS, PLAN, STUDY
+from . import report
+from .items import SUMS, open_folder, packed_keys, write_sums
+from .plan import FAILURES, PLAN, STUDY
 from .study import NAME
 from .study import parse as parse_study
 
 ENDING = ".edstudy"
-MAX_FILES, MAX_UNPACKED, MAX_FILE, MAX_HEAD = 200_000, 4 << 30, bounds.ITEM, 64 << 20
-DIGEST = "[0-9a-f]{16}"
-TABLES = tuple(f"{name}.{kind}" for name in tables.TABLES for kind in ("parquet", "csv"))
-KNOWN = "|".join(
-    (
-        *map(re.escape, (STUDY, PLAN, "report.md", *TABLES)),
-        rf"{ITEMS}/{DIGEST}/{DIGEST}\.parquet",
-        rf"{FAILURES}/{DIGEST}\.json",
-    )
-)
+MAX_FILES, MAX_HEAD = 10_000, 16 << 20
+KNOWN = "|".join((*map(re.escape, (STUDY, PLAN, SUMS)), rf"{FAILURES}/[0-9a-f]{{16}}\.json"))
 
 
 class Header(Head):
@@ -47,21 +40,26 @@ class Header(Head):
 KIND = Kind(
     "study",
     "a study",
-    2,
+    3,
     Header,
     "ask for it to be exported again",
     members=KNOWN,
-    compressed=r".*\.(toml|json|md|csv)",
-    bounds=Bounds(MAX_UNPACKED, MAX_FILES, MAX_UNPACKED, MAX_FILE, MAX_HEAD),
+    compressed=r".*\.(toml|json)",
+    bounds=Bounds(bounds.SUMS, MAX_FILES, bounds.SUMS, bounds.SUMS, MAX_HEAD),
 )
 
 
 def packed(out: str | Path) -> bytes:
     """A study's folder as one file, its bytes."""
     folder = open_folder(out)
-    keys = list(folder.keys())  # once: the study may go on meanwhile
-    head = {"name": folder.plan["name"], "measures": items.digest(folder.out, keys)}
-    return seal(KIND, head, _members(folder, head["measures"], keys))
+    keys = list(folder.item_keys())  # once: the study may go on meanwhile
+    sums = io.BytesIO()
+    write_sums(sums, folder, keys)
+    members = {name: (folder.out / name).read_bytes() for name in (STUDY, PLAN)} | {SUMS: sums.getvalue()}
+    for model in folder.models.values():
+        if (file := folder.out / FAILURES / f"{model['digest']}.json").is_file():
+            members[f"{FAILURES}/{file.name}"] = file.read_bytes()
+    return seal(KIND, {"name": folder.plan["name"], "measures": folder.digest(keys)}, members)
 
 
 def name_of(file: str | Path | BufferedIOBase) -> str:
@@ -90,26 +88,6 @@ def require_new(out: Path) -> Path:
     return out
 
 
-# ---------------------------------------------------------------- out
-
-
-def _members(folder: Folder, measures: str, keys: list[str]) -> Iterator[tuple[str, bytes]]:
-    """What lies in the folder, with the items of these `keys`, but for failures of another plan."""
-    for name in (STUDY, PLAN):
-        yield name, (folder.out / name).read_bytes()
-    yield "report.md", report.markdown(folder, tables.stored(folder, "verdict"), measures).encode()
-    for table in TABLES:
-        name, _, kind = table.partition(".")
-        yield table, tables.as_file(tables.stored(folder, name), kind)
-    digests = {model["digest"] for model in folder.models.values()}
-    lying = [f"{FAILURES}/{f.name}" for f in sorted((folder.out / FAILURES).glob("*.json")) if f.stem in digests]
-    for name in (*lying, *(f"{ITEMS}/{key}.parquet" for key in dict.fromkeys(keys))):
-        yield name, (folder.out / name).read_bytes()
-
-
-# ---------------------------------------------------------------- in
-
-
 @contextlib.contextmanager
 def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator[Sealed[Header]]:
     """A bundle; what the disk answers, in words: of the file, or of the folder that is written meanwhile, which `moves`
@@ -124,40 +102,24 @@ def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator
 
 
 def _unpack(sealed: Sealed[Header], part: Path) -> str:
-    expect({STUDY, PLAN} <= set(sealed.names), f"{STUDY} or {PLAN} is missing")
+    expect({STUDY, PLAN, SUMS} <= set(sealed.names), f"{STUDY}, {PLAN} or {SUMS} is missing")
     disk.require_room("The study", sum(map(sealed.size, sealed.names)), part, disk.moves(part))
-    content = {}
+    (part / FAILURES).mkdir()
     for name in sealed.names:
-        data = bytes(sealed.read(name))
-        if name in (STUDY, PLAN) or name.startswith((ITEMS, FAILURES)):
-            place = part / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-        if name in (STUDY, PLAN) or name.startswith(FAILURES):
-            content[name] = data
+        disk.write(part / name, bytes(sealed.read(name)))
     folder = open_folder(part)
-    named = {folder.plan["name"], parse_study(content[STUDY].decode(), STUDY).name, sealed.head.name}
+    named = {folder.plan["name"], parse_study(bytes(sealed.read(STUDY)).decode(), STUDY).name, sealed.head.name}
     expect(len(named) == 1, "the manifest names another study")
     expect(len(folder.models) == len(folder.plan["models"]), "two models of one label")
-    chunks = [chunk for one in folder.sets.values() for chunk in one["chunks"]]
-    planned = {f"{ITEMS}/{model['digest']}/{c}.parquet" for model in folder.models.values() for c in chunks}
-    strange = next((name for name in sealed.names if name.startswith(ITEMS) and name not in planned), "")
-    expect(not strange, f"{strange} is of no part of the plan")
-    _check_failures(folder, content)
-    (part / ITEMS).mkdir(exist_ok=True)
+    expect(set(packed_keys(part)) == set(folder.item_keys()), "it holds sums that are of no part of the plan")
+    _check_failures({model["digest"]: label for label, model in folder.models.items()}, part / FAILURES)
     measures = report.write(part)
-    expect(measures == sealed.head.measures, "its measures do not have the digest it tells")
-    for place in part.rglob("*"):
-        if place.is_file():
-            with place.open("rb+") as handle:
-                disk.sync(handle)
+    expect(measures == sealed.head.measures, "its measures do not have the digest it gives")
     return measures
 
 
-def _check_failures(folder: Folder, content: Mapping[str, bytes]) -> None:
-    labels = {model["digest"]: label for label, model in folder.models.items()}
-    for name, data in content.items():
-        if name.startswith(FAILURES):
-            told = parse(data, MAX_FILE)
-            fits = isinstance(told, dict) and told.keys() == {"model", "why"} and isinstance(told["why"], str)
-            expect(fits and told["model"] == labels.get(Path(name).stem), f"{name} is of no model of the plan")
+def _check_failures(labels: Mapping[str, str], place: Path) -> None:
+    for file in place.iterdir():
+        found = parse(file.read_bytes(), bounds.CONFIG)
+        fits = isinstance(found, dict) and found.keys() == {"model", "why"} and isinstance(found["why"], str)
+        expect(fits and found["model"] == labels.get(file.stem), f"{file.name} is of no model of the plan")

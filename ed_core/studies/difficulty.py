@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import statistics
-from ..depth.continuous import LOWEST, MEAN_DEPTH
-from ..depth.criteria import OF_LENS
-from ..depth.wording import decimals
+from ..depth import mean_depth, say
+from ..depth.mean_depth import MEAN_DEPTH
+from ..depth.rules import OF_LENS
 from ..errors import StudyError
 from ..probes.base import depth_score, layer_effect
-from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units
+from ..statistics import Resampled, Units
 from .items import Folder, Sums
 from .sets import in_order
 from .study import LEVEL_MARK
 from .tables import units_of
-from .trends import NOTHING, signed
+from .trends import NOTHING
 
 LENS, PROBE = "logit_lens", "layer_skip"
-DEPTHS = {name: f"mean depth by {rule.label}" for name, rule in OF_LENS.items()}
+DEPTHS = {name: f"average depth by {rule.label}" for name, rule in OF_LENS.items()}
 KINDS = {"effect": "effect on later layers", "output": "change of the prediction"}  # of the depth scores
 READS = dict.fromkeys(DEPTHS, LENS) | dict.fromkeys(KINDS, PROBE)
 MARGIN = 0.02  # of the depth, a level: what counts as no change
@@ -40,7 +40,7 @@ class Level:
     """One level. `mean`: the depth of its prompts put together, `low` and `high` its interval (NaN without), which ends
     where the prompts' own depths do (a bootstrap-t of few units can pass them all), `own` each prompt's own depth,
     `pairs` their marks. `maximum`: the depth score of the maxima over prompts, NaN of a mean depth.
-    Mean depths lie in 0..L, scores are layers counted from 0. `drawn`: `mean` with its resamples, None without."""
+    Mean depths are in 0..L, scores are layers counted from 0. `drawn`: `mean` with its resamples, None without."""
 
     name: str
     maximum: float
@@ -69,18 +69,6 @@ class Trend:
     size: float
     over: str = "prompts"
 
-    def verdict(self, n_layers: int) -> str:
-        """What the interval carries, in a sentence: a change, no change beyond `MARGIN` of the depth a level, or
-        neither."""
-        margin = MARGIN * n_layers
-        small = max(abs(self.low), abs(self.high)) < margin
-        if self.low > NOTHING or self.high < -NOTHING:
-            little = f", within {100 * MARGIN:g} % of the depth a level" if small else ""
-            return f"The interval lies {'above' if self.low > 0 else 'below'} 0{little}."
-        if small:
-            return f"The interval lies within ±{100 * MARGIN:g} % of the depth a level."
-        return "The interval includes 0."
-
 
 @dataclass(frozen=True)
 class Difficulty:
@@ -96,32 +84,28 @@ class Difficulty:
     @property
     def sentence(self) -> str:
         """What the data support, with its figures."""
-        t, what = self.trend, called(self.kind)
-        first, last = self.levels[0], self.levels[-1]
+        t, margin = self.trend, MARGIN * self.n_layers
         if not np.isfinite(t.slope):
-            return f"{self.label}: on some level of {self.name} the {what} is not defined."
-        of_lens, least = self.kind in DEPTHS, min(abs(t.low), abs(t.high))
-        least = min(least, abs(t.slope)) if np.isfinite(t.low) else abs(t.slope)
-        digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # nothing apart from 0 prints as 0
-        alike = (apart := decimals(t.low, t.high, digits)) is None
-        digits = apart or digits
-        whose = (
-            f"the prompts' own {what}, on average," if t.paired else f"the {what}, read off the levels' mean curves,"
+            return f"{self.label}: on some level of {self.name} the {called(self.kind)} is not defined."
+        finding = "no clear change with the level"
+        if max(abs(t.low), abs(t.high)) < margin:
+            finding = f"no change with the level beyond {100 * MARGIN:g} % of the depth"
+        if t.low > NOTHING or t.high < -NOTHING:
+            little = f", by less than {100 * MARGIN:g} % of the depth a level" * (" beyond " in finding)
+            finding = f"harder prompts go {'deeper' if t.low > 0 else 'less deep'}{little}"
+        slope = f"{say.number(t.slope, '+.2f')} a level"
+        if np.isfinite(t.low):
+            digits = 2 if min(abs(t.low), abs(t.high)) >= 0.005 else 3
+            slope += f" ({say.interval(t.low, t.high, digits)}; {t.over})"
+        else:
+            slope += " (no interval)"
+        ends = " to ".join(
+            f"{say.number(depth, '.2f')} at level {level.name}"
+            for depth, level in zip((t.first, t.last), (self.levels[0], self.levels[-1]))
         )
-        of = f" of {self.n_layers}" if of_lens else f" (layers 0 to {self.n_layers - 1})"
-        told = (
-            f"{self.label}: from level {first.name} to {last.name} of {self.name}, {whose} "
-            f"goes from {t.first:.2f} to {t.last:.2f}"
-            f"{of}; a line through the levels: {signed(t.slope, digits)} a level"
+        return (
+            f"{self.label} on {self.name}: {finding}, {slope}; {called(self.kind)} of {self.n_layers} layers: {ends}."
         )
-        if not np.isfinite(t.low):
-            few = f"fewer than {FEWEST} prompts (or {FEWEST_FORMS} forms) a level"
-            return f"{told}. With {few} there is no interval, and no conclusion."
-        ends = " to ".join(signed(end, digits) for end in (t.low, t.high))
-        drawn = f"5–95 %: {ends} over {t.over}"
-        if alike:
-            drawn = f"the same in at least 90 % of resamples of {t.over}"
-        return f"{told} ({drawn}). {t.verdict(self.n_layers)}"
 
 
 def called(kind: str) -> str:
@@ -151,7 +135,7 @@ def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
         columns = own.probe(probe)
         if not columns:
             raise StudyError(f"Level {called} of {name} has no prompt that is computed on {label} yet.")
-        ran = own.index[np.isfinite(own.columns[f"{probe}.n_tokens"])]
+        ran = own.ran(probe)
         over = units_of(folder, name, own, probe)
         seed = folder.plan["seed"] + i  # levels share no prompts: each is drawn by itself
         if kind in DEPTHS:
@@ -169,8 +153,7 @@ def of_lens(
     name: str, sums: np.ndarray, tokens: np.ndarray, kind: str, pairs: tuple[str, ...], over: Units, seed: int = 0
 ) -> Level:
     """The mean depth of prompts put together: `sums` of the lens's measure `[prompt, L + 1]` over `tokens`."""
-    found = statistics.read_off(lambda c: MEAN_DEPTH[kind](c[kind]), {kind: sums}, tokens, over, seed)
-    found = found.bounded(LOWEST[kind], sums.shape[1] - 1.0)
+    found = mean_depth.resampled(kind, sums, tokens, over, seed)
     return _level(name, np.nan, found, MEAN_DEPTH[kind](sums / tokens[:, None]), pairs, over)
 
 
@@ -229,10 +212,10 @@ def _words(levels: Sequence[Level]) -> str:
     """What an interval over the prompts of each level is over."""
     over = [level.over for level in levels if level.over is not None]
     least, most = (of(len(one.of) for one in over) for of in (min, max))
-    told = f"{least if least == most else f'{least} to {most}'} prompts a level"
+    text = f"{least if least == most else f'{least} to {most}'} prompts a level"
     if all(one.by_form for one in over):
-        return f"{told}, of {min(one.n for one in over)} forms or more"
-    return f"{told} of few forms; other text may differ" if any(one.forms for one in over) else told
+        return f"{text}, of {min(one.n for one in over)} forms or more"
+    return f"{text} of few forms; other text may differ" if any(one.forms for one in over) else text
 
 
 def _complete_pairs(levels: Sequence[Level]) -> Mapping[str, list[float]]:

@@ -1,37 +1,39 @@
-"""A study's folder: its items, each computed, written and read; and all of it read, as sums of its prompts by model and
-set. Numpy and pyarrow; torch and models in functions alone.
+"""A study's folder: `study.toml`, the plan it resolves to, `sums.parquet`, `verdict.parquet`; while it runs, a file for
+each item. Numpy and pyarrow; torch and models in functions alone.
 
-An item's file holds a row for each prompt and a column for each small sum of `results.aggregate`, never an array over
-tokens. Column `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the
-sum over tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks cannot be told);
-`logit_lens.echo` the share of tokens that the lens at depth 0 takes for the token just read. A sum that a prompt does
-not have (a probe that took fewer) is null. The columns' shapes and the first result's certificate, without its prompt,
-stand in the file's metadata."""
+Sums are a row per prompt and a column per small sum of `results.aggregate`, never an array over tokens. Column
+`<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over
+tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks are unknown); `logit_lens.echo` the
+share of tokens that the lens at depth 0 takes for the token just read. A sum that a prompt lacks (of a probe with a
+limit) is null.
+
+An item's file has the columns' shapes and the first result's certificate, without its prompt, in its metadata. `pack`
+moves items into `sums.parquet`: a row group per model, with the digests `model` and `chunk` of an item in each row, and
+each model's shapes and certificate in the metadata."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import math
-import platform
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow
+from filelock import FileLock
 from pyarrow import parquet
 from pydantic import BaseModel, Field, model_validator
 
 from .. import bounds, disk, outside, settings
 from ..depth import answer, sinks
-from ..depth.criteria import COSINES, OF_LENS
-from ..depth.verdict import prompt_sums
+from ..depth.sample import CURVES, prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
@@ -46,9 +48,11 @@ if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
 
 
-CURVES = {"contributions": COSINES, "logit_lens": tuple(OF_LENS)}  # what the criteria read
 OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate that are of one result: not kept
 TIMES = "seconds."  # how columns begin that say how long something took: no measures
+SUMS, KEYS = "sums.parquet", ("model", "chunk")
+Part = tuple[pyarrow.Table, dict[str, tuple[int, ...]]]
+"""Sums of some prompts, and the shapes of their columns."""
 
 
 def path(out: Path, key: str) -> Path:
@@ -58,17 +62,35 @@ def path(out: Path, key: str) -> Path:
 def there(out: Path, digest: str) -> set[str]:
     """The chunks of a model that are computed."""
     folder = out / ITEMS / digest
-    return {file.stem for file in folder.glob("*.parquet")} if folder.is_dir() else set()
+    waiting = {file.stem for file in folder.glob("*.parquet")} if folder.is_dir() else set()
+    return waiting | packed(out).get(digest, {}).keys()
 
 
-def check(model: LanguageModel, plan: Plan, chunks: Iterable[Chunk]) -> None:
-    """Refuse what this model has no answer for, before anything is computed."""
+def packed(out: Path) -> Mapping[str, Mapping[str, int]]:
+    """Of `sums.parquet`: per model its chunks, with their numbers of prompts, in the order of the file."""
+    file = out / SUMS
+    return _packed(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
+@lru_cache(maxsize=32)
+def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, int]]:
+    with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
+        opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
+        found: dict[str, dict[str, int]] = {}
+        for model, chunk in zip(*(opened.read([name])[name].to_pylist() for name in KEYS)):
+            found.setdefault(model, {})
+            found[model][chunk] = found[model].get(chunk, 0) + 1
+        expect(opened.metadata.num_row_groups == len(found), "a row group per model")
+    return found
+
+
+def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk]) -> None:
+    """Refuse what the model of this label has no answer for, before anything is computed."""
     for chunk in chunks:
         for i, example in enumerate(chunk.examples):
             try:
-                for entry, places in zip(plan.study.probes, chunk.takes):
-                    if i in places:
-                        _probe(model, entry, example.prompt)
+                for entry in chunk.probes(plan.study, label, i):
+                    _probe(model, entry, example.prompt)
             except InputError as error:
                 raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
 
@@ -85,11 +107,11 @@ def compute(
 
     found = []
     for i, example in enumerate(item.chunk.examples):
-        entries = [entry for entry, places in zip(plan.study.probes, item.chunk.takes) if i in places]
+        entries = item.chunk.probes(plan.study, item.model.label, i)
         probes = [_probe(model, entry, example.prompt) for entry in entries]
         requests = [probe.request(item.model.known, example.prompt) for probe in probes]
         model.expect(list(zip(probes, requests)))
-        found.append({e.name: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
+        found.append({e.column: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
         done()
     return table(found)
 
@@ -100,18 +122,14 @@ def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
     shapes: dict[str, tuple[int, ...]] = {}
     certificate = None
     for results in found:
-        made = next(iter(results.values())).provenance
-        row, certificate = _row(results), certificate or {n: v for n, v in made.items() if n not in OF_ONE}
+        row = _row(results)
+        for result in results.values():
+            certificate = certificate or {n: v for n, v in result.provenance.items() if n not in OF_ONE}
         shapes |= {name: np.shape(value) for name, value in row.items()}
         rows.append(row)
-    told = {
-        "shapes": json.dumps(shapes),
-        "certificate": json.dumps(certificate or {}, sort_keys=True),
-        "host": platform.node(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
+    meta = {"shapes": json.dumps(shapes), "certificate": json.dumps(certificate or {}, sort_keys=True)}
     columns = {name: _column([row.get(name) for row in rows]) for name in sorted({n for row in rows for n in row})}
-    return pyarrow.table(columns).replace_schema_metadata(told)
+    return pyarrow.table(columns).replace_schema_metadata(meta)
 
 
 def write(out: Path, item: Item, table: pyarrow.Table) -> None:
@@ -126,26 +144,83 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
-def read(file: Path) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
-    """An item's table and its columns' shapes. `StudyError` for a file that is damaged, or is larger than an item can
-    be."""
+def read(file: Path) -> Part:
+    """An item's sums. `StudyError` for a file that is damaged, or is larger than an item can be."""
+    with _reading(file):
+        data = outside.content(file, bounds.ITEM, outside.Unreadable)
+        table = parquets.numbers(parquets.opened(io.BytesIO(data), bounds.CHUNK))
+        return _part(table, parse(table.schema.metadata[b"shapes"], bounds.ITEM_HEAD))
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
     try:
-        return table_of(outside.content(file, bounds.ITEM, outside.Unreadable))
+        yield
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
         raise StudyError(
             f"The study's file {file.name} in {file.parent} is damaged; delete it and run the study again: only what "
-            "it held is computed anew."
+            "it had is computed again."
         ) from None
 
 
-def table_of(data: bytes) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
-    """The same of a file's bytes, which may be anybody's; what is wrong is a `ValueError`, or whatever pyarrow says."""
-    table = parquets.numbers(io.BytesIO(data), bounds.CHUNK)
-    told = parse(table.schema.metadata[b"shapes"], bounds.ITEM_HEAD)
-    shapes = {name: tuple(told[name]) for name in table.column_names}
+def _part(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
+    """A table of sums with its columns' shapes; columns that are empty are left out. `ValueError` where they differ."""
+    table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
+    shapes = {name: tuple(meta[name]) for name in table.column_names}
     for name, shape in shapes.items():
         _check_column(table[name].combine_chunks(), shape, name)
     return table, shapes
+
+
+def packed_keys(out: Path) -> list[str]:
+    """The items of `sums.parquet`, in its order."""
+    return [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
+
+
+def pack(folder: Folder) -> None:
+    """Move the items of a study into `sums.parquet`, and keep what is there of other plans. Killed at any moment, it
+    loses nothing: an item's file goes once its rows are on the disk."""
+    out, lock = folder.out, folder.out / ITEMS / ".lock"
+    waiting = [key for key in folder.item_keys() if path(out, key).is_file()]
+    if not waiting:
+        return
+    with FileLock(lock):
+        waiting = [key for key in folder.item_keys() if path(out, key).is_file()]
+        with disk.written(out / SUMS) as handle:
+            write_sums(handle, folder, dict.fromkeys([*packed_keys(out), *waiting]))
+        for key in waiting:
+            path(out, key).unlink(missing_ok=True)
+    lock.unlink(missing_ok=True)
+    for place in (*(out / ITEMS).glob("*"), out / ITEMS):
+        with contextlib.suppress(OSError):  # items of another plan are in it
+            place.rmdir()
+
+
+def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
+    """Write the items of these keys as `sums.parquet`."""
+    models: dict[str, list[str]] = {}
+    for key in keys:
+        models.setdefault(key.partition("/")[0], []).append(key)
+    meta, kinds = {}, dict.fromkeys(KEYS, pyarrow.string())
+    for digest, of_model in models.items():
+        shapes: dict[str, tuple[int, ...]] = {}
+        for table, more in map(folder.part, of_model):
+            shapes |= more
+            kinds |= {field.name: field.type for field in table.schema}
+        meta[digest] = {"shapes": shapes, "certificate": folder.certificate(of_model[0])}
+    names = [*KEYS, *sorted(kinds.keys() - set(KEYS))]
+    schema = pyarrow.schema([(name, kinds[name]) for name in names], {"models": json.dumps(meta, sort_keys=True)})
+    how = {"compression": "zstd", "use_dictionary": list(KEYS), "write_statistics": False}
+    with parquet.ParquetWriter(handle, schema, **how) as writer:
+        for of_model in models.values():
+            parts = []
+            for key in of_model:
+                table, _ = folder.part(key)
+                for name, value in zip(KEYS, key.split("/")):
+                    table = table.append_column(name, pyarrow.repeat(value, len(table)))
+                parts.append(table.replace_schema_metadata(None))
+            whole = pyarrow.concat_tables([schema.remove_metadata().empty_table(), *parts], promote_options="default")
+            writer.write_table(whole, row_group_size=max(1, len(whole)))
 
 
 def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> None:
@@ -159,21 +234,6 @@ def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> 
         expect(lengths <= {math.prod(shape)} and not column.flatten().null_count, f"{where}: the length")
         kind = kind.value_type
     expect(kind in (pyarrow.int64(), pyarrow.float32(), pyarrow.float64()), f"{where}: the type")
-
-
-def digest(out: Path, keys: Iterable[str]) -> str:
-    """SHA-256 over the measures of these items, in their order: time, host and seconds are no part of it."""
-    found = hashlib.sha256()
-    for key in keys:
-        table, shapes = read(path(out, key))
-        for name in table.column_names:
-            if not name.startswith(TIMES):
-                found.update(json.dumps([key, name, shapes[name]]).encode())
-                column = table[name].combine_chunks()
-                found.update(np.asarray(column.is_valid()).tobytes())
-                given = column.flatten() if pyarrow.types.is_list(column.type) else column.drop_null()
-                found.update(np.asarray(given, np.float64).tobytes())
-    return found.hexdigest()
 
 
 def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
@@ -241,13 +301,16 @@ class Sums:
         keep = np.isin(self.index, chosen)
         return Sums({name: values[keep] for name, values in self.columns.items()}, self.index[keep])
 
+    def ran(self, probe: str) -> np.ndarray:
+        """The prompts that went through a probe, as places in the set."""
+        tokens = self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan))
+        return np.asarray(self.index[np.isfinite(tokens)])
+
     def probe(self, name: str) -> dict[str, np.ndarray]:
         """A probe's columns under the names of its summary, of the prompts that went through it."""
-        own = {n.partition(".")[2]: v for n, v in self.columns.items() if n.startswith(f"{name}.")}
-        if "n_tokens" not in own:
-            return {}
-        ran = np.isfinite(own["n_tokens"])
-        return {n: v[ran] for n, v in own.items()} if ran.any() else {}
+        ran = np.isin(self.index, self.ran(name))
+        own = {n.partition(".")[2]: v[ran] for n, v in self.columns.items() if n.startswith(f"{name}.")}
+        return own if ran.any() else {}
 
 
 class _Model(BaseModel):
@@ -266,6 +329,9 @@ class _Model(BaseModel):
 
 class _Probe(BaseModel):
     name: str
+    label: str = ""
+    models: list[str] = []
+    sets: list[str] = []
     limit: int | None = None
     parameters: dict[str, Any]
 
@@ -291,7 +357,6 @@ class _Plan(BaseModel):
     models: list[_Model]
     probes: list[_Probe]
     sets: list[_Set]
-    pairs: list[list[str]] = []
 
     @model_validator(mode="after")
     def _whole(self) -> _Plan:
@@ -309,9 +374,9 @@ class Folder:
 
     out: Path
     plan: Mapping[str, Any]
-    tables: dict[str, tuple[str, pyarrow.Table]] = field(default_factory=dict)  # of which state (`tables.stored`)
-    _read: dict[str, Any] = field(default_factory=dict)
+    verdicts: dict[str, pyarrow.Table] = field(default_factory=dict)  # by what they are made of (`tables.stored`)
     _sums: dict[tuple[str, str], tuple[list[int], Sums]] = field(default_factory=dict)
+    _group: dict[tuple[str, int], tuple[pyarrow.Table, Any]] = field(default_factory=dict)  # of the last model
 
     @cached_property
     def models(self) -> dict[str, Mapping[str, Any]]:
@@ -322,15 +387,15 @@ class Folder:
         return {one["name"]: one for one in self.plan["sets"]}
 
     def probe(self, name: str) -> Probe:
-        """A probe of the study with its parameters, split points apart (which are each prompt's own)."""
-        parameters = next((p["parameters"] for p in self.plan["probes"] if p["name"] == name), None)
-        if parameters is None:
+        """A probe of the study by its column, with its parameters, split points apart (which are each prompt's own)."""
+        entry = next((p for p in self.plan["probes"] if (p.get("label") or p["name"]) == name), None)
+        if entry is None:
             planned = ", ".join(repr(str(p["name"])[:40]) for p in self.plan["probes"])  # a stranger's words
             raise StudyError(
                 f"{self.out.name} holds results of {name[:40]!r}, and its plan names {planned or 'no probe'}; run the "
                 "study again in another folder."
             )
-        return find(name).make({n: v for n, v in parameters.items() if n != "boundaries"})
+        return find(entry["name"]).make({n: v for n, v in entry["parameters"].items() if n != "boundaries"})
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """A set as a whole and each of its levels, as places in the set; prompts without a level are of none."""
@@ -342,6 +407,11 @@ class Folder:
             for level in dict.fromkeys(one["levels"])
             if level
         }
+
+    @property
+    def every_group(self) -> list[str]:
+        """All sets, each with its levels."""
+        return [group for name in self.sets for group in self.groups(name)]
 
     def set_of(self, group: str) -> str:
         """The set that a group is, or is a level of."""
@@ -364,10 +434,16 @@ class Folder:
         for label, model in self.models.items():
             computed = there(self.out, model["digest"])
             for name, one in self.sets.items():
+                if not any(self._takes(probe, label, name) for probe in self.plan["probes"]):
+                    continue
                 found[label, name] = sum(chunk in computed for chunk in one["chunks"]), len(one["chunks"])
         return found
 
-    def keys(self) -> Iterator[str]:
+    @staticmethod
+    def _takes(probe: Mapping[str, Any], label: str, name: str) -> bool:
+        return all(not probe.get(of) or one in probe[of] for of, one in (("models", label), ("sets", name)))
+
+    def item_keys(self) -> Iterator[str]:
         """The items that are there, in the plan's order."""
         for model in self.models.values():
             computed = there(self.out, model["digest"])
@@ -381,51 +457,86 @@ class Folder:
             if file.stem not in planned:
                 continue
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                told = outside.json_of(file)
-                found[told["model"]] = told["why"]
+                meta = outside.json_of(file)
+                found[meta["model"]] = meta["why"]
         return found
 
-    def digest(self) -> str:
-        """That of the measures of all items that are there."""
-        return digest(self.out, self.keys())
+    def digest(self, keys: Iterable[str] | None = None) -> str:
+        """SHA-256 over the measures that are there, in the plan's order; seconds are no part of it. `keys`: of these
+        items."""
+        found = hashlib.sha256()
+        for key in self.item_keys() if keys is None else keys:
+            table, shapes = self.part(key)
+            for name in sorted(table.column_names):
+                if not name.startswith(TIMES):
+                    found.update(json.dumps([key, name, shapes[name]]).encode())
+                    column = table[name].combine_chunks()
+                    found.update(np.asarray(column.is_valid()).tobytes())
+                    given = column.flatten() if pyarrow.types.is_list(column.type) else column.drop_null()
+                    found.update(np.asarray(given, np.float64).tobytes())
+        return found.hexdigest()
+
+    def part(self, key: str) -> Part:
+        """The sums of an item, from its own file while there is one."""
+        if (file := path(self.out, key)).is_file():
+            return read(file)
+        model, chunk = key.split("/")
+        rows = packed(self.out)[model]
+        start = sum(rows[one] for one in itertools.takewhile(lambda one: one != chunk, rows))
+        table, meta = self._of_model(model)
+        with _reading(self.out / SUMS):
+            return _part(table.slice(start, rows[chunk]), meta["shapes"])
+
+    def certificate(self, key: str) -> Any:
+        """The certificate of the first result of an item."""
+        if (file := path(self.out, key)).is_file():
+            return json.loads(parquet.read_schema(file).metadata[b"certificate"])
+        return self._of_model(key.partition("/")[0])[1]["certificate"]
+
+    def _of_model(self, digest: str) -> tuple[pyarrow.Table, Any]:
+        """A model's row group of `sums.parquet`, without its keys; what the metadata says of it."""
+        file = self.out / SUMS
+        state = digest, file.stat().st_mtime_ns
+        if state not in self._group:
+            with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
+                opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
+                meta = parse(opened.schema_arrow.metadata[b"models"], bounds.FOOTER)
+                group = opened.read_row_group(list(packed(self.out)).index(digest), use_threads=False)
+                expect(set(group["model"].to_pylist()) == {digest}, "a row group per model")
+            self._group.clear()
+            self._group[state] = group.drop_columns(list(KEYS)), meta[digest]
+        return self._group[state]
 
     def sums(self, label: str, name: str) -> Sums:
-        """What is there of a model on a set; of an item that was read already, what was read."""
+        """What is there of a model on a set; read again where something was added."""
         digest, chunks, size = self.models[label]["digest"], self.sets[name]["chunks"], self.plan["chunk"]
         computed = there(self.out, digest)
         at = [i for i, chunk in enumerate(chunks) if chunk in computed]
         if (before := self._sums.get((label, name))) is not None and before[0] == at:
             return before[1]
-        parts, index = [], []
+        parts, index = [], [np.empty(0, int)]
         for i in at:
-            key = f"{digest}/{chunks[i]}"
-            if key not in self._read:
-                self._read[key] = self._item(key, min(size, len(self.sets[name]["ids"]) - i * size))
-            parts.append(self._read[key])
-            index.append(np.arange(i * size, i * size + len(parts[-1][0])))
+            parts.append(self.part(f"{digest}/{chunks[i]}"))
+            rows = min(size, len(self.sets[name]["ids"]) - i * size)
+            if len(parts[-1][0]) != rows:
+                raise StudyError(
+                    f"The sums of {label!r} on {name} in {self.out} have {len(parts[-1][0])} rows in part {i + 1}, "
+                    f"expected {rows}; delete {SUMS} and {ITEMS}, and run the study again."
+                )
+            index.append(np.arange(i * size, i * size + rows))
         try:
-            found = _joined(parts, np.concatenate(index) if index else np.empty(0, int))
+            found = _joined(parts, np.concatenate(index))
         except (ValueError, pyarrow.ArrowException):
             raise StudyError(
-                f"The study's files of {label!r} on {name} in {self.out} have other columns than each other; delete "
-                f"{path(self.out, digest).with_suffix('')} and run the study again."
+                f"The sums of {label!r} on {name} in {self.out} have other columns from part to part; delete {SUMS} "
+                f"and {ITEMS}, and run the study again."
             ) from None
         self._sums[label, name] = at, found
         return found
 
-    def _item(self, key: str, rows: int) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
-        file = path(self.out, key)
-        table, shapes = read(file)
-        if len(table) != rows:
-            raise StudyError(
-                f"The study's file {file.name} in {file.parent} has {len(table)} rows, expected {rows}; delete it and "
-                "run the study again."
-            )
-        return table, shapes
-
 
 def home() -> Path:
-    """Where the studies of this installation lie, each in a folder of its own."""
+    """The folder of this installation's studies, a folder for each."""
     return settings.current().cache / "studies"
 
 
@@ -458,7 +569,7 @@ def open_folder(out: str | Path) -> Folder:
         raise StudyError(f"{file} is damaged; run the study again: what is computed stays.") from None
 
 
-def _joined(parts: Sequence[tuple[pyarrow.Table, Mapping[str, tuple[int, ...]]]], index: np.ndarray) -> Sums:
+def _joined(parts: Sequence[Part], index: np.ndarray) -> Sums:
     if not parts:
         return Sums({}, index)
     shapes: dict[str, tuple[int, ...]] = {}

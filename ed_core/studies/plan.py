@@ -1,9 +1,9 @@
-"""From a study to its items: which model on which prompts by which probes, and under which name the result will lie.
+"""From a study to its items: which model on which prompts by which probes, and under which name the result is written.
 Torch-free.
 
 An item is one model × a chunk of prompts × all probes. Its name is made of two digests, of the model's identity and of
 the chunk's prompts and probes with their parameters, so whoever computes it writes the same file, and a study that was
-stopped or changed goes on with what is there. Plans of a million items are walked, not held."""
+stopped or changed goes on with what is there. Plans of a million items are walked, not kept in memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from typing import Any
 
 from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
-from ..models import controls, permits, tokens
-from ..models.ref import ModelRef
+from ..models import controls, sizes, tokens
 from ..models.sizes import PRECISIONS
 from ..probes import Probe
 from ..prompts import max_tokens
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from ..work.resolve import settle
 from .sets import Example, PromptSet, load, published
-from .study import ModelEntry, ProbeEntry, Study, has_steps, nearest, read, step_of, write
+from .study import ModelEntry, ProbeEntry, Study, read, write
 
-FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
+FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed again
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
 DIGITS = 16  # of a digest, in hex
 
@@ -63,6 +62,12 @@ class Chunk:
     examples: tuple[Example, ...]
     takes: tuple[tuple[int, ...], ...]
     digest: str
+    of: str = ""
+
+    def probes(self, study: Study, model: str, at: int | None = None) -> list[ProbeEntry]:
+        """The probes that a model goes through on the prompt at a place, or on any of them."""
+        every = zip(study.probes, self.takes)
+        return [e for e, places in every if e.takes(model, self.of) and (bool(places) if at is None else at in places)]
 
 
 @dataclass(frozen=True)
@@ -94,13 +99,18 @@ class Plan:
 
     @property
     def n_items(self) -> int:
-        return len(self.usable) * sum(map(len, self.chunks))
+        return sum(1 for _ in self.items())
 
     def items(self) -> Iterator[Item]:
         """All items, model by model."""
         for model in self.usable:
-            for chunks in self.chunks:
-                for chunk in chunks:
+            yield from self.items_of(model)
+
+    def items_of(self, model: StudyModel) -> Iterator[Item]:
+        """A model's items: the chunks that some probe takes."""
+        for chunks in self.chunks:
+            for chunk in chunks:
+                if chunk.probes(self.study, model.label):
                     yield Item(model, chunk)
 
 
@@ -116,35 +126,30 @@ def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], o
 
 
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
-    """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that is unavailable
+    """The plan of a study with its file in `folder`. A model that cannot be found is noted, a set that is unavailable
     is refused."""
-    trainings = [entry.series for entry in study.models if entry.revisions or entry.checkpoints]
+    trainings = [entry.series for entry in study.models if entry.steps]
     if twice := next((name for name in trainings if trainings.count(name) > 1), ""):
         raise StudyError(f"Two trainings of the study would be called {twice!r}; give each a label of its own.")
-    for entry in study.models:
-        _check_steps(entry)
-    told = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
-    labelled = _labelled(study.entries, [_spec(one, device) for one, _, _ in told])
+    steps = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
+    labelled = _labelled(study.entries, [_spec(one, device) for one, _, _ in steps])
     models = tuple(
         model if step is None else replace(model, series=series, step=step)
-        for model, (_, series, step) in zip(labelled, told)
+        for model, (_, series, step) in zip(labelled, steps)
     )
-    labels = [model.label for model in models]
-    for name in (name for pair in study.pairs for name in (pair.base, pair.other)):
-        if name not in labels:
-            raise StudyError(f"A pair of the study names {name!r}, which no model is called; {nearest(name, labels)}")
-    entries = study.entries
-    first = next((entry.source for entry, m in zip(entries, models) if not m.trouble), entries[0].source)
+    models = tuple(replace(model, digest=_restricted(study, model)) for model in models)
+    named = [entry.source for entry in study.entries]
+    first = next((source for source, model in zip(named, models) if not model.trouble), named[0])
     sets = tuple(_measured(study, load(entry, folder, first)) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
-    return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s.examples)) for s in sets))
+    return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s)) for s in sets))
 
 
 def of_models(study: Study, models: Sequence[StudyModel], prompts: Sequence[Prompt]) -> Plan:
     """The plan of a study whose models are in memory; the prompts are its only set."""
     one, probes = study.sets[0], [_identity(entry) for entry in study.probes]
-    examples = tuple(Example(prompt) for prompt in prompts)
-    return Plan(study, tuple(models), (PromptSet(one.name, examples),), (tuple(_chunks(study, probes, examples)),))
+    prompt_set = PromptSet(one.name, tuple(Example(prompt) for prompt in prompts))
+    return Plan(study, tuple(models), (prompt_set,), (tuple(_chunks(study, probes, prompt_set)),))
 
 
 def in_memory(step: int, spec: ModelSpec, n_layers: int) -> StudyModel:
@@ -167,21 +172,21 @@ def _says(file: Path, study: Study) -> bool:
 
 def write_plan(plan: Plan, out: Path) -> None:
     """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. Of a model
-    that is not here, what an earlier run of this very study told stays. A study's file that somebody put there is not
+    that is not here, what an earlier run of this very study wrote stays. A study's file that somebody put there is not
     replaced by another: `StudyError`."""
     said = _says(out / STUDY, plan.study)
-    models = [_told(model) for model in plan.models]
+    models = [_model_fields(model) for model in plan.models]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if said else models
         models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
-    told = {
+    fields = {
         "format": FORMAT,
         "name": plan.study.name,
         "note": plan.study.note,
         "seed": plan.study.seed,
         "chunk": plan.study.chunk,
         "models": models,
-        "probes": [{"name": p.name, "limit": p.limit, "parameters": p.parameters} for p in plan.study.probes],
+        "probes": [_probe_fields(entry) for entry in plan.study.probes],
         "sets": [
             {
                 "name": s.name,
@@ -195,28 +200,16 @@ def write_plan(plan: Plan, out: Path) -> None:
             }
             for entry, s, chunks in zip(plan.study.sets, plan.sets, plan.chunks)
         ],
-        **({"pairs": [[one.base, one.other] for one in plan.study.pairs]} if plan.study.pairs else {}),
     }
     if not said and os.path.lexists(out / STUDY) and not (out / PLAN).exists():
         raise StudyError(f"{out / STUDY} is another study's file and would be replaced; give --out another folder.")
     try:
         (out / ITEMS).mkdir(parents=True, exist_ok=True)
-        disk.write(out / PLAN, json.dumps(told, ensure_ascii=False).encode())
+        disk.write(out / PLAN, json.dumps(fields, ensure_ascii=False).encode())
         if not said:
             disk.write(out / STUDY, write(plan.study).encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
-
-
-def bytes_of(plan: Plan) -> int:
-    """About what the study's files will take."""
-    total = 0
-    for model in plan.usable:
-        places = (model.known.n_layers or 32) + 1  # along each dim
-        for entry, n in zip(plan.study.probes, _taken(plan)):
-            dims = [[dim for dim in s.dims if dim not in ("pos", "rank")] for s in entry.make().measures if s.reduce]
-            total += n * sum(16 * places ** len(of_one) for of_one in dims)
-    return total
 
 
 def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
@@ -253,36 +246,7 @@ def _tokens(plan: Plan, spec: ModelRef) -> int:
     return max(1, round(sum(lengths) / len(lengths)))
 
 
-def _check_steps(entry: ModelEntry) -> None:
-    """Whether an entry's source can have the steps that it names; `StudyError` where it is of the other kind."""
-    if not (entry.revisions or entry.checkpoints):
-        return
-    if not has_steps(entry.source):
-        raise StudyError(
-            f"{entry.source} comes with the program or in a package and has no steps of its training; leave out "
-            "revisions and checkpoints."
-        )
-    permits.model(entry.source)
-    is_folder = os.path.isdir(os.path.expanduser(entry.source))
-    if entry.revisions and is_folder:
-        raise StudyError(
-            f"{entry.source} is a folder and has no revisions; name the folders in it as checkpoints, like "
-            "checkpoint-500."
-        )
-    if entry.checkpoints and not is_folder:
-        raise StudyError(
-            f"There is no folder {entry.source!r} to look for checkpoints in; check the path, or give revisions of a "
-            "model of the hub."
-        )
-    folder = Path(entry.source).expanduser()
-    if lacking := [name for name in entry.checkpoints if not (folder / name / "config.json").is_file()]:
-        there = [name.parent.name for name in folder.glob("*/config.json")]
-        steps = sorted((step, name) for name in there if (step := step_of(name)) is not None)
-        found = f"it has {', '.join(name for _, name in steps)}" if steps else "no folder in it holds one"
-        raise StudyError(f"The folder {entry.source} has no checkpoint {lacking[0]!r}; {found}.")
-
-
-def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
+def _spec(entry: ModelEntry, device: str) -> ModelSpec | EffectiveDepthError:
     try:
         return settle(
             ModelRef.parse(
@@ -320,7 +284,7 @@ def _of_spec(spec: ModelSpec) -> str:
     return _digest([FORMAT, ENGINE_VERSION, spec.identity()])
 
 
-def _told(model: StudyModel) -> dict[str, Any]:
+def _model_fields(model: StudyModel) -> dict[str, Any]:
     if model.spec is None:
         return {"label": model.label, "digest": model.digest, "trouble": model.trouble, **_step(model)}
     spec = model.known
@@ -335,6 +299,18 @@ def _told(model: StudyModel) -> dict[str, Any]:
         "parameters": parameters(spec),
         **_step(model),
     }
+
+
+def _probe_fields(entry: ProbeEntry) -> dict[str, Any]:
+    more = {"label": entry.label, "models": list(entry.models), "sets": list(entry.sets)}
+    fields = {"name": entry.name, "limit": entry.limit, "parameters": entry.parameters}
+    return fields | {name: value for name, value in more.items() if value}
+
+
+def _restricted(study: Study, model: StudyModel) -> str:
+    """The digest of a model, and of the probes that leave it out."""
+    without = [entry.column for entry in study.probes if entry.models and model.label not in entry.models]
+    return _digest([model.digest, without]) if without else model.digest
 
 
 def _step(model: StudyModel) -> dict[str, Any]:
@@ -356,16 +332,18 @@ def _identity(entry: ProbeEntry) -> list[Any]:
         request.probe_version,
         sorted((parameters | dict(request.files)).items()),
         entry.split_points,
+        *([entry.label] if entry.label else []),
     ]
 
 
 def _measured(study: Study, one: PromptSet) -> PromptSet:
     """A set without the prompts that no probe takes."""
-    limits = [entry.limit for entry in study.probes if entry.limit is not None]
-    if len(limits) < len(study.probes):
+    taking = [entry for entry in study.probes if not entry.sets or one.name in entry.sets]
+    limits = [entry.limit for entry in taking if entry.limit is not None]
+    if len(limits) < len(taking):
         return one
     ranked = zip(one.examples, _ranks(one.examples))
-    return replace(one, examples=tuple(example for example, rank in ranked if rank < max(limits)))
+    return replace(one, examples=tuple(example for example, rank in ranked if rank < max(limits, default=0)))
 
 
 def _ranks(examples: Sequence[Example]) -> list[int]:
@@ -378,16 +356,17 @@ def _ranks(examples: Sequence[Example]) -> list[int]:
     return ranks
 
 
-def _chunks(study: Study, probes: Sequence[list[Any]], examples: Sequence[Example]) -> Iterator[Chunk]:
-    rank = _ranks(examples)
+def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterator[Chunk]:
+    examples, rank = one.examples, _ranks(one.examples)
     for at in range(0, len(examples), study.chunk):
         some = tuple(examples[at : at + study.chunk])
         takes = tuple(
             tuple(i for i in range(len(some)) if entry.limit is None or rank[at + i] < entry.limit)
+            * (not entry.sets or one.name in entry.sets)
             for entry in study.probes
         )
         used = [[identity, list(places)] for identity, places in zip(probes, takes) if places]
-        yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]))
+        yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]), one.name)
 
 
 def _digest(value: list[Any]) -> str:

@@ -3,19 +3,19 @@ set, by which criterion. Numpy only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
 from .. import statistics
-from ..depth import continuous
-from ..depth.continuous import MEAN_DEPTH
-from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.published import Published, published, training
-from ..depth.wording import mean_depth
+from ..depth.mean_depth import MEAN_DEPTH
+from ..depth.rules import OF_LENS, RULES, depths
+from ..depth.sample import LENS, Sample
+from ..depth.verdict import verdict
+from ..errors import EffectiveDepthError
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
 from ..models.ref import Bundled
@@ -31,7 +31,7 @@ MEANS = {f"mean_{name}": name for name in OF_LENS}  # depths without a threshold
 @dataclass(frozen=True)
 class Prompts:
     """What a mean depth is read off: sums of the lens' measure `[prompt, L + 1]` over `tokens` `[prompt]`; `over`: what
-    is drawn anew."""
+    a bootstrap draws."""
 
     sums: np.ndarray
     tokens: np.ndarray
@@ -95,52 +95,53 @@ def published_points() -> tuple[Point, ...]:
 def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> list[Point]:
     """What a study measured on a set or one of its levels, of these models (all unless given) on the prompts that all
     of them have been through: the prompts are drawn together, so the points may be compared resample by resample. Twins
-    in which nothing was learned stand among them."""
+    in which nothing was learned are among them."""
     name = folder.set_of(group)
     chosen = folder.groups(name)[group]
     labels = [label for label in labels or folder.models if len(folder.sums(label, name))]
     for label in labels:
         chosen = np.intersect1d(chosen, folder.sums(label, name).index)
-    found = []
+    found: list[Point] = []
     for label in labels:
-        model, some = folder.models[label], folder.sums(label, name).of(chosen)
+        model, sample = folder.models[label], tables.sample(folder, label, group, chosen)
         kind = "" if model.get("control") else training(model.get("name", label))
-        head = (label, parameters_of(model), kind, group, published_name(folder, name))
-        means = tables.mean_depths(folder, name, some)
-        for criterion, of in MEANS.items():
-            if of in means:
-                lens, over = some.probe("logit_lens"), tables.units_of(folder, name, some, "logit_lens")
-                found.append(_mean_point(head, criterion, means[of], lens, over))
-        for criterion, rule in RULES.items():
-            of_one = tables.curves(folder, some, criterion, "paper")
-            if of_one is None or not of_one[1].sum() or (layers := next(iter(of_one[0].values())).shape[1]) < 2:
-                continue
-            sums, counts = of_one
-            drawn, low, high, told = np.empty(0), np.nan, np.nan, ""
-            over = tables.units_of(folder, name, some, rule.probe)
-            if over.enough:
-                again = tables.resampled_depths(folder, criterion, "paper", sums, counts, over)
-                drawn, ends, told = (again + 1) / layers, statistics.interval(again), over.words
-                low, high = (ends.low + 1) / layers, (ends.high + 1) / layers
-            ratio = (float(depths(criterion, tables.curve_of(sums, counts)[None])[0]) + 1) / layers
-            place = (*head, criterion, ratio, layers, MEASURED, low, high, len(counts))
-            found.append(Point(*place, drawn=drawn, over=told, forms=over.n * over.by_form))
+        if sample is not None:
+            head = (label, parameters_of(model), kind, group, published_name(folder, name))
+            found += _points(head, replace(sample, twins=()))
     return found
 
 
-def _mean_point(
-    head: tuple[str, int | None, str, str, str],
-    criterion: str,
-    found: continuous.MeanDepth,
-    lens: Mapping[str, np.ndarray],
-    over: Units,
-) -> Point:
-    ratio = np.nan if found.ratio is None else found.ratio
-    ends = (found.interval and found.interval.ends) or (np.nan, np.nan)
-    low, high = (end / found.n_layers for end in ends)
-    read = Prompts(lens[f"{MEANS[criterion]}.sum"], lens["n_tokens"], over)
-    place = (*head, criterion, ratio, found.n_layers, MEASURED, low, high, len(over.of))
-    return Point(*place, read=read, over=over.words if found.interval else "", forms=over.n * over.by_form)
+def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
+    found = verdict(sample)
+    for criterion, of in MEANS.items():
+        if (mean := found.means.get(of)) is not None:
+            n, lens, ratio = mean.n_layers, sample.curves[LENS], np.nan if mean.ratio is None else mean.ratio
+            low, high = (mean.interval and mean.interval.ends) or (np.nan, np.nan)
+            place = (*head, criterion, ratio, n, MEASURED, low / n, high / n, len(lens.tokens))
+            over, forms = lens.units.words if mean.interval else "", lens.units.n * lens.units.by_form
+            yield Point(*place, read=Prompts(lens.sums[of], lens.tokens, lens.units), over=over, forms=forms)
+    for criterion, rule in found.rules.items():
+        n, curves = rule.n_layers, sample.curves[RULES[criterion].probe]
+        if rule.curve is not None and n > 1:
+            ratio = np.nan if rule.ratio is None else rule.ratio
+            low, high = (rule.interval and rule.interval.ends) or (np.nan, np.nan)
+            place = (*head, criterion, ratio, n, MEASURED, (low + 1) / n, (high + 1) / n, len(curves.tokens))
+            drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / n
+            over, forms = curves.units.words if rule.interval else "", curves.units.n * curves.units.by_form
+            yield Point(*place, drawn=drawn, over=over, forms=forms)
+
+
+def _resampled(sample: Sample, criterion: str) -> np.ndarray:
+    """A rule's layer in every resample of the prompts, `[resample]`, NaN where there is none. The same prompts are
+    drawn for every model that has as many."""
+    rule, curves = RULES[criterion], sample.curves[RULES[criterion].probe]
+
+    def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
+        found = np.mean(list(means.values()), 0)
+        return depths(criterion, found[:, :-1] if rule.of_lens else found)
+
+    sums = {name: curves.sums[name] for name in rule.measures}
+    return statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed)
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:
@@ -163,41 +164,19 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
     return statistics.contrast(np.ones(len(parts)), parts)
 
 
-def side_by_side(measured: Iterable[Point], others: Iterable[Point]) -> list[dict[str, Any]]:
-    """A row for each model and set: `model`, `parameters` (billions), `training`, `layers`, `set`, and for each
-    criterion and source a column like "kl measured" with the depth in words. A published entry of a measured model on
-    the same prompt set stands in the measured one's row."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    measured = list(measured)
+def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tuple[str, str], dict[str, Point]]:
+    """By model and set, the points by criterion and source, like "kl measured". A published entry of a measured model
+    on the same prompt set is in the measured one's row."""
+    rows: dict[tuple[str, str], dict[str, Point]] = {}
+    names = {(p.model.lower(), p.n_layers, p.of): p for p in reversed(measured)}
     for p in [*measured, *others]:
-        own = p if p.source == MEASURED else (_measured_of(p, measured) or p)
-        size = None if own.parameters is None else own.parameters / 1e9
-        head = {"model": own.model, "parameters": size, "training": own.training, "layers": own.n_layers}
-        rows.setdefault((own.model, own.set), head | {"set": own.set})[f"{p.criterion} {p.source}"] = in_words(p)
-    return list(rows.values())
-
-
-def in_words(p: Point) -> str:
-    """A depth with its range over prompts: "20 (18 to 21)", of a mean depth "18.3 (18.0 to 18.6)"; "–" where there is
-    none."""
-    if not np.isfinite(p.ratio):
-        return "–"
-    if p.criterion in MEANS:
-        return mean_depth(p.depth, *((p.at(p.low), p.at(p.high)) if np.isfinite(p.low) else ()))
-    if not np.isfinite(p.low):
-        return f"{p.depth:.0f}"
-    low, high = (round(p.at(end), 2) for end in (p.low, p.high))
-    return f"{p.depth:.0f} ({low:g})" if low == high else f"{p.depth:.0f} ({low:g} to {high:g})"
-
-
-def _measured_of(p: Point, measured: Iterable[Point]) -> Point | None:
-    """What was measured of a published entry's model on its set."""
-    wanted = (p.model.lower(), p.n_layers, p.of)
-    return next((m for m in measured if (m.model.lower(), m.n_layers, m.of) == wanted), None)
+        own = names.get((p.model.lower(), p.n_layers, p.of), p) if p.source == PUBLISHED else p
+        rows.setdefault((own.model, own.set), {})[f"{p.criterion} {p.source}"] = p
+    return rows
 
 
 def published_name(folder: Folder, name: str) -> str:
-    """The published set whose prompts a study's set holds, by its format or else by its name; "" where it is none."""
+    """The published set that a study's prompts are of, by its format or else by its name; "" where it is none."""
     known = {p.dataset for p in published()}
     own = folder.sets[name].get("of") or name.partition(LEVEL_MARK)[0].lower()
     return own if own in known else ""

@@ -1,164 +1,206 @@
-"""A study in words: Markdown whose every figure is a cell of its tables. Numpy and pyarrow only."""
+"""A study in words and tables: Markdown whose every figure is a cell of its tables, and the same as a page. Numpy and
+pyarrow only."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pyarrow
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
 
 from .. import disk
-from ..depth import wording
-from ..depth.criteria import RULES
-from ..depth.wording import count, mean_depth
+from ..depth import say
+from ..depth.rules import RULES
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
-from . import agreement, steps, tables
-from .items import Folder
+from . import difficulty, precisions, steps, tables
+from .items import Folder, open_folder, pack
 
-SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}
+TEMPLATES = Path(__file__).parent / "templates"
+COLUMNS = [("kl", tables.MEAN), ("overlap", tables.MEAN), ("cosine", tables.TURN), *((name, "paper") for name in RULES)]
+HEAD = [
+    "average depth, KL",
+    "average depth, overlap",
+    "switch after layer",
+    *(f"{r.heading} rule" for r in RULES.values()),
+]
+Row = Sequence[str]
+
+
+@dataclass(frozen=True)
+class View:
+    """A table, its head first, and what is said of it."""
+
+    rows: Sequence[Row]
+    said: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One set: the depths of its models, what is said of each model and how robust each rule is, and further views."""
+
+    depths: Sequence[Row]
+    said: Mapping[str, str]
+    rules: Mapping[str, Sequence[Row]]
+    views: Mapping[str, View]
 
 
 def write(out: Path) -> str:
-    """Write what a study's numbers come to: `summary.parquet`, `verdict.parquet`, `report.md`. Returns the digest of
-    its measures."""
+    """End a run: pack the sums, write the verdicts and the report. Returns the digest of the measures."""
     try:
-        folder = tables.store(out)
+        folder = open_folder(out)
+        pack(folder)
+        tables.store(folder)
         measures = folder.digest()
-        disk.write(out / "report.md", markdown(folder, tables.stored(folder, "verdict"), measures).encode())
+        text = markdown(folder, measures)
+        disk.write(out / "report.md", text.encode())
+        disk.write(out / "report.html", page(folder.plan["name"], body(text)).encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     return measures
 
 
-def markdown(folder: Folder, verdict: pyarrow.Table, measures: str) -> str:
+def markdown(folder: Folder, measures: str) -> str:
     """The report of a folder; `measures`: the digest of its measures."""
-    rows = verdict.to_pylist()
-    lines = [f"# {folder.plan['name']}", "", *([folder.plan["note"], ""] if folder.plan["note"] else [])]
-    lines += [*_extent(folder), *_over_training(folder, rows)]
-    for label in folder.models:
-        own = [row for row in rows if row["model"] == label]
-        for name in dict.fromkeys(row["set"] for row in own):
-            lines += ["", *_of_set(folder, label, name, [row for row in own if row["set"] == name])]
-    near = " ± is a tenth of the depth, in whole layers." if any(" ± " in line for line in lines) else ""
-    lines += [
-        "",
-        "Mean depth: the mean over all thresholds of the depth from which the lens stays within the threshold of the "
-        "output, in 0..L; share `depth / L`. The papers' rules (Hu et al. 2025, arXiv 2512.14064) give layers counted "
-        "from 0, share `(layer + 1) / L`; they read different things and are never averaged. Ranges are 5 to 95 % of "
-        f"{RESAMPLES} resamples (seed {folder.plan['seed']}), bootstrap-t of mean depths, percentiles of whole layers, "
-        f"from {FEWEST} prompts or {FEWEST_FORMS} forms up.{near}",
-        "",
-        f"Measures: SHA-256 {measures}.",
-        "",
-    ]
-    return "\n".join(lines).replace("<", "&lt;")  # names and notes are anybody's, and Markdown passes HTML on
-
-
-def _extent(folder: Folder) -> Iterator[str]:
     progress = folder.progress()
-    there, planned = (sum(counts[i] for counts in progress.values()) for i in (0, 1))
-    done = "complete" if there == planned else f"{there} of {planned} parts computed"
-    yield f"{count(len(folder.models), 'model')}, {count(len(folder.sets), 'set')}, {done}."
-    for name, one in folder.sets.items():
-        left = f"; {one['left_out']} longer ones were left out" if one["left_out"] else ""
-        yield f"- {name}: {count(len(one['ids']), 'prompt')}{left}"
-    for label, why in folder.failures().items():
-        yield f"- {label} failed: {why}"
+    computed, planned = (sum(counts[i] for counts in progress.values()) for i in (0, 1))
+    extent = [say.count(len(folder.models), "model"), say.count(len(folder.sets), "set")]
+    extent.append("complete" if computed == planned else f"{computed} of {planned} parts computed")
+    text: str = (
+        templates()
+        .get_template("report.md")
+        .render(
+            folder=folder,
+            extent=f"{', '.join(extent)}.",
+            parts={name: _part(folder, name) for name in folder.sets},
+            count=say.count,
+            measures=measures,
+            resamples=RESAMPLES,
+            fewest=FEWEST,
+            fewest_forms=FEWEST_FORMS,
+        )
+    )
+    return text.replace("<", "&lt;")  # names and notes are anybody's, and Markdown passes HTML on
 
 
-def _over_training(folder: Folder, rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Depth at every step of a training, where the study has steps."""
-    for series, labels in steps.series(folder).items():
-        for name in folder.sets:
-            found = steps.depths(rows, labels, name)
-            there = {step: [row for row in found if row["step"] == step] for step in labels}
-            if sum(map(bool, there.values())) < 2:
-                continue
-            yield from ("", f"## {f'{series} o' if series else 'O'}ver training on {name}", "")
-            yield table_row("step", "mean depth, KL (5–95 %)", "mean depth, overlap (5–95 %)", "turn")
-            yield "|" + "---|" * 4
-            for step, own in there.items():
-                cells = {(row["criterion"], row["variant"]): row for row in own}
-                means = [cells.get((of, tables.MEAN)) for of in ("kl", "overlap")]
-                turn = cells.get(("cosine", tables.TURN))
-                told = [
-                    "–" if row is None else mean_depth(*(row[k] for k in ("depth", "low", "high"))) for row in means
-                ]
-                yield table_row(str(step), *told, "–" if turn is None else number(turn["depth"]))
-            yield ""
-            yield from (f"- {said}" for said in steps.course(found))
+def page(title: str, html: str) -> str:
+    """A page that asks nobody for anything, around the `body` of a report."""
+    found: str = templates(escaped=True).get_template("page.html").render(title=title, body=html)
+    return found
 
 
-def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    over: dict[int, str] = {}
-    for row in sorted(rows, key=lambda row: bool(row["over"])):
-        over[row["prompts"]] = row["over"] or count(row["prompts"], "prompt")
-    for n in over if len(over) > 1 else ():  # a probe that takes fewer
-        of = wording.listed(dict.fromkeys(RULES[row["criterion"]].label for row in rows if row["prompts"] == n))
-        over[n] = f"{of} over {over[n]}"
-    yield " ".join(f"## {label} on {name}".splitlines())  # a level is anybody's
-    yield ""
-    yield f"{count(rows[0]['n_layers'], 'layer')}, {', '.join(over.values())}."
-    yield ""
-    yield "| depth | | share | 5–95 % | undefined | stable | from depth 1 | without sinks |"
-    yield "|---|---|---|---|---|---|---|---|"
-    by_criterion: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        by_criterion.setdefault(row["criterion"], {})[row["variant"]] = row
-    for criterion, variants in by_criterion.items():
-        if mean := variants.get(tables.MEAN):
-            within = "" if mean["low"] is None else f"{mean['low']:.1f} to {mean['high']:.1f}"
-            cells = [
-                f"**Mean depth, {RULES[criterion].label}**",
-                mean_depth(mean["depth"]),
-                _ratio(mean["ratio"]),
-                within,
-            ]
-            yield f"| {' | '.join([*cells, *[''] * 4])} |"
-    for criterion, variants in by_criterion.items():
-        if paper := variants.get("paper"):
-            own = wording.of_best(criterion, tables.best_of(folder, RULES[criterion])) or ", the papers' rule"
-            cells = [f"{RULES[criterion].heading}{own}", number(paper["depth"]), _ratio(paper["ratio"])]
-            cells += [spread(paper), _share(paper)]
-            cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
-            yield f"| {' | '.join(cells)} |"
-    if said := tables.settles(folder, label, name):
-        yield from ("", said)
-    if name in folder.sets:  # of levels the table says it
-        yield ""
-        yield from (f"- {said}" for said in agreement.sentences(agreement.estimates(folder, label, name, rows)))
-        yield ""
-        yield "The papers' rules, one by one:"
-        yield ""
-        yield from (f"- {said.sentence}" for said in tables.statements(folder, label, name).values())
+def body(text: str) -> str:
+    """A report's Markdown as HTML."""
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    found: str = reader.render(text.replace("&lt;", "<"))
+    return found
 
 
-def spread(row: Mapping[str, Any]) -> str:
-    """The interval of a row: "5 to 6", "5" where both ends are one, "" where there is none."""
-    if row["low"] is None:
-        return ""
-    low, high = number(row["low"]), number(row["high"])
-    return low if low == high else f"{low} to {high}"
+def style() -> str:
+    """The style of all reports."""
+    return (TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
 def table_row(*cells: str) -> str:
     """A row of a Markdown table, whatever the cells hold."""
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(_flat(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
-def number(value: float | int | None) -> str:
-    """A depth as it is written: whole where it is whole."""
-    if value is None or math.isnan(value):
-        return "–"
-    return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
+def table(rows: Sequence[Row]) -> str:
+    """A Markdown table, its head first."""
+    head, *rest = (table_row(*row) for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
 
 
-def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
-def _share(row: Mapping[str, Any]) -> str:
-    return "" if row["undefined"] is None else f"{100 * row['undefined']:.3g} %"
+def templates(escaped: bool = False) -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=escaped,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {"table": table, "flat": _flat}
+    return found
+
+
+def _part(folder: Folder, name: str) -> Part:
+    rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
+    by_model = {
+        label: {(r["criterion"], r["variant"]): r for r in own} for label, own in groupby(rows, lambda r: r["model"])
+    }
+    said, rules = {}, {}
+    for label in by_model:
+        found = tables.verdict_on(folder, label, name)
+        if found is not None and not _aside(folder.models[label]):
+            said[label] = say.verdict(found)
+            cells = say.rule_table(found)
+            rules[label] = [list(cells[0]), *(list(row.values()) for row in cells)]
+    views = {
+        "Difficulty": _difficulty(folder, name),
+        "Precisions": _precisions(folder, name),
+        **{f"Training {series}".strip(): view for series, view in _training(folder, name, rows)},
+    }
+    depths = [
+        [label, str(max(row["prompts"] for row in own.values())), *(tables.cell(own.get(c)) for c in COLUMNS)]
+        for label, own in by_model.items()
+    ]
+    return Part(
+        [["model", "prompts", *HEAD], *depths], said, rules, {title: view for title, view in views.items() if view}
+    )
+
+
+def _aside(model: Mapping[str, Any]) -> bool:
+    """Whether a model is a control or a step, which a row of a table is enough for."""
+    return bool(model.get("control")) or model.get("step") is not None
+
+
+def _difficulty(folder: Folder, name: str) -> View | None:
+    found = []
+    for label in folder.models:
+        for kind in difficulty.kinds(folder):
+            try:
+                found.append(difficulty.look(folder, label, name, kind))
+            except StudyError:
+                continue  # no levels, or nothing measured
+    if not found:
+        return None
+    rows = [[one.label, difficulty.called(one.kind), *map(_level, one.levels)] for one in found]
+    return View(
+        [["model", "depth", *(f"level {level.name}" for level in found[0].levels)], *rows],
+        [one.sentence for one in found if np.isfinite(one.trend.low)],
+    )
+
+
+def _level(level: difficulty.Level) -> str:
+    return tables.cell({"depth": level.mean, "low": level.low, "high": level.high, "variant": tables.MEAN})
+
+
+def _precisions(folder: Folder, name: str) -> View | None:
+    found = precisions.shifts(folder, name)
+    if not found:
+        return None
+    by_pair = [list(own) for _, own in groupby(found, lambda one: (one.model, one.precision))]
+    return View(precisions.rows(found), [precisions.sentence(own) for own in by_pair])
+
+
+def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, View]]:
+    for series, labels in steps.series(folder).items():
+        found = steps.depths(rows, labels, name)
+        if len({row["step"] for row in found}) > 1:
+            by_step = {
+                step: {(r["criterion"], r["variant"]): r for r in own}
+                for step, own in groupby(found, lambda r: r["step"])
+            }
+            cells = [[str(step), *(tables.cell(own.get(c)) for c in COLUMNS)] for step, own in by_step.items()]
+            yield series, View([["step", *HEAD], *cells], steps.course(found))

@@ -1,4 +1,4 @@
-"""Published figures measured anew: a paper's protocol as studies, and an answer for each of its entries. Numpy only.
+"""Published figures measured again: a paper's protocol as studies, and an answer for each of its entries. Numpy only.
 
 Protocols: [H25] Hu et al. 2025 (arXiv 2512.14064), effective depth by three rules on the first 10 prompts of HellaSwag
 and GSM8K and the first 5 of AIME24 that have 400 tokens or fewer, in int8; [C25] Csordás et al. 2025 (arXiv
@@ -16,44 +16,46 @@ from typing import Any
 import numpy as np
 
 from .. import machine, statistics
-from ..depth.criteria import RULES
-from ..depth.published import CAVEATS, CITATION
+from ..depth import say
+from ..depth.rules import RULES
 from ..errors import ParameterError, StudyError
 from ..models import tokens
 from ..models.bundled import MODELS
 from ..models.sizes import PRECISIONS, QUANTIZED
 from ..probes.base import layer_effect
-from ..statistics import FEWEST, Units
+from ..statistics import FEWEST, Resampled
 from ..types import Prompt
 from . import difficulty, points, report, tables
-from .items import Folder
-from .sets import FORMATS, load, tokenizer_of
+from .items import Folder, Sums
+from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from .trends import signed
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
 SAME, NOT_DEFINED, NO_ENTRY = "the same layer", "not defined", "no published entry"
-CANNOT_TELL, AS_PUBLISHED = "cannot be told", "as published"
+CANNOT_TELL, AS_PUBLISHED = "undecided", "as published"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure, measured beside published, in words as they are printed. `range`: 5 to 95 % over prompts."""
+    """One figure, measured next to published, as printed: `measured` with its 5 to 95 % over prompts."""
 
     model: str
     set: str
     quantity: str
     measured: str
-    range: str
     published: str
     verdict: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.model, self.set, self.quantity, self.measured, self.published, self.verdict
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper that can be measured anew. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
+    """A paper that can be measured again. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
     studies, by name, of models, set entries, and how many prompts of each set (of each level where it has levels) in
-    place of the paper's number; `entries`: what a folder of one of them says; `told`: what to know of its figures."""
+    place of the paper's number; `entries`: what a folder of one of them says; `notes`: what to know of its figures."""
 
     name: str
     citation: str
@@ -61,7 +63,7 @@ class Paper:
     precision: str
     parts: Callable[[Sequence[ModelEntry], Mapping[str, SetEntry], int | None], dict[str, Study]]
     entries: Callable[[Folder], Iterator[Entry]]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def find(name: str) -> Paper:
@@ -113,7 +115,7 @@ def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit:
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
-    for row in tables.stored(folder, "verdict").to_pylist():
+    for row in tables.stored(folder).to_pylist():
         if row["variant"] != "paper" or row["set"] not in folder.sets:
             continue
         model = folder.models[row["model"]]
@@ -125,15 +127,14 @@ def _hu_entries(folder: Folder) -> Iterator[Entry]:
             row["model"],
             row["set"],
             RULES[row["criterion"]].heading,
-            report.number(row["depth"]),
-            report.spread(row),
+            tables.cell(row),
             "" if published is None else str(published),
             judged(row["depth"], row["low"], row["high"], published),
         )
 
 
 def judged(depth: float | None, low: float | None, high: float | None, published: int | None) -> str:
-    """What a measured depth says of a published one, in layers. "within": the published one lies in the range over
+    """What a measured depth says of a published one, in layers. "within": the published one is in the range over
     prompts; "differs by": it does not, or there is no range."""
     if depth is None:
         return NOT_DEFINED
@@ -177,40 +178,39 @@ def _csordas_entries(folder: Folder) -> Iterator[Entry]:
         for name in folder.sets:
             if not len(some := folder.sums(label, name)):
                 continue
+            head = label, name
             if written := some.probe("contributions"):
-                over = tables.units_of(folder, name, some, "contributions")
-                yield from _ratios(label, name, written, over, folder.plan["seed"], anchored)
+                yield from _ratios(head, folder, some, written, anchored)
             if (skipped := some.probe(difficulty.PROBE)) and name == "gsm8k":
-                over = tables.units_of(folder, name, some, difficulty.PROBE)
-                yield from _futures(label, name, skipped, over, folder.plan["seed"])
+                yield from _futures(head, folder, some, skipped)
             if name in LEVELS:
-                yield from _scores(folder, label, name)
+                yield from _scores(folder, *head)
 
 
 def _ratios(
-    label: str, name: str, columns: Mapping[str, np.ndarray], over: Units, seed: int, anchored: bool
+    head: tuple[str, str], folder: Folder, some: Sums, columns: Mapping[str, np.ndarray], anchored: bool
 ) -> Iterator[Entry]:
-    """The median over the layers of each half of `|D| / |h|`, which stands for a half better than a mean: the first
+    """The median over the layers of each half of `|D| / |h|`, which represents a half better than a mean: the first
     layer adds to a small stream."""
     sums, counts = columns["layer_ratio.sum"], columns["n_tokens"]
-    half = second_half(sums.shape[1])
+    half, over = second_half(sums.shape[1]), tables.units_of(folder, head[1], some, "contributions")
     for which, of_half, (sign, bound) in zip(("first", "second"), (slice(half), slice(half, None)), ANCHORS):
 
         def median(curves: dict[str, np.ndarray], of_half: slice = of_half) -> np.ndarray:
             middle: np.ndarray = np.median(curves[""][:, of_half], 1)
             return middle
 
-        found = statistics.read_off(median, {"": sums}, counts, over, seed).bounded(low=0.0)
-        told, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
+        found = statistics.read_off(median, {"": sums}, counts, over, folder.plan["seed"]).bounded(low=0.0)
+        paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        ends = found.interval.ends if over.enough else None
-        quantity = f"layer ratio, {which} half"
-        yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), told if anchored else "", verdict)
+        measured = _measured(found, over.enough)
+        yield Entry(*head, f"layer ratio, {which} half", measured, paper if anchored else "", verdict)
 
 
-def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Units, seed: int) -> Iterator[Entry]:
+def _futures(head: tuple[str, str], folder: Folder, some: Sums, columns: Mapping[str, np.ndarray]) -> Iterator[Entry]:
     """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
     over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
+    over = tables.units_of(folder, head[1], some, difficulty.PROBE)
     for kind, called in difficulty.KINDS.items():
         effects = layer_effect(columns[kind])[:, :-1] if kind == "effect" else columns[kind]
         there, layers = np.isfinite(effects).all(1), columns["output"].shape[1]
@@ -221,11 +221,16 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Uni
             return second_over_first(curves[""], half)
 
         sums = np.where(there[:, None], effects, 0.0)
-        found = statistics.read_off(ratio, {"": sums}, there.astype(float), over, seed).bounded(low=0.0)
-        ends = found.interval.ends if over.enough and there.sum() >= FEWEST else None
-        quantity = f"future {called}, second half over first"
+        found = statistics.read_off(ratio, {"": sums}, there.astype(float), over, folder.plan["seed"]).bounded(low=0.0)
+        measured = _measured(found, over.enough and there.sum() >= FEWEST)
         words = "almost none in the second half (no figure given)"
-        yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), words, NO_ENTRY)
+        yield Entry(*head, f"future {called}, second half over first", measured, words, NO_ENTRY)
+
+
+def _measured(found: Resampled, enough: bool) -> str:
+    ends = found.interval.ends if enough else None
+    text = say.number(float(found.value), ".3f")
+    return f"{text} ({say.interval(*ends, 3)})" if ends else text
 
 
 def second_half(n_layers: int) -> int:
@@ -243,16 +248,17 @@ def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
 def _scores(folder: Folder, label: str, name: str) -> Iterator[Entry]:
     words = "does not move (no figure given)"
     for kind, called in difficulty.KINDS.items():
-        quantity = f"depth score by level ({called}), layers a level"
+        head = label, name, f"depth score by level ({called}), layers a level"
         try:
             found = difficulty.look(folder, label, name, kind)
         except StudyError as error:
-            yield Entry(label, name, quantity, "–", "", words, f"{NOT_DEFINED}: {error}")
+            yield Entry(*head, "–", words, f"{NOT_DEFINED}: {error}")
             continue
         trend = found.trend
-        ends = None if not np.isfinite(trend.low) else (trend.low, trend.high)
-        verdict = moved(trend, len(found.levels))
-        yield Entry(label, name, quantity, signed(trend.slope, 2), _ends(ends, True), words, verdict)
+        measured = say.number(trend.slope, "+.2f")
+        if np.isfinite(trend.low):
+            measured += f" ({say.interval(trend.low, trend.high, 2)})"
+        yield Entry(*head, measured, words, moved(trend, len(found.levels)))
 
 
 def moved(trend: difficulty.Trend, n_levels: int) -> str:
@@ -269,30 +275,19 @@ def moved(trend: difficulty.Trend, n_levels: int) -> str:
     return f"{CANNOT_TELL}: the range holds a rise, a fall and neither"
 
 
-def _ends(ends: Sequence[float] | np.ndarray | None, sign: bool = False) -> str:
-    if ends is None or not np.isfinite(ends).all():
-        return ""
-    low, high = (signed(float(end), 2) if sign else f"{end:.3f}" for end in ends)
-    return low if low == high else f"{low} to {high}"
-
-
-# ---------------------------------------------------------------- words
-
-
 def table(entries: Sequence[Entry]) -> list[str]:
     """Lines of aligned columns."""
-    rows = [HEAD, *([getattr(e, name) for name in HEAD] for e in entries)]
+    rows = [HEAD, *(e.cells for e in entries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
-    """The report: what was run, measured beside published, and what to know of both."""
+    """The report: what was run, measured next to published, and what to know of both."""
     lines = [f"# {paper.name}, reproduced", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
-    lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-    lines += [report.table_row(*(getattr(e, name) for name in HEAD)) for e in entries]
+    lines += [report.table([HEAD, *(e.cells for e in entries)])]
     lines += ["", f"Ranges are 5 to 95 % over prompts or their forms, from {FEWEST} prompts up.", ""]
-    return "\n".join([*lines, *(f"- {told}" for told in paper.told), ""])
+    return "\n".join([*lines, *(f"- {note}" for note in paper.notes), ""])
 
 
 def counted(entries: Sequence[Entry]) -> str:
@@ -302,7 +297,7 @@ def counted(entries: Sequence[Entry]) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "no entry"
 
 
-HEAD = ["model", "set", "quantity", "measured", "range", "published", "verdict"]
+HEAD = ("model", "set", "quantity", "measured", "published", "verdict")
 C25 = "Csordás et al. 2025, arXiv 2505.13898"
 ANCHORS = ((1, 0.15), (-1, 0.05))  # of |D| / |h| in each half of Llama-3.1-70B on GSM8K [C25 §3.1]
 LEVELS = {"mquake": ("answer", ("2", "3", "4")), "math": ("within_answer", ("1", "2", "3", "4", "5"))}
@@ -316,7 +311,7 @@ PAPERS = {
         _hu_entries,
         (
             "Depths are layers counted from 0; their papers' three rules read different things and are never averaged.",
-            "*within*: the published depth lies in the measured range over prompts; *differs*: it does not, or there "
+            "*within*: the published depth is in the measured range over prompts; *differs*: it does not, or there "
             "is no range.",
             *(f"Published: {caveat}" for caveat in CAVEATS),
         ),
@@ -333,7 +328,7 @@ PAPERS = {
             "layer ratio of more than 0.15 in the first half and less than 0.05 in the second. Here a half is the "
             "median over its layers of the mean over tokens.",
             "Depth scores: the slope of a straight line through the levels. *as published*: all of its range is less "
-            "than one layer from the first level to the last, the finest that a depth is counted in; *cannot be told*: "
+            "than one layer from the first level to the last, the finest that a depth is counted in; *undecided*: "
             "the range is wider than that, and holds 0. The paper's norms are taken in bf16; here everything is "
             "upcast to float32 first.",
         ),
@@ -347,19 +342,15 @@ PAPERS = {
 def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
     """What is run in, and how that compares with the paper, in a sentence."""
     if given is not None:
-        if (found := PRECISIONS.get(given, "")) == "":
-            raise ParameterError(f"The precision is {given!r}; a comparison needs one of {', '.join(PRECISIONS)}.")
+        found = asked_precision(given, None)
+        if found == "auto":
+            raise ParameterError(f"--precision is 'auto'; a comparison needs a fixed one: give {papers} or float32.")
         if found == papers:
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."
-    missing = ""
-    if papers in QUANTIZED and not machine.installed("bitsandbytes"):
-        missing = "the package bitsandbytes is not installed"
-    elif papers in QUANTIZED and device == "mps":
-        missing = "unavailable on mps"
-    if missing:
-        told = f"Precision fp32, while the paper ran in {papers} ({missing}): that alone may change figures."
-        return "fp32", told
+    if papers in QUANTIZED and (device == "mps" or not machine.installed("bitsandbytes")):
+        why = "unavailable on mps" if device == "mps" else "the package bitsandbytes is not installed"
+        return "fp32", f"Precision fp32, while the paper ran in {papers} ({why}): that alone may change figures."
     return papers, f"Precision {papers}, as in the paper."
 
 
@@ -374,30 +365,18 @@ def model_of(text: str, precision: str) -> ModelEntry:
     return ModelEntry(source=source, precision=precision, label=label.rsplit("/", 1)[-1])
 
 
-def check_sets(sets: Mapping[str, SetEntry], first_model: str) -> None:
-    """Load every set before anything is computed; a `StudyError` says what to do here about one that is unavailable."""
-    for name, entry in sets.items():
-        try:
-            load(entry, Path("."), first_model)
-        except StudyError as error:
-            told = str(error).partition(" Try again where the hub answers")[0]
-            if told != str(error):
-                told += f" Give a local copy with the hub's columns: --sets {name}=FILE."
-            raise StudyError(told) from None
-
-
 def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -> list[str]:
     """How a run differs from the paper's protocol, a sentence each."""
-    told = []
+    notes = []
     if left := [name for name in paper.sets if name not in sets]:
-        told.append(f"Sets of the paper that are not run: {', '.join(left)}.")
+        notes.append(f"Sets of the paper that are not run: {', '.join(left)}.")
     if limit:
-        told.append(f"At most {limit} prompts of each set or level.")
+        notes.append(f"At most {limit} prompts of each set or level.")
     for name, entry in sets.items():
         if entry.file:
-            told.append(f"{name} from the file {Path(entry.file).name}.")
+            notes.append(f"{name} from the file {Path(entry.file).name}.")
         if entry.max_tokens:
             by = "" if entry.tokenizer == TOKENIZER else f", where the paper counts with {TOKENIZER}, which is not here"
             counted = entry.tokenizer.rstrip("/").rsplit("/", 1)[-1]
-            told.append(f"{name}: prompts of at most {entry.max_tokens} tokens, counted with {counted}{by}.")
-    return told
+            notes.append(f"{name}: prompts of at most {entry.max_tokens} tokens, counted with {counted}{by}.")
+    return notes

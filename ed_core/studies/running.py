@@ -16,16 +16,12 @@ from typing import Any, Protocol
 
 from .. import disk
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
-from ..types import canonical_json
 from . import items
 from .plan import FAILURES, Chunk, Item, Plan, StudyModel
 
 COMPUTED, THERE, FAILED = "computed", "there", "failed"  # what became of an item
 RAISED = (Cancelled, StudyError, StoreError)  # no model's failure: they end the run
 Todo = Mapping[StudyModel, Sequence[Item]]
-Group = Sequence[tuple[Plan, Path, Item]]
-"""Items of several studies, each with its study's plan and folder: of one model, and of the same prompts as far as each
-study takes them, so that one traced pass serves all."""
 
 
 @dataclass
@@ -46,7 +42,7 @@ class Status:
 
 
 class Engine(Protocol):
-    """Where items are computed. What a model cannot do is told; what the disk says is raised."""
+    """Where items are computed. What a model cannot do is a status; what the disk says is raised."""
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         """Open every model and try its prompts on it: which of them cannot do it, and why."""
@@ -54,10 +50,6 @@ class Engine(Protocol):
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
         """Compute the items, and write them. `done`: the model, how many more prompts. After a failure nothing more of
         that model is begun."""
-
-    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
-        """Compute items of several studies, group by group, before each study is run by itself: which finds them there,
-        and meets again what failed. `done`: an item that is computed."""
 
     def close(self) -> None:
         """Give back what it holds."""
@@ -86,13 +78,6 @@ class Here:
                 yield found
                 if found.why:
                     break
-
-    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
-        failed: set[tuple[Path, str]] = set()
-        for group in groups:
-            for (_, _, item), there in zip(group, together(self._opened, group, failed), strict=True):
-                if there:
-                    done(item)
 
     def close(self) -> None:
         pass
@@ -143,36 +128,11 @@ def run(
     return outcome
 
 
-def groups(parts: Sequence[tuple[Plan, Path]]) -> list[Group]:
-    """What several studies lack, model by model in the order of the first that has it: items of one model whose first
-    prompt is the same go together."""
-    found: dict[str, dict[str, list[tuple[Plan, Path, Item]]]] = {}
-    for plan, out in parts:
-        for model, of_model in missing(plan, out).items():
-            by_prompt = found.setdefault(model.digest, {})
-            for item in of_model:
-                first = canonical_json(item.chunk.examples[0].prompt.identity())
-                by_prompt.setdefault(first, []).append((plan, out, item))
-    return [group for by_prompt in found.values() for group in by_prompt.values()]
-
-
-def together(
-    opened: Any, group: Group, failed: set[tuple[Path, str]], cancelled: Callable[[], bool] = lambda: False
-) -> Iterator[bool]:
-    """Compute the items of a group; of each whether it is there. `failed`: of which study which model has failed, of
-    which no more is begun; what fails here is added."""
-    for plan, out, item in group:
-        of_one = out, item.model.label
-        if of_one not in failed and status(opened, plan, out, item, cancelled=cancelled).why:
-            failed.add(of_one)
-        yield of_one not in failed
-
-
 def try_out(opened: Any, plan: Plan, model: StudyModel, chunks: Sequence[Chunk]) -> str:
     """Why a model cannot be opened, or has no answer for one of the prompts; "" where it can. `opened`: this process's
     models."""
     try:
-        items.check(opened.get(model.spec), plan, chunks)
+        items.check(opened.get(model.spec), plan, model.label, chunks)
     except RAISED:
         raise
     except EffectiveDepthError as error:
@@ -188,8 +148,8 @@ def status(
     done: Callable[[], None] = lambda: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Status:
-    """Compute one item, unless somebody wrote it meanwhile; what the model cannot do is told. `opened`: this process's
-    models."""
+    """Compute one item, unless somebody wrote it meanwhile; `why` is what the model cannot do. `opened`: this
+    process's models."""
     if items.path(out, item.key).is_file():
         for _ in item.chunk.examples:
             done()
@@ -208,15 +168,15 @@ def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> No
     outcome.failed[model.label] = why
     try:
         (out / FAILURES).mkdir(parents=True, exist_ok=True)
-        told = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
-        disk.write(out / FAILURES / f"{model.digest}.json", told.encode())
+        text = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
+        disk.write(out / FAILURES / f"{model.digest}.json", text.encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def forget_failure(plan: Plan, out: Path, model: StudyModel) -> None:
     """A model that went through has not failed: all its items are there."""
-    if {chunk.digest for chunks in plan.chunks for chunk in chunks} <= items.there(out, model.digest):
+    if {item.chunk.digest for item in plan.items_of(model)} <= items.there(out, model.digest):
         (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
 
 

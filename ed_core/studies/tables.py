@@ -1,6 +1,6 @@
-"""What a study comes to: the depth without a threshold, the turn, the papers' criteria with their variants, and the
-aggregates, with their uncertainty; and what its numbers are taken along as beside these tables: prompt by prompt, as
-arrays, as figures. Numpy and pyarrow; no torch.
+"""What a study comes to, made of its sums alone. `verdict.parquet`: mean depth, turn, and the papers' rules with their
+variants, with intervals; aggregates with intervals, the numbers of each prompt, arrays, figures. Numpy and pyarrow; no
+torch.
 
 Uncertainty is a seeded bootstrap over what is independent (`statistics`: the forms of the prompts where enough are
 known, else the prompts; 1 000 resamples, 5 to 95 %): bootstrap-t for what is smooth, percentiles for the papers' rules,
@@ -10,67 +10,54 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
 from numpy.typing import ArrayLike
-from pyarrow import compute, csv, parquet
+from pyarrow import csv, parquet
 
 from .. import disk, statistics
-from ..depth import continuous, wording
-from ..depth import verdict as verdict_of
-from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import BEST, RULES, Rule, depths
+from ..depth import say
+from ..depth.rules import BEST, RULES
+from ..depth.sample import CONTRIBUTIONS, LENS, READS, Sample
+from ..depth.verdict import Verdict
+from ..depth.verdict import verdict as verdict_of
 from ..errors import ParameterError
 from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
-from .items import Folder, Sums, open_folder
+from .items import Folder, Sums
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-VERSION = 3  # of how tables are made; those that an earlier one wrote are made anew from the sums
+VERSION = 4  # of how verdicts are made; those that an earlier one wrote are made again from the sums
+VERDICTS = "verdict.parquet"
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model and of its twins
-SUMMARY = pyarrow.schema(
-    [
-        ("model", pyarrow.string()),
-        ("set", pyarrow.string()),
-        ("prompts", pyarrow.int64()),
-        ("tokens", pyarrow.int64()),
-        ("probe", pyarrow.string()),
-        ("measure", pyarrow.string()),
-        ("layer", pyarrow.int32()),
-        ("value", pyarrow.float64()),
-        ("low", pyarrow.float64()),
-        ("high", pyarrow.float64()),
-        ("skipped", pyarrow.int32()),
-    ]
+
+
+def _schema(columns: str) -> pyarrow.Schema:
+    """A schema of columns like "model:string"."""
+    named = (column.split(":") for column in columns.split())
+    return pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in named])
+
+
+SUMMARY = _schema(
+    "model:string set:string prompts:int64 tokens:int64 probe:string measure:string layer:int32 value:double "
+    "low:double high:double skipped:int32"
 )
-VERDICT = pyarrow.schema(
-    [
-        ("model", pyarrow.string()),
-        ("set", pyarrow.string()),
-        ("criterion", pyarrow.string()),
-        ("variant", pyarrow.string()),
-        ("depth", pyarrow.float64()),
-        ("ratio", pyarrow.float64()),
-        ("low", pyarrow.float64()),
-        ("high", pyarrow.float64()),
-        ("undefined", pyarrow.float64()),
-        ("prompts", pyarrow.int64()),
-        ("n_layers", pyarrow.int64()),
-        ("over", pyarrow.string()),
-        ("p", pyarrow.float64()),
-        ("failed", pyarrow.string()),
-    ]
+VERDICT = _schema(
+    "model:string set:string criterion:string variant:string depth:double ratio:double low:double high:double "
+    "undefined:double prompts:int64 n_layers:int64 over:string p:double failed:string"
+)
+PROMPTS = _schema(
+    "model:string set:string prompt:string probe:string measure:string layer:int32 value:double skipped:int32"
 )
 
 
@@ -79,36 +66,124 @@ def verdict(folder: Folder) -> pyarrow.Table:
     resamples in which it is not defined; null where there is none. `over`: what the interval is over, in words.
 
     Variant "mean" (of KL and overlap): the depth without a threshold, in 0..L, ratio `depth / L`. Variant "turn" (of
-    the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in
-    `continuous.Turn`; no interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
+    the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in `turn.Turn`; no
+    interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
     rows = [
         (label, group, *row)
-        for label, name, group, some in _groups(folder)
-        if len(some)
-        for row in _criteria(folder, label, name, some)
+        for label, group in itertools.product(folder.models, folder.every_group)
+        if (found := sample(folder, label, group)) is not None
+        for row in _rows(found)
     ]
     columns = [pyarrow.array([row[i] for row in rows], kind.type, from_pandas=True) for i, kind in enumerate(VERDICT)]
     return pyarrow.table(columns, schema=VERDICT)
 
 
+def _rows(sample: Sample) -> Iterator[tuple[Any, ...]]:
+    """Rows of `VERDICT` without model and set."""
+    found = verdict_of(sample)
+    for name, mean in found.means.items():
+        over = sample.curves[LENS].units
+        ends = mean.interval or (None, None, None)
+        figures = (mean.depth, mean.ratio, *ends, len(over.of), mean.n_layers)
+        yield name, MEAN, *figures, over.words if mean.interval else None, None, None
+    if (turn := found.turn) is not None:
+        n = len(sample.curves[CONTRIBUTIONS].tokens)
+        figures = (turn.layer, turn.ratio, None, None, None, n, turn.n_layers)
+        yield "cosine", TURN, *figures, None, turn.p, turn.failed or None
+    for name, rule in found.rules.items():
+        over = sample.curves[RULES[name].probe].units
+        for variant, layer in rule.variants.items():
+            ratio = None if layer is None else (layer + 1) / rule.n_layers
+            interval = rule.intervals[variant]
+            figures = (layer, ratio, *(interval or (None, None, None)), len(over.of), rule.n_layers)
+            yield name, variant, *figures, over.words if interval else None, None, None
+
+
+def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = None) -> Sample | None:
+    """A model's sums on a set or one of its levels, with those of its untrained twins on the same prompts; None where
+    no probe that a verdict reads is there. `among`: of these prompts of the set alone."""
+    name, some = folder.some(label, group)
+    some = some if among is None else some.of(among)
+    twins = []
+    for twin in twins_of(folder, label):
+        own = folder.sums(twin, name).of(some.index)
+        if len(own) == len(some) and (found := _sample(folder, name, own)) is not None:
+            twins.append(found)
+    return _sample(folder, name, some, twins)
+
+
+def _sample(folder: Folder, name: str, some: Sums, twins: Sequence[Sample] = ()) -> Sample | None:
+    columns = {probe: found for probe in READS if (found := some.probe(probe))}
+    if not columns:
+        return None
+    return Sample.of_sums(
+        columns,
+        forms={probe: folder.forms(name)[some.ran(probe)] for probe in columns},
+        first_token=CONTRIBUTIONS not in columns or counts_first(folder.probe(CONTRIBUTIONS)),
+        best=int(getattr(folder.probe(LENS), "k", BEST)) if LENS in columns else BEST,
+        twins=twins,
+        seed=folder.plan["seed"],
+    )
+
+
 def summary(folder: Folder) -> pyarrow.Table:
     """`SUMMARY`: the papers' aggregates, tidy; `layer` is the place along a curve (block or depth), `skipped` the row
     of a map, both null for a single number. Intervals are of means; a maximum over prompts has none."""
-    parts = [
-        _aggregates(folder, label, group, probe, columns, units_of(folder, name, some, probe.name))
-        for label, name, group, some in _groups(folder)
-        for probe, columns in _probed(folder, some)
-    ]
+    parts = []
+    for label, group in itertools.product(folder.models, folder.every_group):
+        for probe, columns in _probed(folder, folder.some(label, group)[1]):
+            head = (label, group, len(columns["n_tokens"]), int(columns["n_tokens"].sum()), probe.name)
+            for name, figures in aggregates(folder, label, group, probe.name).items():
+                parts.append(_tidy((*head, name), figures, SUMMARY))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
 
 
-def _groups(folder: Folder) -> Iterator[tuple[str, str, str, Sums]]:
-    """Every model on every set and each of its levels: its label, the set, the group, the sums of its prompts."""
-    for label in folder.models:
-        for name in folder.sets:
-            whole = folder.sums(label, name)
-            for group, chosen in folder.groups(name).items():
-                yield label, name, group, whole.of(chosen)
+def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "") -> dict[str, tuple[np.ndarray, ...]]:
+    """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
+    without; empty where no prompt went through it. `only`: the measure that is needed."""
+    name, some = folder.some(label, group)
+    if not (columns := some.probe(probe)):
+        return {}
+    made, over, seed = folder.probe(probe), units_of(folder, name, some, probe), folder.plan["seed"]
+    first_token = counts_first(made)
+    whole = aggregate(made, _prompts(columns), first_token)
+    derived = made.derive(whole)
+    ends: dict[str, np.ndarray] = {}
+    if over.enough:
+        sums = _sums(made, columns, first_token)
+        ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items() if only in ("", measure)}
+        if not only or only in derived:
+            ends |= _derived(made, sums, derived, over, seed)
+    return {
+        measure: (values, *ends.get(measure, np.full((2, *values.shape), np.nan)))
+        for measure, values in (whole | derived).items()
+    }
+
+
+def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndarray, ...] | None:
+    """A measure along the layers, like "contributions.layer_cos": values and the ends of their interval; None where
+    there is none."""
+    probe, _, name = measure.partition(".")
+    found = aggregates(folder, label, group, probe, name).get(name)
+    n = folder.models[label].get("n_layers")
+    return found if found is not None and n and found[0].shape in ((n,), (n + 1,)) else None
+
+
+def measures(folder: Folder, group: str) -> list[str]:
+    """The names of the measures that have a curve on a set or one of its levels."""
+    found = {
+        f"{probe.name}.{name}": None
+        for label in folder.models
+        for probe, columns in _probed(folder, folder.some(label, group)[1])
+        for name, values in _whole(probe, columns).items()
+        if values.ndim == 1
+    }
+    return list(found)
+
+
+def _whole(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    found = aggregate(probe, _prompts(columns), counts_first(probe))
+    return found | probe.derive(found)
 
 
 def _probed(folder: Folder, some: Sums) -> Iterator[tuple[Probe, dict[str, np.ndarray]]]:
@@ -123,41 +198,30 @@ def _prompts(columns: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     return [{n: np.asarray(v[i]) for n, v in columns.items()} for i in range(len(columns["n_tokens"]))]
 
 
-def state(folder: Folder) -> str:
-    """What a folder's tables are made of, as a digest: its plan and the items that are there."""
-    made_of = json.dumps([VERSION, folder.plan, list(folder.keys())], sort_keys=True)
+def store(folder: Folder) -> None:
+    """Write `verdict.parquet` into a study's folder, with a digest of what it is made of."""
+    table = verdict(folder).replace_schema_metadata({"state": _state(folder)})
+    disk.write(folder.out / VERDICTS, as_file(table, "parquet"))
+
+
+def stored(folder: Folder) -> pyarrow.Table:
+    """The verdicts: those of the folder where they are of its plan and its sums, else made again, once."""
+    now = _state(folder)
+    if now not in folder.verdicts:
+        folder.verdicts.clear()
+        try:
+            found = parquet.read_table(folder.out / VERDICTS)
+        except (OSError, pyarrow.ArrowException):
+            found = VERDICT.empty_table()
+        same = found.schema.equals(VERDICT) and (found.schema.metadata or {}).get(b"state", b"").decode() == now
+        folder.verdicts[now] = found.replace_schema_metadata(None) if same else verdict(folder)
+    return folder.verdicts[now]
+
+
+def _state(folder: Folder) -> str:
+    """A digest of what the verdicts are made of: the plan and the items that are there."""
+    made_of = json.dumps([VERSION, folder.plan, list(folder.item_keys())], sort_keys=True)
     return hashlib.sha256(made_of.encode()).hexdigest()
-
-
-def store(out: Path) -> Folder:
-    """Write both tables into a study's folder, as Parquet and as CSV."""
-    folder = open_folder(out)
-    made_of = {"state": state(folder)}
-    for name, make in TABLES.items():
-        table = make(folder)
-        with disk.written(folder.out / f"{name}.parquet") as handle:
-            parquet.write_table(table.replace_schema_metadata(made_of), handle)
-        disk.write(folder.out / f"{name}.csv", as_file(table, "csv"))
-    return folder
-
-
-def stored(folder: Folder, name: str) -> pyarrow.Table:
-    """One of the tables: as it lies in the folder where it is of this state, else made anew, once."""
-    now = state(folder)
-    before, found = folder.tables.get(name, ("", None))
-    if before != now:
-        lying = _lying(folder, name, now)
-        folder.tables[name] = now, (found := TABLES[name](folder) if lying is None else lying)
-    return found
-
-
-def _lying(folder: Folder, name: str, now: str) -> pyarrow.Table | None:
-    try:
-        found = parquet.read_table(folder.out / f"{name}.parquet")
-    except (OSError, pyarrow.ArrowException):
-        return None
-    same = found.schema.equals(SCHEMAS[name]) and (found.schema.metadata or {}).get(b"state", b"").decode() == now
-    return found if same else None
 
 
 def as_file(table: pyarrow.Table, kind: str) -> bytes:
@@ -168,53 +232,26 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
 
 
 def units_of(folder: Folder, name: str, some: Sums, probe: str) -> Units:
-    """What is drawn anew among the prompts of a set that went through a probe, in the order of `some.probe`: their
+    """What a bootstrap draws among the prompts of a set that went through a probe, in the order of `some.probe`: their
     forms where enough are known, else the prompts."""
-    ran = some.index[np.isfinite(some.columns[f"{probe}.n_tokens"])]
+    ran = some.ran(probe)
     return statistics.units(len(ran), [str(form) for form in folder.forms(name)[ran]])
 
 
-def mean_depths(folder: Folder, name: str, some: Sums) -> dict[str, MeanDepth]:
-    """The depth without a threshold of prompts of a set, by "kl" and "overlap", with its interval."""
-    lens = some.probe("logit_lens")
-    if not lens or lens["kl.sum"].shape[1] < 3:
-        return {}
-    over, seed = units_of(folder, name, some, "logit_lens"), folder.plan["seed"]
-    return {
-        of: continuous.over_prompts(of, lens[f"{of}.sum"], lens["n_tokens"], over, seed)
-        for of in continuous.MEAN_DEPTH
-        if f"{of}.sum" in lens
-    }
+def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
+    """The verdict on a model, on a set or one of its levels; None where no probe that it reads is there."""
+    found = sample(folder, label, group)
+    return None if found is None else verdict_of(found)
 
 
-def turn(folder: Folder, label: str, name: str, some: Sums) -> Turn | None:
-    """The turn of the cosine of a model on prompts of a set, held against its untrained twins where the study has five;
-    None where there is nothing to fit."""
-    return verdict_of.held(_own_turn(folder, name, some), twins(folder, label, name, some))
-
-
-def settles(folder: Folder, label: str, group: str) -> str:
-    """Where the lens settles on a set or one of its levels, and whether the cosine turns, in words."""
-    name, some = folder.some(label, group)
-    over = units_of(folder, name, some, "logit_lens") if some.probe("logit_lens") else None
-    beside = twins(folder, label, name, some)
-    held = verdict_of.held(_own_turn(folder, name, some), beside)
-    said = wording.settles(mean_depths(folder, name, some), held, beside, over=over)
-    return " ".join(filter(None, [said, over.alone])) if over else said
-
-
-def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:
-    """What those of a model's untrained twins give that have been through the same prompts."""
-    readings = []
-    for twin in twins_of(folder, label):
-        own = folder.sums(twin, name).of(some.index)
-        if len(own) < len(some):
-            continue
-        read = {criterion: curves(folder, own, criterion, "paper") for criterion in RULES}
-        there = {criterion: found for criterion, found in read.items() if found is not None and _judgeable(*found)}
-        criteria = {criterion: RULES[criterion].of_curve(curve_of(*found)) for criterion, found in there.items()}
-        readings.append(wording.Reading(criteria, mean_depths(folder, name, own), _own_turn(folder, name, own)))
-    return wording.Twins("untrained", tuple(readings))
+def cell(row: Mapping[str, Any] | None) -> str:
+    """A depth of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)"; "–" for none."""
+    if row is None or row["depth"] is None:
+        return "–"
+    digits = int(row["variant"] == MEAN)
+    text = say.number(row["depth"] + (row["variant"] == TURN), f".{digits}f")  # "after layer n" counts from 1
+    known = row["low"] is not None and np.isfinite(row["low"])
+    return f"{text} ({say.interval(row['low'], row['high'], digits)})" if known else text
 
 
 def sinks(folder: Folder, label: str, group: str) -> float | None:
@@ -236,128 +273,6 @@ def twins_of(folder: Folder, label: str) -> list[str]:
         if same[one].get("control") == "untrained":
             drawn.setdefault(same[one].get("seed", one), one)
     return [one for one in same if one in drawn.values()]
-
-
-def _judgeable(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> bool:
-    """Whether a rule can be read off these sums."""
-    return bool(counts.sum()) and next(iter(sums.values())).shape[1] > 1
-
-
-def _own_turn(folder: Folder, name: str, some: Sums) -> Turn | None:
-    found = curves(folder, some, "cosine", "paper")
-    over = units_of(folder, name, some, "contributions") if found else None
-    return continuous.fit_over_prompts(*found, over, folder.plan["seed"]) if found and over else None
-
-
-def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[dict[str, np.ndarray], np.ndarray] | None:
-    """The prompts' sums over tokens that a criterion reads, `[prompt, layer]` by curve, and the numbers of tokens; None
-    where they are not there. The lens's last row, the output, is left out."""
-    probe, names = RULES[criterion].probe, RULES[criterion].measures
-    columns = some.probe(probe)
-    if not columns:
-        return None
-    first = criterion != "cosine" or counts_first(folder.probe(probe))
-    if variant == "without_sinks":
-        if "n_no_sinks" not in columns or not np.isfinite(columns["n_no_sinks"]).all():
-            return None  # the sinks of a prompt cannot be told
-        counted = np.zeros(len(columns["n_tokens"])) if first else 1 - columns["first_is_sink"]
-        sums, counts = {n: columns[f"{n}.no_sinks"] for n in names}, columns["n_no_sinks"] - counted
-    else:
-        counted = np.full(len(columns["n_tokens"]), float(not first))
-        sums, counts = {n: columns[f"{n}.sum"] for n in names}, columns["n_tokens"] - counted
-    sums = {n: v - counted[:, None] * columns[f"{n}.first"] for n, v in sums.items()}
-    return (sums, counts) if criterion == "cosine" else ({n: v[:, :-1] for n, v in sums.items()}, counts)
-
-
-def curve_of(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """The curve over all tokens of all prompts, `[layer]`."""
-    curve: np.ndarray = np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
-    return curve
-
-
-def best_of(folder: Folder, rule: Rule) -> int:
-    """How many best tokens the overlap compares that a rule reads."""
-    return int(getattr(folder.probe(rule.probe), "k", BEST))
-
-
-def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
-    """What each criterion says of a model on a set or one of its levels, with its interval and its variants."""
-    name, some = folder.some(label, group)
-    said, beside = {}, twins(folder, label, name, some)
-    for criterion, rule in RULES.items():
-        found = curves(folder, some, criterion, "paper")
-        if found is None or not _judgeable(*found):
-            continue
-        curve, best = curve_of(*found), best_of(folder, rule)
-        judged = replace(rule.of_curve(curve), best=best)
-        without = curves(folder, some, criterion, "without_sinks")
-        if without is not None and without[1].sum():
-            judged = replace(judged, without_sinks=rule.of_curve(curve_of(*without)))
-        over, within = units_of(folder, name, some, rule.probe), None
-        if over.enough:
-            within = statistics.interval(resampled_depths(folder, criterion, "paper", *found, over))
-        said[criterion] = wording.over_prompts(judged, curve, within, over, beside)
-    return said
-
-
-def resampled_depths(
-    folder: Folder, criterion: str, variant: str, sums: Mapping[str, Any], counts: np.ndarray, over: Units
-) -> np.ndarray:
-    """A criterion's depth in every resample of the prompts, `[resample]`, NaN where it is not defined. The same prompts
-    are drawn for every model that has as many, so that models are compared on the same prompts."""
-
-    def read(drawn: dict[str, np.ndarray]) -> np.ndarray:
-        return depths(criterion, np.mean(list(drawn.values()), 0), variant)
-
-    return statistics.percentile(read, sums, counts, over, folder.plan["seed"])
-
-
-def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tuple[Any, ...]]:
-    """Rows of `VERDICT` without model and set."""
-    for of, mean in mean_depths(folder, name, some).items():
-        over = units_of(folder, name, some, "logit_lens")
-        read = (mean.depth, mean.ratio, *(mean.interval or (None, None, None)), len(over.of), mean.n_layers)
-        yield of, MEAN, *read, over.words if mean.interval else None, None, None
-    if (turned := turn(folder, label, name, some)) is not None:
-        over = units_of(folder, name, some, "contributions")
-        read = (turned.layer, turned.ratio, None, None, None, len(over.of), turned.n_layers)
-        yield "cosine", TURN, *read, None, turned.p, turned.failed or None
-    for criterion, rule in RULES.items():
-        for variant in rule.variants:
-            found = curves(folder, some, criterion, variant)
-            if found is None:
-                continue
-            sums, counts = found
-            over = units_of(folder, name, some, rule.probe)
-            n, layers = len(counts), next(iter(sums.values())).shape[1]
-            depth, low, high, undefined = np.nan, np.nan, np.nan, np.nan
-            if counts.sum():
-                depth = depths(criterion, curve_of(sums, counts)[None], variant)[0]
-            told = over.enough and counts.sum() and layers > 1
-            if told:
-                drawn = resampled_depths(folder, criterion, variant, sums, counts, over)
-                low, high, undefined = statistics.interval(drawn)
-            figures = (depth, (depth + 1) / layers, low, high, undefined, n, layers)
-            yield criterion, variant, *figures, over.words if told else None, None, None
-
-
-def _aggregates(
-    folder: Folder, label: str, group: str, probe: Probe, columns: Mapping[str, Any], over: Units
-) -> pyarrow.Table:
-    rows, first_token = _prompts(columns), counts_first(probe)
-    whole = aggregate(probe, rows, first_token)
-    derived = probe.derive(whole)
-    bounds: dict[str, np.ndarray] = {}
-    if over.enough:
-        sums = _sums(probe, columns, first_token)
-        bounds = {measure: _ends(*of_one, over, folder.plan["seed"]) for measure, of_one in sums.items()}
-        bounds |= _derived(probe, sums, derived, over, folder.plan["seed"])
-    n, n_tokens = len(rows), int(columns["n_tokens"].sum())
-    parts = []
-    for name, values in (whole | derived).items():
-        ends = bounds.get(name, np.full((2, *values.shape), np.nan))
-        parts.append(_tidy((label, group, n, n_tokens, probe.name, name), (values, *ends), SUMMARY))
-    return pyarrow.concat_tables(parts)
 
 
 def _sums(probe: Probe, columns: Mapping[str, Any], first_token: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -425,19 +340,7 @@ def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyar
     return pyarrow.table(columns, schema=schema)
 
 
-AT_ONCE = 4096  # places of a map whose resamples are held at once
-TABLES = {"verdict": verdict, "summary": summary}
-SCHEMAS = {"verdict": VERDICT, "summary": SUMMARY}
-
-
-PROMPTS = pyarrow.schema(
-    [
-        *((name, pyarrow.string()) for name in ("model", "set", "prompt", "probe", "measure")),
-        ("layer", pyarrow.int32()),
-        ("value", pyarrow.float64()),
-        ("skipped", pyarrow.int32()),
-    ]
-)
+AT_ONCE = 4096  # places of a map whose resamples are in memory at once
 DEPTHS = "depths"
 LEADING = (MEAN, "paper")  # what the figure of depths shows
 
@@ -450,31 +353,14 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
         for name, one in folder.sets.items():
             whole = folder.sums(label, name)
             for probe, columns in _probed(folder, whole):
-                ran = whole.index[np.isfinite(whole.columns[f"{probe.name}.n_tokens"])]
-                for place, row in zip(ran, _prompts(columns), strict=True):
+                for place, row in zip(whole.ran(probe.name), _prompts(columns), strict=True):
                     called = one["ids"][place] or str(place + 1)
                     for measure, values in aggregate(probe, [row], counts_first(probe)).items():
                         parts.append(_tidy((label, name, called, probe.name, measure), (values,), PROMPTS))
     return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
 
 
-def arrays(folder: Folder) -> dict[str, np.ndarray]:
-    """The aggregates over a set's prompts, by `<model>/<set>/<probe>.<measure>`, and of every criterion and variant
-    `<model>/<set>/effective_depth.<criterion>.<variant>`: depth, ratio, low, high, undefined (NaN = not defined); of
-    the variant "turn" also p."""
-    found: dict[str, np.ndarray] = {}
-    for label in folder.models:
-        for name in folder.sets:
-            for probe, columns in _probed(folder, folder.sums(label, name)):
-                curves = aggregate(probe, _prompts(columns), counts_first(probe))
-                for measure, values in (curves | probe.derive(curves)).items():
-                    found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
-    for row in stored(folder, "verdict").to_pylist():
-        key = f"{row['model']}/{row['set']}/effective_depth.{row['criterion']}.{row['variant']}"
-        figures = [row[column] for column in ("depth", "ratio", "low", "high", "undefined")]
-        figures += [row["p"]] if row["variant"] == TURN else []
-        found[key] = np.asarray(figures, np.float64)
-    return found
+TABLES = {"verdict": stored, "summary": summary, "prompts": by_prompt}  # that can be exported
 
 
 def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
@@ -483,32 +369,17 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
     from .. import figures
 
     sets = [of_set] if of_set else list(folder.sets)
-
-    def called(row: dict[str, Any]) -> str:
-        return row["model"] if len(sets) == 1 else f"{row['model']} · {row['set']}"
-
-    rows = stored(folder, "verdict").to_pylist()
-    whole = [r | {"line": called(r)} for r in rows if r["variant"] in LEADING and r["set"] in sets]
-    if name == DEPTHS and whole:
-        return figures.study_depths(whole, "line")
-    curves: dict[str, list[dict[str, Any]]] = {}
-    layers, measures, of = {}, {DEPTHS: None} if whole else {}, compute.field
-    drawn = of("set").isin(sets) & of("layer").is_valid() & of("skipped").is_null()
-    for row in stored(folder, "summary").filter(drawn).to_pylist():
-        if n := folder.models[row["model"]].get("n_layers"):
-            measures[f"{row['probe']}.{row['measure']}"] = None
-            if f"{row['probe']}.{row['measure']}" == name:
-                curves.setdefault(called(row), []).append(row)
-                layers[called(row)] = n
-    fit = {line: rows for line, rows in curves.items() if len(rows) in (layers[line], layers[line] + 1)}
-    if not fit:
-        expected = f"expected one of {', '.join(measures)}" if measures else "nothing that is drawn is computed yet"
+    rows = [row for row in stored(folder).to_pylist() if row["variant"] in LEADING and row["set"] in sets]
+    lines = {(label, one): label if len(sets) == 1 else f"{label} · {one}" for label in folder.models for one in sets}
+    if name == DEPTHS and rows:
+        return figures.study_depths([row | {"line": lines[row["model"], row["set"]]} for row in rows], "line")
+    found = {line: drawn for at, line in lines.items() if (drawn := curve(folder, *at, name)) is not None}
+    if not found:
+        known = dict.fromkeys([DEPTHS] * bool(rows) + [measure for one in sets for measure in measures(folder, one)])
+        expected = f"expected one of {', '.join(known)}" if known else "nothing that is drawn is computed yet"
         raise ParameterError(f"There is no figure {name!r} of this study; {expected}.")
-    return figures.study_curves(
-        {line: tuple([r[k] for r in rows] for k in ("value", "low", "high")) for line, rows in fit.items()},
-        layers,
-        unit_of(name),
-    )
+    layers = {lines[at]: folder.models[at[0]]["n_layers"] for at in lines if lines[at] in found}
+    return figures.study_curves(found, layers, unit_of(name))
 
 
 def unit_of(curve: str) -> str:

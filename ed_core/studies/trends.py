@@ -1,10 +1,10 @@
 """What depths of several models say together: the ratio against size, and one model against another, each with its
-interval and one sentence of what the data support. Numpy only.
+interval. Numpy only.
 
 Measured and published points never share a line. Where points were measured, the interval is over prompts (or their
 forms), which all models share, and holds for these models alone: bootstrap-t of mean depths, percentiles of the papers'
-rules. Where they were published without their prompts, models are drawn anew (size, bootstrap-t), or Student's t is
-taken over sets or over pairs of models (differences)."""
+rules. Where they were published without their prompts, models are drawn (size, bootstrap-t), or Student's t is taken
+over sets or over pairs of models (differences)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import statistics
-from ..depth.criteria import OF_LENS, RULES
-from ..depth.wording import OFTEN, decimals, listed, printed
+from ..depth import say
+from ..depth.rules import OF_LENS, RULES
+from ..depth.verdict import OFTEN
 from ..errors import StudyError
-from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval
-from .points import MEANS, MEASURED, Point, combined
+from ..statistics import Interval, interval
+from .points import MEASURED, Point, combined
 
-CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}
-CALLED |= {name: f"the papers' {rule.label} rule" for name, rule in RULES.items()}
-FEW = f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"  # give no interval
+CALLED = {f"mean_{name}": f"average depth ({rule.label})" for name, rule in OF_LENS.items()}
+CALLED |= {name: f"Hu et al.'s {rule.label} rule" for name, rule in RULES.items()}
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 APART = 1.2  # how many times larger another size is
 NOTHING = 1e-9  # what rounding makes of 0
-UNDEFINED = f"Where more than {100 * OFTEN:.0f} % of the resamples lack a depth there is no conclusion."
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
 
@@ -39,12 +38,10 @@ POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 class Slope:
     """A straight line of the ratio (`mean depth / L`, or `(ED + 1) / L`) on `log10(parameters)` by least squares, each
     set with a height of its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
-    over `over` ("prompts" or "sizes", `words` says it in full), NaN without; `undefined`: the share of resamples
-    without a line.
-    `start` and `end`: smallest and largest model as (parameters, ratio on the line), sets averaged. `finest`: one
-    layer of the shallowest model, as a ratio; `sizes`: how many sizes there are; `left_out`: models whose size is not
-    known or that have no depth by this rule. `without`: the line without the model that moves the slope most; None
-    below four models."""
+    over `words`, NaN without; `undefined`: the share of resamples without a line. `start` and `end`: smallest and
+    largest model as (parameters, ratio on the line), sets averaged. `finest`: one layer of the shallowest model, as a
+    ratio; `sizes`: how many sizes there are; `left_out`: models without a known size or without a depth. `without`: the
+    line without the model that moves the slope most; None below four models."""
 
     criterion: str
     source: str
@@ -54,7 +51,6 @@ class Slope:
     low: float
     high: float
     undefined: float
-    over: str
     start: tuple[int, float]
     end: tuple[int, float]
     finest: float
@@ -64,62 +60,27 @@ class Slope:
     without: Slope | None = None
 
     @property
-    def sentence(self) -> str:
-        """What the data support, with its figures."""
-        ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
-        of = f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
-        of += f"{listed(self.sets)}, the depth as a share of the layers"
-        told = f"{of} changes by {signed(self.slope, _places(self.low, self.high))} per tenfold increase in parameters"
-        if self.sizes == 2:
-            told = f"{of} goes from {_share(self.start[1])} to {_share(self.end[1])}"
-        if not np.isfinite(self.low):
-            few = FEW if self.over == "prompts" else f"fewer than {FEWEST} sizes"
-            return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
-        between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
-        told += " (change, " if self.sizes == 2 else " ("
-        told += _range(self.low * between, self.high * between, self.words, self.undefined)
-        told += f"; no line in {100 * self.undefined:.3g} % of the resamples)" if self.undefined else ")"
-        if self.undefined > OFTEN:
-            return f"{told}. {UNDEFINED}{self._aside}"
-        if self.sizes == 2:
-            return f"{told}. Two sizes cannot show a trend.{self._aside}"
-        alone = f"with size over these {len(self.models)} models"
-        verdict = f"it {'rises' if self.trend > 0 else 'falls'} {alone}"
-        if not self.trend:
-            verdict = f"it is open whether it rises or falls {alone}"
-        if self.criterion not in MEANS:  # one threshold of many
-            verdict = f"at the papers' threshold {verdict}"
-        verdict = f"{verdict[0].upper()}{verdict[1:]}"
-        if max(abs(self.low), abs(self.high)) < self.finest:
-            verdict += f", and all of the interval is less than one layer of the shallowest model ({self.finest:.3f})"
-        return f"{told}. {verdict}.{self._aside}"
-
-    @property
     def trend(self) -> int:
-        """1 where the interval lies above 0, -1 where below, 0 where it holds 0, there is none, or too many resamples
-        have no line."""
-        if self.undefined > OFTEN:
+        """1 where the interval is above 0, -1 where below, 0 where it holds 0, there is none, too many resamples have
+        no line, or there are two sizes alone."""
+        if self.undefined > OFTEN or self.sizes < 3:
             return 0
         return int(self.low > NOTHING) - int(self.high < -NOTHING)
 
     @property
-    def _aside(self) -> str:
-        told = ""
-        if (rest := self.without) is not None:
+    def sentence(self) -> str:
+        """What the data support, with its figures."""
+        by = f"By {CALLED[self.criterion]}, {self.source}, {say.count(len(self.models), 'model')}"
+        finding = ("falls with size", "shows no clear trend with size", "rises with size")[self.trend + 1]
+        if self.sizes < 3:
+            finding = "has two sizes, which show no trend"
+        if self.trend and max(abs(self.low), abs(self.high)) < self.finest:
+            finding += " by less than one layer"
+        text = f"{by}: the share of the depth {finding}, {change(self.slope, self)} per tenfold parameters."
+        if (rest := self.without) is not None and rest.trend != self.trend:
             (name,) = set(self.models) - set(rest.models)
-            what, times = "slope", 1.0
-            if self.sizes == 2:
-                what, times = "change", math.log10(rest.end[0] / rest.start[0])
-            low, high = times * rest.low, times * rest.high
-            n = _places(low, high) if np.isfinite(self.low) else 3
-            told = f" Without {name}, which moves the {what} most, the {what} is {signed(times * rest.slope, n)}"
-            if np.isfinite(rest.low) and np.isfinite(self.low):
-                told += f" ({signed(low, n)} to {signed(high, n)})"
-                told += "" if rest.trend == self.trend else ", which changes the conclusion"
-            told += "."
-        if self.left_out:
-            told += f" Left out, without a size or without a depth: {', '.join(self.left_out)}."
-        return told
+            text += f" This rests on {name}: without it, {change(rest.slope, rest)}."
+        return text
 
 
 def slope(points: Iterable[Point], seed: int = 0) -> Slope:
@@ -146,7 +107,7 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
     measured = used[0].source == MEASURED
     whole = float(_slopes(x, y[None], of_set)[0])
     found, words = Interval(np.nan, np.nan, 0.0), used[0].over or "prompts"
-    if measured and used[0].criterion in MEANS:
+    if all(p.read is not None for p in used):
         dx = x - np.array([x[of_set == s].mean() for s in of_set])
         if (drawn := combined(used, dx / (dx @ dx), seed)) is not None:
             found = drawn.interval
@@ -154,7 +115,7 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         found = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
     elif not measured:
         of_size = _sizes(used)
-        over, words = statistics.units(int(of_size.max()) + 1), "sizes"
+        over, words = statistics.units(int(of_size.max()) + 1), say.count(int(of_size.max()) + 1, "size")
         if over.enough:  # models of one size are often one made of another
             moments = {"": _moments(x, y, of_set, of_size)}
             found = statistics.read_off(_line_of, moments, np.ones(over.n), over, seed).interval
@@ -169,7 +130,6 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         low=found.low,
         high=found.high,
         undefined=found.undefined,
-        over="prompts" if measured else "sizes",
         start=start,
         end=end,
         finest=1 / min(p.n_layers for p in used),
@@ -218,12 +178,10 @@ def _line_of(curves: dict[str, np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Difference:
-    """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 %, over `n` of `over`
-    ("prompts", "sets", "pairs of models"), NaN without; `undefined`: the share of resamples in which one of the two has
-    no depth; `n_layers`: of the two where they are equal, else None. `same`: all values were one number, so that no
-    spread could be seen. `where`: the sets. `spread`: the standard error of the difference over prompts, NaN without.
-    `words`: what the interval is over, in full; `forms`: how many forms of prompts were drawn anew, 0 where prompts
-    were."""
+    """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 % over `words`, NaN
+    without; `undefined`: the share of resamples in which one of the two has no depth. `where`: the sets; `n_layers`: of
+    the two where they are equal, else None. `spread`: the standard error of the difference over `units` prompts or
+    their forms, NaN without."""
 
     base: str
     other: str
@@ -234,58 +192,41 @@ class Difference:
     low: float
     high: float
     undefined: float
-    over: str
-    n: int
+    words: str
     n_layers: int | None
-    same: bool = False
     spread: float = np.nan
-    words: str = ""
-    forms: int = 0
+    units: int = 0
 
     @property
     def needed(self) -> int | None:
-        """How many prompts, or forms of prompts where these were drawn anew, a study like this one needs to tell the
-        two apart four times of five, if the difference is what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread
-        over its n of them (an interval from 5 to 95 %, a power of 80 %). None where there is no spread or no
-        difference."""
+        """How many prompts, or forms of prompts where these were drawn, a study like this one needs to tell the two
+        apart four times of five, if the difference is what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over
+        its n of them (an interval from 5 to 95 %, a power of 80 %). None where there is no spread or no difference."""
         if not self.spread > 0 or abs(self.difference) < 5e-4:
             return None
-        return math.ceil((self.forms or self.n) * (POWER * self.spread / self.difference) ** 2)
+        return math.ceil(self.units * (POWER * self.spread / self.difference) ** 2)
 
     @property
     def sentence(self) -> str:
         """What the data support, with its figures."""
-        n, places = self.n_layers, _places(self.low, self.high)
-        layers = f", {signed(self.difference * n, places - 2)} of {n} layers" if n else ""
-        by = CALLED[self.criterion]
-        depth = f"{by[0].upper()}{by[1:]} / L" if self.criterion in MEANS else f"(layer + 1) / L by {by}"
-        told = (
-            f"{depth}, {self.source} on {listed(self.where)}: {self.other} minus {self.base} is "
-            f"{signed(self.difference, places)}{layers}"
-        )
-        if self.same:
-            return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
-        if not np.isfinite(self.low):
-            one = f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
-            few = FEW if self.over == "prompts" else one
-            return f"{told}. With {few} there is no interval, and no conclusion."
-        told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}', self.undefined)}"
-        told += f"; not defined in {100 * self.undefined:.3g} % of the resamples)" if self.undefined else ")"
-        if self.undefined > OFTEN:
-            return f"{told}. {UNDEFINED}"
-        if self.low <= 0 <= self.high:
-            more = ""
-            if (needed := self.needed) is not None and needed > (self.forms or self.n):
-                of = "forms of prompts" if self.forms else "prompts"
-                about = f"about {_rounded(needed)} {of} would tell four times of five"
-                more = f" If the difference is what it is here, {about}."
-            return f"{told}. These {self.over} do not show which is larger.{more}"
-        deeper = self.other if self.low > 0 else self.base
-        like = "Over prompts like these" if self.over == "prompts" else f"On these {self.n} {self.over}"
-        if self.criterion not in MEANS:  # one threshold of many
-            like = f"At the papers' threshold, {like[0].lower()}{like[1:]}"
-        average = " on average" if self.over != "prompts" else ""
-        return f"{told}. {like} {deeper} has the larger ratio{average}."
+        apart = self.undefined <= OFTEN and (self.low > 0 or self.high < 0)
+        deeper = self.other if self.difference > 0 else self.base
+        finding = f"{deeper} is deeper" if apart else "no clear difference"
+        by = f"by {CALLED[self.criterion]}, {self.source} on {say.listed(self.where)}"
+        text = f"{self.other} minus {self.base} {by}: {finding}, {change(self.difference, self)}"
+        if self.n_layers:
+            text += f", {say.number(self.difference * self.n_layers, '+.1f')} of {self.n_layers} layers"
+        if not apart and (needed := self.needed) is not None and needed > self.units:
+            text += f". About {say.count(needed, 'unit')} like these would tell four times of five"
+        return f"{text}."
+
+
+def change(value: float, found: Slope | Difference) -> str:
+    """A slope or difference with its interval: "+0.05 (+0.01 to +0.08; 200 prompts)"."""
+    text = say.number(value, "+.3f")
+    if not np.isfinite(found.low):
+        return f"{text} (no interval)"
+    return f"{text} ({say.interval(found.low, found.high, 3)}; {found.words})"
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:
@@ -301,25 +242,22 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
     pairs = [(by_model[base][name], by_model[other][name]) for name in shared]
     layers = {p.n_layers for pair in pairs for p in pair}
     one, two = pairs[0]
-    told = (base, other, one.criterion, one.source, tuple(shared))
+    head = (base, other, one.criterion, one.source, tuple(shared))
     n_layers = layers.pop() if len(layers) == 1 else None
     each = np.array([b.ratio - a.ratio for a, b in pairs])
-    if one.source == MEASURED:
-        if len(pairs) > 1:
-            raise StudyError("Measured models are compared on one set at a time.")
-        low, high, undefined, spread = np.nan, np.nan, 0.0, np.nan
-        if one.criterion in MEANS:
-            if (drawn := combined([two, one], [1.0, -1.0])) is not None:
-                low, high, undefined = drawn.interval
-                spread = float(drawn.error)
-        elif len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
-            low, high, undefined = interval(two.drawn - one.drawn)
-            again = (two.drawn - one.drawn)[np.isfinite(two.drawn - one.drawn)]
-            spread = float(again.std()) if len(again) else np.nan
-        over = ("prompts", one.prompts, n_layers)
-        ends = (float(each[0]), low, high, undefined)
-        return Difference(*told, *ends, *over, spread=spread, words=one.over, forms=one.forms)
-    return Difference(*told, float(each.mean()), *around(each), 0.0, "sets", len(each), n_layers, _same(each))
+    if one.source != MEASURED:
+        return Difference(*head, float(each.mean()), *around(each), 0.0, say.count(len(each), "set"), n_layers)
+    if len(pairs) > 1:
+        raise StudyError("Measured models are compared on one set at a time.")
+    found, spread = Interval(np.nan, np.nan, 0.0), np.nan
+    if (drawn := combined([two, one], [1.0, -1.0]) if one.read and two.read else None) is not None:
+        found, spread = drawn.interval, float(drawn.error)
+    elif len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
+        apart = two.drawn - one.drawn
+        found, there = interval(apart), apart[np.isfinite(apart)]
+        spread = float(there.std()) if len(there) else np.nan
+    words = one.over or say.count(one.prompts, "prompt")
+    return Difference(*head, float(each[0]), *found, words, n_layers, spread, one.forms or one.prompts)
 
 
 def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: str, other: str) -> Difference:
@@ -335,61 +273,15 @@ def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: 
         raise StudyError("None of these pairs of models is among the points.")
     each = np.array([one.difference for one in found])
     where = tuple(dict.fromkeys(name for one in found for name in one.where))
-    told = (base, other, found[0].criterion, found[0].source, where, float(each.mean()), *around(each))
-    return Difference(*told, 0.0, "pairs of models", len(each), None, _same(each))
+    head = (base, other, found[0].criterion, found[0].source, where, float(each.mean()), *around(each))
+    return Difference(*head, 0.0, f"{len(each)} pairs of models", None)
 
 
 def around(values: ArrayLike) -> tuple[float, float]:
     """The 5 to 95 % interval of a mean by Student's t, `mean ± t · s / √n` with n - 1 degrees of freedom; NaN below two
     values, and where all are one number."""
     each = np.asarray(values, float)
-    if len(each) < 2 or _same(each):
+    if len(each) < 2 or np.ptp(each) < 1e-9:
         return np.nan, np.nan
     half = statistics.student(len(each) - 1, LEVEL) * each.std(ddof=1) / math.sqrt(len(each))
     return float(each.mean() - half), float(each.mean() + half)
-
-
-def _same(each: np.ndarray) -> bool:
-    return len(each) > 1 and bool(np.ptp(each) < 1e-9)
-
-
-# ---------------------------------------------------------------- words
-
-
-def signed(value: int | float, digits: int = 3) -> str:
-    """A number with its sign, a minus as one is printed; a rounded zero has none."""
-    value = round(float(value), 9)  # what rounding left beside an exact figure
-    text = f"{value:+.{digits}f}"
-    return printed(value, f"+.{digits}f") if float(text) else text.lstrip("+-")
-
-
-def _share(value: float) -> str:
-    """A share of the depth; what rounding left beside an exact one is rounded away first."""
-    return f"{round(value, 9):.2f}"
-
-
-def _range(low: float, high: float, over: str, undefined: float = 0.0) -> str:
-    """An interval over the resamples that have a value; `undefined`: the share of those that have none."""
-    if decimals(low, high, 3) is None:
-        return f"{signed(low)} in at least 90 % of resamples of {over}{' that give one' if undefined else ''}"
-    ends = (signed(end, _places(low, high)) for end in (low, high))
-    return f"5–95 % over {over}: {' to '.join(ends)}"
-
-
-def _places(low: float, high: float) -> int:
-    """Decimals that tell the ends of an interval apart, and from 0: three at least."""
-    return decimals(low, high, 3, from_0=True) or 3
-
-
-def size(parameters: int | float) -> str:
-    """A number of parameters as it is written: 1.5 billion, 135 million."""
-    for unit, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if parameters >= 0.9995 * unit:  # what three figures round up to it
-            return f"{parameters / unit:.3g} {name}"
-    return f"{parameters:.0f}"
-
-
-def _rounded(n: int) -> int:
-    """To two digits, upwards: an estimate of an estimate."""
-    step = int(10 ** max(len(str(n)) - 2, 0))
-    return -(-n // step) * step

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, SupportsInt
 import numpy as np
 
 from .. import bounds, disk, outside
-from ..depth import sinks, verdict
-from ..depth.continuous import MEAN_DEPTH
+from ..depth.sample import Sample
+from ..depth.verdict import verdict
 from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..notebook.model import InMemory
 from ..probes.contributions import Contributions
@@ -238,21 +238,19 @@ def called(row: Row) -> str:
 
 
 def depth_rows(step: int, found: dict[str, list[ProbeResult]], forms: Sequence[str] = ()) -> list[Row]:
-    """What is told of a step, from complete results of `contributions` and `logit_lens` on the same prompts."""
+    """The rows of a step, from complete results of `contributions` and `logit_lens` on the same prompts."""
     written, lens = (found[probe.name] for probe in PROBES)
-    told: dict[str, float | None] = {}
-    means = verdict.mean_depths(lens, forms)
-    for name in MEAN_DEPTH:
-        drawn = means[name].interval
-        ends = (drawn.ends if drawn else None) or (None, None)
-        told |= {f"mean_depth.{name}": means[name].depth}
-        told |= {f"mean_depth.{name}.{end}": value for end, value in zip(("low", "high"), ends)}
-    if (turn := verdict.turn(written, forms=forms)) is not None:
-        told |= {"turn": turn.layer, "turn.p": turn.p}
-    told |= {name: criterion.depth for name, criterion, _ in verdict.verdicts(written, lens, forms=forms)}
-    at = [sinks.of_result(result) for result in written]
-    told["sinks"] = float(np.mean([len(s) for s in at if s is not None])) if None not in at else None
-    rows = [Row(step, name, None, float(value)) for name, value in told.items() if value is not None]
+    reached = verdict(Sample.of(written, lens, forms=forms))
+    figures: dict[str, float | None] = {}
+    for name, mean in reached.means.items():
+        low, high = (mean.interval.ends if mean.interval else None) or (None, None)
+        figures |= {f"mean_depth.{name}": mean.depth, f"mean_depth.{name}.low": low, f"mean_depth.{name}.high": high}
+    if reached.turn is not None:
+        figures |= {"turn": reached.turn.layer, "turn.p": reached.turn.p}
+    figures |= reached.layers
+    if None not in reached.sinks:
+        figures["sinks"] = float(np.mean([len(found) for found in reached.sinks if found is not None]))
+    rows = [Row(step, name, None, float(value)) for name, value in figures.items() if value is not None]
     curves = aggregate(PROBES[0], [result.summary for result in written])
     return rows + [Row(step, name, l, float(v)) for name in OF_LAYERS for l, v in enumerate(curves[name])]
 

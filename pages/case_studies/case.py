@@ -15,7 +15,7 @@ from ed_core.cases.export import tables
 from ed_core.cases.report import to_html
 from ed_core.cases.snippet import snippet
 from ed_core.commands.cases import exported
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_ui import case_studies, inputs, link, session, show
 from ed_ui.session import Editing
@@ -225,7 +225,7 @@ def section(i: int, one: Section) -> None:
             text, known = says(view.by_probe["continuation"].result)
             st.markdown(f"The model continues {show.code(text, 80)}{MARKS[known]}")
     of_one = {view.prompts: view.first.result for view in one.views}.values()
-    with st.expander(count(sum(result.n_tokens for result in of_one), "token")):
+    with st.expander(say.count(sum(result.n_tokens for result in of_one), "token")):
         for result in of_one:
             st.markdown(" ".join(show.token(text) for text in result.tokens))
     show.notes(one.notes)

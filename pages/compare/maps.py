@@ -7,7 +7,7 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import matching
+from ed_core.depth import say
 from ed_core.errors import ParameterError
 from ed_core.fits import measured
 from ed_core.types import ModelSpec
@@ -71,15 +71,13 @@ def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
 
 
 def between(found: measured.Maps, key: str) -> None:
-    st.markdown(f"**{show.plain(matching.sentence(found))}**")
-    with st.expander("Figures", icon=":material/rule:"):
-        st.markdown(show.plain(matching.reasons(found)))
+    st.markdown(f"**{show.plain(say.matching(found))}**")
     which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
     fig, rings = figures.map_between(found, measure, control), "" if control else RINGS
     said = f"**{SHOWN[which]}** · {a} → {b}{rings}; {APART}"
-    show.figure(f"{key}-map", fig, said, about=about, alt="" if control else matching.sentence(found))
+    show.figure(f"{key}-map", fig, said, about=about, alt="" if control else say.matching(found))
     left, right = st.columns(2)
     show.figure(f"{key}-best", figures.best_matches(found), BEST, about=lambda: st.markdown(READING), place=left)
     show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, about=lambda: st.markdown(CONTROLS), place=right)
@@ -87,7 +85,7 @@ def between(found: measured.Maps, key: str) -> None:
 
 
 def within(found: measured.Replacement, key: str) -> None:
-    said = matching.said_of_replacement(found)
+    said = say.replacement(found)
     st.markdown(f"**{show.plain(said)}**")
     fig = figures.replacement_bars(found)
     show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=said)

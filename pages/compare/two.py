@@ -1,13 +1,16 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
 
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import side_by_side, verdict
+from ed_core.depth import say, side_by_side
+from ed_core.depth.sample import READS, Sample
 from ed_core.depth.side_by_side import SIDES
-from ed_core.models.ref import ModelRef
+from ed_core.depth.verdict import Verdict, verdict
+from ed_core.models import specs
 from ed_ui import (
     control_model,
     inputs,
@@ -61,12 +64,12 @@ def stored_run(batch: running.Batch, place: str) -> str:
     return "" if batch.running else next(done, "")
 
 
-def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
+def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
     write_link(batch)
     order = (1, 0) if inputs.SWAPPED.value else (0, 1)
     expected = two_sides.differences(*both)
-    names = side_by_side.labels(*(both[i] for i in order))
+    names = two_sides.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
@@ -75,17 +78,24 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
     found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
-    headline(batch, order, names, verdicts, found)
+    headline(batch, order, names, verdicts)
     ruler(names, verdicts, of_side)
     two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
-        lines = [v.lines if v else {} for v in verdicts]
+        lines = [v.layers if v else {} for v in verdicts]
         of_probe = [side[name] for side in of_side]
         two_sides.section(name, of_probe, found.get(name, ()), lines, expected[name], bool(batch.running))
+    if by_precision(*both):
+        st.page_link("pages/studies/studies.py", label="Precisions over many prompts: Studies")
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")
     probe_page.texts(TEXTS)
+
+
+def by_precision(a: side_by_side.Side, b: side_by_side.Side) -> bool:
+    """Whether the sides are one model in two precisions."""
+    return a.model != b.model and replace(a.model, precision=b.model.precision) == b.model
 
 
 def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
@@ -94,18 +104,18 @@ def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
     return side_by_side.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result, sinks)
 
 
-def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
+def judged(side: dict[str, Shown]) -> Verdict | None:
     """A side's verdict, once both of its probes are complete, beside the same stored twins as on Home."""
-    needed = [side[n].result if n in side else None for n in verdict.READS]
+    needed = [side[n].result if n in side else None for n in READS]
     if any(r is None or not r.complete for r in needed):
         return None
     first_token = getattr(side["contributions"].side.probes["contributions"], "first_token", True)
     twins = control_model.stored_twins({r.request.probe: r.request for r in needed})
-    return verdict.of_prompt(*needed, first_token, twins=twins)
+    return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, order, names, verdicts, found) -> None:
-    """What is going on, what the sides are, with both verdicts behind a click, and what differs most: always the same
+def headline(batch: running.Batch, order, names, verdicts) -> None:
+    """What is going on, what the sides are, with both verdicts behind a click, and where both settle: always the same
     height."""
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
@@ -116,13 +126,13 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
         if any(verdicts):
             with row.popover("Both verdicts", type="tertiary", key="verdicts-two"):
                 for side, reached in zip(SIDES, verdicts, strict=True):
-                    st.markdown(f"**{side}** · {show.plain(reached.sentence if reached else 'Not measured yet.')}")
+                    st.markdown(f"**{side}** · {show.plain(say.verdict(reached) if reached else 'Not measured yet.')}")
         if batch.running:
             live.status(batch, partial(_of_sides, order))
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        elif said := side_by_side.summary(found):
-            st.markdown(f"**{show.plain(said)}**")
+        elif all(verdicts):
+            st.markdown(f"**{show.plain(say.both(*verdicts))}**")
 
 
 def _of_sides(order, doing: str) -> str:
@@ -138,11 +148,11 @@ def ruler(names, verdicts, of_side) -> None:
         r.n_layers if r is not None else ModelRef.of(next(iter(side.values())).side.model).n_layers
         for r, side in zip(some, of_side, strict=True)
     ]
-    if None in n_layers or not set(verdict.READS) <= set(of_side[0]):
+    if None in n_layers or not set(READS) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
     fig = figures.pair_ruler(tuple(verdicts), tuple(n_layers), names)
-    told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts, strict=True) if v)
+    told = " ".join(f"{side}: {say.verdict(v)}" for side, v in zip(SIDES, verdicts, strict=True) if v)
     show.draw("ruler-two", show.made(fig), told or "Depth ruler of both sides: no verdict yet.")
 
 
@@ -154,9 +164,9 @@ SAME = {
 }
 TEXTS = {
     "Look for": "curves that take the same course at another relative depth. The ruler's bars are the layers in the "
-    "colours of the mean cosine, A's marks above, B's below: circles the mean depths, the cosine's turn and, in "
-    "grey, the depth from which the answer (or the next token) is the best guess for good, small diamonds what the "
-    "papers' rules give, hollow where that is not clear, or clear only so far.",
+    "colours of the mean cosine, A's marks above, B's below: circles the average depths, the switch and, in grey, "
+    "the depth from which the answer (or the next token) is the first choice, small diamonds what the published rules "
+    "give, hollow where that is not robust.",
     "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",

@@ -5,8 +5,7 @@ import math
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, surgery, writing
-from ed_core.depth.wording import percent, printed
+from ed_core.depth import among_others, say, surgery, writing
 from ed_core.figures.canvas import size
 from ed_core.models import controls
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
@@ -57,7 +56,7 @@ def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: 
     answers(batch, asked["prune"], written, n_prompts)
     if pruned:
         whole = among_others.over_prompts(asked["prune"], [r.summary for r in pruned])["nll_whole"]
-        show.notes([surgery.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
+        show.notes([say.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     exits(leaving, twins["early_exit"], lens, batch.running)
 
@@ -74,7 +73,7 @@ def curve(key: str, results: list, twins: list, probe, name: str, title: str, un
     """One aggregate over the prompts, above the spread of the single prompts where there are some."""
     values = among_others.over_prompts(probe, [r.summary for r in results])[name]
     spread, n = among_others.quantiles([among_others.curves_of(probe, r.summary)[name] for r in results])
-    twin, log, over = behind(twins, probe, name), name == "perplexity", among_others.spread_of(n, "prompts")
+    twin, log, over = behind(twins, probe, name), name == "perplexity", say.spread(n, "prompts")
     look = dict(x=x, label="over all tokens", others=over, height=HEIGHT, log=log, behind=twin)
     fig = figures.spread_curve(values, spread, unit, **look)
     show.figure_of_many(key, fig, title, results, f"{probe.name}.{name}", x, values, title, reading)
@@ -109,7 +108,7 @@ def proxies(results: list, asked: Prune, x: str) -> None:
 
 
 def signed(value) -> str:
-    return "–" if value is None or value != value else printed(float(value), "+.2f")
+    return "–" if value is None or value != value else say.number(float(value), "+.2f")
 
 
 def offers(results: list, asked: Prune, ready: bool) -> None:
@@ -131,7 +130,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     """One pruning in words, and what to hand to other tools."""
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
-    told = f"KL {printed(cost['kl'])} nats, {percent(cost['top1_kept'])} of the best guesses stay"
+    told = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} of the best guesses stay"
     if "perplexity" in cost:
         told += f", perplexity on {text} {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
     row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
@@ -154,8 +153,7 @@ def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts
     pruned, found = ([batch.results[f"{name}.{i}"] for i in done] for name in both)
     curves = among_others.over_prompts(asked, [r.summary for r in pruned])
     share = aggregate.aggregate(written, [r.summary for r in found])
-    told = surgery.by_loss(curves, share, len(done), asked.n)
-    show.conclusion("answers", surgery.generated(share, len(done), asked.n), told)
+    show.conclusion("answers", say.kept_answers(share, len(done), asked.n))
     if len(done) < n_prompts:
         st.caption(f"Over the {len(done)} of {n_prompts} prompts that have a known answer and are measured.")
     beside = behind(control_model.results(batch, [f"{written.name}.{i}" for i in done]), written, "exact")
@@ -181,18 +179,17 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     figures_of = right.container(key="metrics-exit")
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
-        threshold = aggregate.probe_of(leaving[0]).threshold
-        show.conclusion("exit", writing.of_prompts(leaving, threshold), place=left)
+        leaves = writing.exits_of_prompts(leaving, aggregate.probe_of(leaving[0]).threshold)
+        show.conclusion("exit", say.exits(leaves), place=left)
         lines = {name: curves[name] for name in ("agreement", "confidence")}
         twin = behind(twins, EarlyExit, "agreement")
         fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=twin)
         of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
         with left:
             show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
-        usable = writing.usable(*writing.exits([r.summary for r in leaving])[:2])
-        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if usable else "not usable here"
+        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if leaves.usable else "not usable here"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
-        agrees = percent(float(curves["exit_agrees"]), signs=True)
+        agrees = say.share(float(curves["exit_agrees"]), signs=True)
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
     else:
         with left:
@@ -200,7 +197,9 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if lens:
         ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
         figures_of.metric(
-            "Deep-thinking ratio", percent(float(ratio), signs=True), help=LogitLens.spec("deep_thinking_ratio").meaning
+            "Deep-thinking ratio",
+            say.share(float(ratio), signs=True),
+            help=LogitLens.spec("deep_thinking_ratio").meaning,
         )
     right.caption(EXIT_CAUTION)
 

@@ -5,8 +5,7 @@ import math
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, surgery
-from ed_core.depth.wording import printed
+from ed_core.depth import among_others, say, surgery
 from ed_core.figures import View
 from ed_core.figures.skips import ADDED as REACHES
 from ed_core.models import controls
@@ -66,7 +65,7 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     if kinds := surgery.kinds_of(curves):
         with place:
             maps(curves, kinds, shown, twins, asked, ready)
-    show.notes([surgery.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
+    show.notes([say.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     show.notes(note for result in shown for note in result.notes)
 
@@ -84,7 +83,7 @@ def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surg
     found = surgery.rows(curves, kind, drawn)
     with st.container(key="said"):
         if ready:
-            show.conclusion("surgery", surgery.sentence(curves, kind, found), surgery.reasons(curves, kind, found))
+            show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, found))
         else:
             st.markdown("&nbsp;")
     left, right = st.columns([11, 9])
@@ -126,7 +125,7 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
     for row in found:
         one = {
             "Distance" if kind == "swap" else "Length": row.length,
-            "Costs least": "all alike" if row.alike else row.best.layers,
+            "Costs least": "all alike" if row.alike else say.variant(row.best),
             "Loss": row.best.loss,
             "Added": row.best.loss - whole,
             "KL": row.best.kl,
@@ -135,7 +134,7 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
         }
         for name, chosen in row.chosen.items():
             called = surgery.PROXIES[name][0]
-            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers}{added(chosen.loss - whole)}"
+            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{say.variant(chosen)}{added(chosen.loss - whole)}"
         if kind == "repeat":
             one["Random layer as often"] = f"{row.random_layer}{added(row.random_loss - whole)}"
         rows.append(one)
@@ -146,7 +145,7 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
 
 def added(loss: float) -> str:
     """What a choice costs, in brackets; nothing of one that is not computed yet."""
-    return "" if math.isnan(loss) else f" ({printed(loss, '+.0f' if abs(loss) >= 99.5 else '+.2g')})"
+    return "" if math.isnan(loss) else f" ({say.number(loss, '+.0f' if abs(loss) >= 99.5 else '+.2g')})"
 
 
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:
@@ -164,7 +163,7 @@ def export(curves: dict, kind: str, found: list, lengths: list[int], results: li
     if best is None:
         return
     cost = {"loss": best.loss, "loss_whole": float(curves["loss_whole"]), "kl": best.kl, "top1_kept": best.top1_kept}
-    row.markdown(f"Layer{'s' * (kind == 'swap' or length > 1)} **{best.layers}** {figures.DONE[kind]}")
+    row.markdown(f"**{say.variant(best).capitalize()}** {figures.DONE[kind]}")
     probe_page.offer(row, results, best.order(results[0].n_layers), cost, kind, ready, "Layer list", EXPORTS)
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import streamlit as st
 
 from ed_core import figures
-from ed_core.cards import card, making, page, words
+from ed_core.cards import card, making, page
 from ed_core.claims import running
-from ed_core.depth.criteria import OF_LENS, RULES
-from ed_core.depth.wording import percent, printed
+from ed_core.claims import words as claim_words
+from ed_core.depth import say
+from ed_core.depth.rules import OF_LENS, RULES
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
@@ -56,7 +57,7 @@ def body(model: ModelSpec, wanted: Card | None) -> None:
         show.empty("No cards yet", TEACH, None, first=True)
         return
     if (own := card_of(model)) is not None:
-        st.markdown(f"**{show.plain(words.headline(own))}**")
+        st.markdown(f"**{show.plain(page.headline(own))}**")
     else:
         st.markdown(f"No card of {show.plain(model.name)} yet; those of other models:")
     side_by_side(found)
@@ -85,7 +86,7 @@ def adapter(told: card.Card) -> str:
 
 def titled(told: card.Card) -> str:
     """A card among others: model with its adapter, precision and prompts."""
-    return f"{told.model.name}{adapter(told)} · {told.model.precision} · {told.set.name} ({told.set.n})"
+    return f"{told.model.name}{adapter(told)} · {told.model.precision} · {told.set.name} ({len(told.set.prompts)})"
 
 
 def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
@@ -95,35 +96,31 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         title = titled(told)
         namesake = title in cards and cards[title].model.content != told.model.content
         cards[title + f" · {told.model.content[:8]}" * namesake] = told
-    means = [f"mean depth, {rule.label}" for rule in OF_LENS.values()]
+    means = [f"average depth, {rule.label}" for rule in OF_LENS.values()]
     head = ["model", "prompts", *means, *(f"{rule.label} rule" for rule in RULES.values()), *COLUMNS]
     lines = []
     for title, told in cards.items():
-        rules = [card.depth_of(told, rule) for rule in RULES]
-        cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
-        among = f"of 0–\u2060{told.model.layers - 1}"  # never broken behind its dash
-        cells += [f"{words.depth(row)} {among}".replace(f"– {among}", "no layer") for row in rules]
+        cells = [page.depth(told.depth(of, True)) for of in OF_LENS] + [
+            page.depth(told.depth(of, False)) for of in RULES
+        ]
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
-        model = f"{adapter(told)} {told.model.precision}, {words.parameters(told.model.parameters)}"
-        further = title.removeprefix(titled(told))
-        over = f"{told.set.n} of {told.set.name}{further}"
-        lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
+        model = f"{adapter(told)} {told.model.precision}, {told.model.layers} layers"
+        over = f"{len(told.set.prompts)} of {told.set.name}{title.removeprefix(titled(told))}"
+        lines.append([show.plain(cell) for cell in (model, over, *cells, claim_words.counted(told.claims), *cuts)])
         lines[-1][0] = f"**{show.plain(told.model.name)}**{lines[-1][0]}"
     show.markdown_table("cards-table", head, lines)
-    kinds = (("mean", OF_LENS, card.mean_depth_of), ("paper", RULES, card.depth_of))
     rows = [
-        {"title": title, "criterion": of, "variant": variant, "n_layers": told.model.layers}
-        | {name: getattr(row, name, None) for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
-        for variant, names, read in kinds
+        {"title": title, "criterion": one.of, "variant": "mean" if one.mean else "paper", "n_layers": told.model.layers}
+        | {name: getattr(one, name) for name in ("depth", "ratio", "low", "high")}
+        | {"undefined": None, "prompts": len(told.set.prompts)}
         for title, told in cards.items()
-        for of in names
-        if (row := read(told, of))
+        for one in told.depths
     ]
     show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
     which = CURVE.draw(st.selectbox, width=420)
     of_models, of_twins = (
         {title: told.curves[which][of] for title, told in cards.items() if of in told.curves[which]}
-        for of in (running.MODEL, running.CONTROL)
+        for of in (running.MODEL, running.TWIN)
     )
     curves = {title: tuple(map(list, (one.values, one.low, one.high))) for title, one in of_models.items()}
     twins = {title: list(one.values) for title, one in of_twins.items()}
@@ -139,11 +136,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
 
 def cut(one: card.Cut) -> str:
     """The stretch that changes the predictions least and its price, in a cell."""
-    n, start = one.layers, one.start
-    where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
-    if one.loss.value is None or one.kept.value is None:
-        return f"{where}: not finite"
-    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {percent(one.kept.value)} kept"
+    return f"{say.stretch(one.start, one.start + one.layers)}: {page.value(one.loss)} nats"
 
 
 def whole(
@@ -162,7 +155,7 @@ def whole(
     )
     told = found[name][1]
     row = st.container(horizontal=True, key="files-of-card")
-    made = {card.HTML: page.html, card.MARKDOWN: words.markdown, card.FILE: card.to_json}
+    made = {card.HTML: page.html, card.MARKDOWN: page.markdown, card.FILE: card.to_json}
     for file, (label, mime) in FILES.items():
         row.download_button(
             label,

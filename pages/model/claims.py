@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import streamlit as st
 
 from ed_core import figures
-from ed_core.cards import words
-from ed_core.claims import CLAIMS, Claim, find, finding
-from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
-from ed_core.claims.finding import counted, standing
+from ed_core.cards import page as card_page
+from ed_core.claims import CLAIMS, Claim, find, words
+from ed_core.claims.judging import DOES_NOT_APPLY, FAILS, HOLDS, UNDECIDED
 from ed_core.claims.record import Found
 from ed_ui import link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
@@ -17,9 +16,9 @@ from ed_ui.runs import Claims, card_of
 MOST = 500  # prompts
 BADGES = {
     HOLDS: ":green-badge[:material/check: {}]",
-    DOES_NOT: ":red-badge[:material/close: {}]",
-    CANNOT_BE_TOLD: ":orange-badge[:material/question_mark: {}]",
-    NOT_APPLICABLE: ":gray-badge[{}]",
+    FAILS: ":red-badge[:material/close: {}]",
+    UNDECIDED: ":orange-badge[:material/question_mark: {}]",
+    DOES_NOT_APPLY: ":gray-badge[{}]",
 }
 
 
@@ -49,46 +48,29 @@ def body(wanted: Claims) -> None:
     }
     runs.panel(wanted.out, "claims", begin, unfinished=wanted.unfinished)
     by_id = {one.id: one for one in found.findings} if found else {}
-    if found is None and (told := card_of(wanted.model)) is not None and told.claims:
-        by_id = {one.id: one for one in told.claims}
-        stand = standing(told.claims)
-        name = show.plain(f"{told.set.name} ({told.set.n} prompts)")
-        st.markdown(
-            f"**{words.claims(told)}{f' · {stand}' if stand else ''}** on {name}, from its depth card. {OF_CARD}"
-            f"{f' {words.LITTLE}' if words.says_little(told) else ''}"
-        )
+    of, standing = f"{wanted.model.name} on {wanted.what}", ""
     if found:
-        of = show.plain(f"{found.model} on {found.set}")
-        stand = standing(found.findings)
-        st.markdown(f"**{of}** · {counted(found.findings)}{f' · {stand}' if stand else ''}")
+        of, standing = f"{found.model} on {found.set}", words.standing(found.findings)
+        st.markdown(f"**{show.plain(of)}** · {words.counted(found.findings)}{f' · {standing}' if standing else ''}")
+    elif (card := card_of(wanted.model)) is not None:
+        by_id, of = {one.id: one for one in card.claims}, f"{card.model.name} on {card.set.name}"
+        st.markdown(f"**{show.plain(of)}**, from its depth card · {card_page.counted(card)} {OF_CARD}")
     listed(by_id)
-    detail(wanted, by_id)
+    detail(wanted, by_id, of)
 
 
 def listed(found: Mapping[str, Found]) -> None:
-    """All claims, with verdict, value, the paper's figure and the control's value; of quantities that judge nothing
-    the details tell."""
-    head = ["claim", "verdict", "here (5–95 % over prompts or their forms)", "the paper found", "untrained twin"]
+    """All claims, with verdict, value, the paper's figure and the untrained copy's value."""
+    head = ["claim", "verdict", "here (5 to 95 %)", "the paper found", "untrained copy"]
     lines = []
     for claim in CLAIMS:
-        one = found.get(claim.id)
-        silent = one is not None and one.verdict == NOT_APPLICABLE
-        stored = {q.name: q for q in one.quantities} if one else {}
-        rows = claim.judging[:1] if silent else claim.judging
-        for i, quantity in enumerate(rows):
-            measured = stored.get(quantity.name)
-            twin = measured.control.short if measured and measured.control else "–"
-            title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
-            first = [title, badge(one) if one else "not run"] if not i else ["", ""]
-            here = "–"
-            if one and measured and measured.value:
-                here = f"{show.plain(quantity.name)}: **{show.plain(finding.here(one, measured))}**"
-            if not i and one and one.reason:
-                here = show.plain(on_page(one.reason))
-            if one and i == len(rows) - 1:
-                here += f", over {show.plain(one.over)}" if one.over and measured and measured.value else ""
-                twin = "; ".join(filter(None, [twin, finding.of_twin(one)]))
-            lines.append([*first, here, show.plain(quantity.found), show.plain(twin)])
+        title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
+        if (one := found.get(claim.id)) is None:
+            lines.append([title, "not run", "–", show.plain(claim.judging[0].found), "–"])
+            continue
+        for name, _, *cells in words.rows([one]):
+            first = [title, badge(one)] if name else ["", ""]
+            lines.append([*first, *(show.plain(on_page(cell)) for cell in cells)])
     show.markdown_table("claims-table", head, lines)
 
 
@@ -98,10 +80,10 @@ def on_page(said: str) -> str:
 
 
 def badge(found: Found) -> str:
-    return BADGES[found.verdict].format(found.verdict) + finding.judgement(found).removeprefix(found.verdict)
+    return BADGES[found.verdict].format(found.verdict) + words.short(found).removeprefix(found.verdict)
 
 
-def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
+def detail(wanted: Claims, found: Mapping[str, Found], of: str) -> None:
     """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
     name = CLAIM.draw(st.selectbox)
     claim, one = find(name), found.get(name)
@@ -109,23 +91,22 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
         show.empty(claim.title, TEACH, None, first=True)
     else:
         st.markdown(badge(one))
-        st.code(on_page(one.sentence), language=None, wrap_lines=True)
+        st.code(on_page(words.sentence(one, *of.split(" on ", 1))), language=None, wrap_lines=True)
         with st.expander("Why"):
-            st.markdown("\n".join(f"- {show.plain(on_page(reason))}" for reason in one.reasons))
+            st.markdown("\n".join(f"- {show.plain(on_page(reason))}" for reason in words.reasons(one)))
         if one.curves:
             fig = figures.claim_curves(one.curves)
             show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
     told = {
-        "It says": f"{claim.statement[0].upper()}{claim.statement[1:]} ({claim.source}).",
+        "It says": f"{claim.title} ({claim.source}).",
         "Formula": claim.formula,
         "Protocol": claim.protocol,
         "It holds where": "; ".join(
-            f"{q.name} is {q.limit}{' (chosen here)' if q.chosen else ''}" for q in claim.judging
+            f"{q.name} is {words.limits(q)}{' (chosen here)' if q.chosen else ''}" for q in claim.judging
         ),
-        "It would be contradicted by": claim.contradicted,
     }
     with st.expander("How it is measured", expanded=one is None):
-        st.markdown("\n".join(f"- **{head}:** {show.plain(on_page(words))}" for head, words in told.items()))
+        st.markdown("\n".join(f"- **{head}:** {show.plain(on_page(text))}" for head, text in told.items()))
     with st.expander("The same from the command line"):
         st.code(wanted.asked((name,)).command, language="bash")
 
@@ -146,15 +127,14 @@ OF_CARD = "**Run** checks them on the prompts above."
 CAPTION = "**{}** · whiskers: 5 to 95 % over prompts or their forms"
 TEACH = (
     "Not checked yet on this model and these prompts. **Run** measures what the claim needs, on the model and, where "
-    "the claim has a control, on untrained twins; what is measured once serves all claims."
+    "it has one, on untrained copies; all claims share what is measured."
 )
 TEXTS = {
     "Why ask": "What papers say of depth was found on some models and prompts. Each statement here is a number, an "
     "interval over prompts, and values that would contradict it.",
-    "Look for": "Verdicts that the untrained twin does not share; one twin is one draw.",
+    "Look for": "Verdicts that the untrained copy does not share; one copy is one draw.",
     "Beware": "A verdict is of this model and these prompts. Where a paper says “small” or “weak” the limit is chosen "
-    "here, and *Why* says whether a limit moved by a fifth, or a range a fifth narrower or wider, would turn the "
-    "verdict.",
+    "here, and *Why* says whether a limit 20 % narrower or wider gives another verdict.",
 }
 
 page()

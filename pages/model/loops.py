@@ -3,7 +3,8 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import loops
+from ed_core.depth import say
+from ed_core.models import specs
 from ed_core.models.bundled import CHARACTERS, example_of, load_prompts
 from ed_core.models.ref import Bundled
 from ed_core.probes import Loops
@@ -56,8 +57,8 @@ def panels(batch: running.Batch) -> None:
 
 def found(result: ProbeResult) -> None:
     values = aggregate(Loops(), [result.summary])
-    show.conclusion("loops", loops.sentence(values))
-    drawn = loops.drawn(values)
+    show.conclusion("loops", say.loops(values))
+    drawn = figures.loop_curves(values)
     for i in range(0, len(drawn), 2):
         for column, (key, caption, measure, x, name, line) in zip(st.columns(2), drawn[i : i + 2], strict=True):
             fig = figures.layer_curves({name: line}, "", result.measures[measure].spec.unit, x=x)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import exactness
-from ed_core.depth.criteria import RULES
+from ed_core.depth import exactness, say, sinks
+from ed_core.depth.rules import RULES
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import link, live, picker, probe_page, prompt_box, running, show
 
@@ -53,14 +53,14 @@ def panels(batch: running.Batch) -> None:
 
 
 def verdict(result, contributions) -> None:
-    """Passed or not, in one sentence; behind a click the sums, the logits and the sinks by name."""
-    said = exactness.verdict(result)
-    (st.success if said.holds else st.error)(
-        show.plain(said.text), icon=":material/check_circle:" if said.holds else ":material/error:"
+    """Passed or not, in one sentence; behind a click the attention sinks by name."""
+    holds = all(check.holds for check in exactness.checks(result))
+    (st.success if holds else st.error)(
+        show.plain(say.checks(result)), icon=":material/check_circle:" if holds else ":material/error:"
     )
-    with st.popover("Reasons", type="tertiary", key="reasons-numerics"):
-        told = (exactness.sums(result), exactness.logits(result), exactness.sink(result, contributions))
-        st.markdown("\n".join(f"- {show.plain(one.text)}" for one in told))
+    with st.popover("Attention sinks", type="tertiary", key="reasons-numerics"):
+        found = (sinks.of_result(contributions) if contributions is not None else None) or ()
+        st.markdown(show.plain(say.sinks(found, result.tokens, sinks.ends_of(result))))
 
 
 def text(result) -> None:
@@ -88,13 +88,13 @@ def first_token(result, contributions, lens) -> None:
     show.figure("norms", fig, caption, result, "resid_norm", READ_SINK, place=first)
     for place, row in zip(others, rows, strict=False):
         rule = RULES[row.name]
-        lines = {f"{row.label} with the first token": row.with_first}
+        lines = {f"{rule.label} with the first token": row.with_first}
         fig = figures.layer_curves(lines, "", rule.unit, x=rule.axis, behind={"without": row.without})
         caption = f"{rule.title}, with the first token and without"
         read = [contributions if row.name == "cosine" else lens]
         show.figure(f"first-{row.name}", fig, caption, results=read, place=place)
     if rows:
-        st.caption(show.plain(exactness.change(rows)))
+        st.caption(show.plain(say.without_first(rows)))
 
 
 TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a layer, plus what attention adds, plus

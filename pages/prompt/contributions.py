@@ -3,8 +3,8 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import sinks
-from ed_core.depth.criteria import COSINES
+from ed_core.depth import say, sinks
+from ed_core.depth.rules import COSINES
 from ed_core.figures import pictures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate
@@ -27,7 +27,7 @@ def more(result, view):
     probe_page.profile(result, measure, view)
     if not result.complete:
         return
-    if told := sinks.told_at_end(sinks.ends_of(result), result.tokens):
+    if told := say.long_at_end(sinks.ends_of(result), result.tokens):
         st.caption(show.plain(told))
     curves = aggregate.without(result, view.uncounted, COUNTED.value)
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):

@@ -7,10 +7,11 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures, fits
-from ed_core.depth import criteria, sinks, verdict
-from ed_core.depth.published import published, published_marks
-from ed_core.depth.verdict import ALL, ANSWER
-from ed_core.depth.wording import Twins, count, percent, tenth
+from ed_core.depth import say, sinks
+from ed_core.depth.answer import first_choice, is_right
+from ed_core.depth.rules import RULES, tenth
+from ed_core.depth.sample import ALL, ANSWER, Sample, positions
+from ed_core.depth.verdict import Verdict, verdict
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.models import remote
@@ -173,15 +174,16 @@ def first(batch: running.Batch) -> ModelRef:
     return ModelRef.of(next(iter(batch.requests.values())).models[0])
 
 
-def judged(batch: running.Batch) -> verdict.Verdict | None:
-    """The verdict with what is chosen under Options, beside the control or stored twins, once both of its probes are
+def judged(batch: running.Batch) -> Verdict | None:
+    """The verdict with what is chosen under Options, with the control or stored twins, once both of its probes are
     complete."""
     needed = [batch.complete("contributions"), batch.complete("logit_lens")]
     if None in needed:
         return None
-    thresholds = inputs.KL.value, inputs.OVERLAP.value
-    more = (read_for(needed[1]), *control_model.twins(batch))
-    return verdict.of_prompt(*needed, inputs.FIRST_TOKEN.value, *thresholds, *more)
+    twins, control = control_model.twins(batch)
+    chosen = dict(first_token=inputs.FIRST_TOKEN.value, of=read_for(needed[1]))
+    sample = Sample.of(*needed, twins=twins, control=control, **chosen)
+    return verdict(sample, inputs.KL.value, inputs.OVERLAP.value)
 
 
 def read_for(lens: ProbeResult) -> str | int:
@@ -214,7 +216,7 @@ def panels(batch: running.Batch) -> None:
             live.guarded(draw)
     if (token := inputs.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
-            prompt_panels.drawer(batch, token, reached.lines if reached else {})
+            prompt_panels.drawer(batch, token, reached.layers if reached else {})
     if "continuation" in batch.requests:
         live.guarded(partial(what_it_says, batch))
     if "generation" in batch.requests:
@@ -244,10 +246,10 @@ def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> No
         return show.empty(
             "Where the answer is predicted", "How the lens comes to the model's own best guess, depth by depth."
         )
-    at = min(verdict.positions(result, ANSWER))
+    at = min(positions(result, ANSWER))
     said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
-    where = verdict.where(result, ANSWER)
-    caption = f"**{where}** · rank of {said} in the lens *(click a cell: that token)*"
+    where = say.read_for(ANSWER, result.answer_start is not None)
+    caption = f"**{where[0].upper()}{where[1:]}** · rank of {said} in the lens *(click a cell: that token)*"
     fig = show.once(figures.rank_curve, result, at, seen.height)
     show.figure("token", fig, caption, result, "rank", READ_RANK)
 
@@ -264,7 +266,7 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
     show.figure("token", fig, caption, result, "layer_cos")
 
 
-def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+def headline(batch: running.Batch, reached: Verdict | None) -> None:
     """Status, or what is seen at the answer and where the lens settles: the same height whatever stands in it."""
     with st.container(key="headline"):
         for message in (troubles := running.troubles(batch)):
@@ -272,10 +274,10 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         if batch.running:
             live.status(batch)
         elif reached is not None:
-            if reached.lead:
-                told = batch.complete("continuation")
-                st.markdown(f"**{show.plain(reached.lead)}**{WRITES[verdict.right(told) if told else None]}")
-            st.markdown(show.plain(reached.settles))
+            if lead := say.lead(reached):
+                written = batch.complete("continuation")
+                st.markdown(f"**{show.plain(lead)}**{WRITES[is_right(written) if written else None]}")
+            st.markdown(show.plain(f"{say.average(reached)} {say.turn(reached.turn)}"))
         elif batch.missing and not troubles:
             st.markdown(CANCELLED if batch.errors else TEACH)
 
@@ -317,9 +319,9 @@ def depths(batch: running.Batch) -> None:
     prompt_panels.written("written", result, View(width_px=WIDE, height=LOW, uirevision="written"), again, small=True)
 
 
-def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
-    """The depth ruler below what the papers' rules give; without marks until there is a verdict, so that nothing moves
-    when it comes."""
+def ruler(batch: running.Batch, reached: Verdict | None) -> None:
+    """The depth ruler with what the published rules give; without marks until there is a verdict, so that nothing
+    moves when it comes."""
     some = next(iter(batch.results.values()), None)
     n_layers = some.n_layers if some is not None else first(batch).n_layers
     if n_layers is None:
@@ -329,49 +331,47 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     here = ghost and (ghost.model, ghost.example) == (first(batch).key, value("example", ""))
     fig = show.once(
         figures.depth_ruler,
-        reached.criteria if reached else {},
+        reached,
         n_layers,
-        bands=reached.bands if reached else {},
-        statements=reached.statements if reached else {},
-        cosine=reached.curves.get("cosine") if reached else None,
-        means=reached.means if reached else {},
-        turn=reached.turn if reached else None,
-        seen=reached.seen if reached else (),
-        twins=reached.twins if reached else Twins(),
         height=HIGH,
         passes=first(batch).n_passes or 1,
         published=published_marks(BESIDE.value) if reached and BESIDE.value != NONE else (),
         ghost=ghost.verdict.means if ghost and here else {},
     )
-    caption = show.plain(reached.rules) if reached else "Depth ruler"
-    said = reached.sentence if reached else "Depth ruler: no verdict yet."
+    caption = show.plain(say.rules(reached)) if reached else "Depth ruler"
+    said = say.verdict(reached) if reached else "Depth ruler: no verdict yet."
     made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
     about = partial(why, batch, reached)
     show.figure("ruler", fig, caption, results=made, alt=said, about=about, more="Why?")
 
 
-def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
-    """The reasons behind the verdict, and how to read the ruler."""
-    lines = list(reached.reasons) if reached else []
-    if reached and reached.sinks:
+def why(batch: running.Batch, reached: Verdict | None) -> None:
+    """The published rules in a table, what else is behind the verdict, and how to read the ruler."""
+    if reached:
+        rows = say.rule_table(reached)
+        show.markdown_table("why-rules", list(rows[0]), [list(map(show.plain, row.values())) for row in rows])
+    lines = say.why(reached) if reached else []
+    if reached and reached.sinks[0]:
         counted = inputs.COUNT_SINKS.value
-        shown = [s for s in reached.sinks if s.pos or not counted or inputs.FIRST_TOKEN.value]
+        shown = [s for s in reached.sinks[0] if s.pos or not counted or inputs.FIRST_TOKEN.value]
         lens, tokens = batch.results["logit_lens"], batch.results["contributions"].tokens
-        read = verdict.positions(lens, read_for(lens))
+        read = positions(lens, read_for(lens))
         counts = all((read is None or s.pos in read) and (s.pos or inputs.FIRST_TOKEN.value) for s in shown)
-        lines.append(sinks.brief(shown, tokens, counted, counts))
+        lines.append(say.sinks_in_curves(shown, tokens, counted, counts))
     if reached and not inputs.FIRST_TOKEN.value:
-        lines.append("The cosine rule and the turn leave the first token out; KL and overlap count it.")
+        lines.append("The cosine rule and the switch leave the first token out; KL and overlap count it.")
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
     at = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
-    moved = any(value != criteria.RULES[name].threshold for name, value in at.items())
-    papers = ", with thresholds of your own (the papers take 50 % and 30 %)" if moved else ""
+    moved = any(value != RULES[name].threshold for name, value in at.items())
+    papers = ", with thresholds of your own (Hu et al. take 50 % and 30 %)" if moved else ""
     shuffled = control_model.chosen()[0] == "shuffled"
     beside = SHUFFLED if shuffled else UNTRAINED
-    wide = tenth(reached.criteria["kl"].n_layers) if reached else 0
-    near = f" (± {count(wide, 'layer')})" if wide else ""
-    st.markdown(RULES.format(moved=papers, twins=beside, near=near, kl=100 * at["kl"], overlap=100 * at["overlap"]))
+    wide = tenth(reached.n_layers) if reached else 0
+    near = f" (± {say.count(wide, 'layer')})" if wide else ""
+    st.markdown(
+        ABOUT_RULES.format(moved=papers, twins=beside, near=near, kl=100 * at["kl"], overlap=100 * at["overlap"])
+    )
 
 
 def says(batch: running.Batch) -> str:
@@ -385,9 +385,9 @@ def says(batch: running.Batch) -> str:
         True: " :green[✓ the known answer]",
         False: f" :orange[✗ expected {show.code(result.request.prompts[0].answer, 60)}]",
         None: "",
-    }[verdict.right(result)]
+    }[is_right(result)]
     best = ", ".join(
-        f"{show.code(result.token_text[int(i)], 60)} {percent(float(p), signs=True)}"
+        f"{show.code(result.token_text[int(i)], 60)} {say.share(float(p), signs=True)}"
         for i, p in zip(result["top_ids"][0], result["top_probs"][0], strict=True)
     )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""
@@ -426,14 +426,14 @@ def _n_tokens(batch: running.Batch) -> int:
     return next((result.n_tokens for result in batch.results.values()), 0)
 
 
-def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[str, str], View]:
+def viewer(batch: running.Batch, reached: Verdict | None) -> Callable[[str, str], View]:
     """A maker of views, by panel and probe."""
     some, n = next(iter(batch.results.values()), None), _n_tokens(batch)
     window, token = inputs.window(TOKENS.key, n, WINDOW), inputs.token(n)
-    made, of = batch.complete("contributions"), reached.of if reached else ALL
+    made, of = batch.complete("contributions"), reached.read_for if reached else ALL
     found = sinks.of_result(made) if made is not None else None
-    best = [one.best for one in reached.seen] if reached else []
-    line = {"answer": max(best) - 1} if best and None not in best and max(best) else {}
+    best = first_choice(reached.answers[0]) if reached else None
+    line = {"answer": best - 1} if best else {}
     answered = some is None or some.answer_start is not None
 
     def view(panel: str, probe: str) -> View:
@@ -441,14 +441,14 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
             window=window,
             selected=token,
             answer_start=some.answer_start if some is not None else None,
-            depth_lines=reached.lines | line if reached else {},
+            depth_lines=reached.layers | line if reached else {},
             uirevision=panel,
             control=control_model.result(batch, probe),
             control_name=control_model.name(),
             sinks=tuple(s.pos for s in found or ()),
             count_sinks=inputs.COUNT_SINKS.value,
-            read_at=verdict.positions(some, of) if some is not None else None,
-            read_for=verdict.tokens_of(of, answered),
+            read_at=positions(some, of) if some is not None else None,
+            read_for=say.read_for(of, answered),
         )
 
     return view
@@ -460,20 +460,20 @@ TEACH_DEPTHS = (
     "**Run** lets the model continue the question, and shows for every token the depth from which its final best guess "
     "leads for good."
 )
-RULES = """**Mean depth** (● KL, overlap): the depth from which the lens stays within a threshold of the output,
-mean over all thresholds.
+ABOUT_RULES = """**Average depth** (● KL, overlap): the layer from which the lens stays within a threshold of the
+output, mean over all thresholds.
 
-**Turn** (● cosine): two levels fitted to the mean cosine (random orders of the layers split as well in at most 5 %,
-else none is shown), the first below 0, the second above.
+**Switch** (● cosine): two levels fitted to the mean cosine, the first below 0 (layers erase), the second above (they
+strengthen); random orders of the layers split as well in at most 5 %.
 
-**The papers' rules** (◆, hollow: not clear, or clear only so far){moved}. *Cosine*: the last layer whose mean cosine is
+**Published rules** of Hu et al. (◆, hollow: not robust here){moved}. *Cosine*: the last layer whose mean cosine is
 below 0 before one where it is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its
-largest. *Overlap*: the first before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other
-thresholds and variants (thin bar) give a layer within a tenth of the depth{near}, it lasts, and fewer than half of five
-untrained twins have it too; for several prompts their interval lies there too.
+largest. *Overlap*: the first before which more than {overlap:.0f} % of the best tokens are the output's. *Robust*:
+nearby thresholds and variants (thin bar) give a layer within a tenth of the depth{near}, it lasts, and fewer than half
+of five untrained copies give it too.
 
 {twins}"""
-UNTRAINED = "**Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."
+UNTRAINED = "**Untrained copies** (grey band): the same shape, random weights. What they show too needs no training."
 SHUFFLED = "**Copies with shuffled layers** (grey band): the trained layers in random order."
 READ_RANK = """The rank, in the lens at the token that predicts the answer (without one the last token), of the
 model's final prediction. A click on a cell shows that token's cosines here instead."""

@@ -5,8 +5,7 @@ from dataclasses import replace
 import streamlit as st
 
 from ed_core import figures, fits
-from ed_core.depth import lenses
-from ed_core.depth.wording import printed
+from ed_core.depth import lenses, say
 from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -112,7 +111,7 @@ def more(result: ProbeResult, seen: View) -> None:
         return
     read = lenses.by_lens([result])
     with st.container(key="lenses-verdict"):
-        st.markdown(f"**{show.plain(read.sentence)}**")
+        st.markdown(f"**{show.plain(say.by_lens(read.verdicts))}**")
         with st.expander("Rules and figures", icon=":material/rule:"):
             st.markdown(RULES.format(k=result["logit_top_ids"].shape[-1]))
             st.markdown(_settle(read))
@@ -128,12 +127,10 @@ def more(result: ProbeResult, seen: View) -> None:
 
 
 def _settle(read: lenses.ByLens) -> str:
-    means = ", ".join(f"{lenses.short(lens)} {mean:.1f}" for lens, mean in read.settle.items())
-    said = [
-        f"Mean over tokens of the depth from which a token is the best guess for good, of {read.n_layers}: {means}."
-    ]
-    agree = {f"{lenses.short(a)} and {lenses.short(b)}": rho for (a, b), rho in read.agree.items()}
-    told = [f"{both} {'not defined' if rho is None else printed(rho, '+.2f')}" for both, rho in agree.items()]
+    means = ", ".join(f"{say.lens(lens)} {mean:.1f}" for lens, mean in read.settle.items())
+    said = [f"Mean over tokens of the layer from which a token is the first choice, of {read.n_layers}: {means}."]
+    agree = {f"{say.lens(a)} and {say.lens(b)}": rho for (a, b), rho in read.agree.items()}
+    told = [f"{both} {'not defined' if rho is None else say.number(rho, '+.2f')}" for both, rho in agree.items()]
     said += [f"Rank correlation of these depths over tokens: {', '.join(told)}."] * bool(told)
     return " ".join(said)
 
@@ -147,7 +144,7 @@ def certificate(told: dict, n_layers: int) -> None:
         return
     title, judged = LENSES[fit.kind], lenses.held_out(fit.certificate)
     with st.expander(f"Certificate of {fit.path.stem}", expanded=False, icon=":material/verified:"):
-        st.markdown(show.plain(lenses.certified(fit.kind, fit.certificate)))
+        st.markdown(show.plain(say.certificate(fit.kind, fit.certificate)))
         look = dict(x="depth", behind=judged.controls, ends=judged.ends, n_layers=n_layers)
         fig = figures.layer_curves(judged.lenses, "", "nats", **look)
         bars = "; bars: 5–95 % over prompts" if judged.ends else ""
@@ -175,7 +172,7 @@ def fit_one() -> None:
 def fitting(wanted: Fitted) -> None:
     fit = runs.fit_panel(wanted, "lens-fit", linked=False)
     if fit is not None:
-        st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
+        st.success(show.plain(say.certificate(fit.kind, fit.certificate)), icon=":material/verified:")
         name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
         if name not in chosen and st.button("Read with it", key="lens-fit.use", icon=":material/visibility:"):
             inputs.put({FIT.key: ",".join([*chosen, name])})

@@ -3,8 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import halves
-from ed_core.depth.wording import percent
+from ed_core.depth import halves, say
 from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate
@@ -22,7 +21,7 @@ def more(result, view):
     left.metric("Mean settle depth" + probe_page.told_of_sinks(view), told, help=LogitLens.spec("settle_depth").meaning)
     right.metric(
         "Deep-thinking ratio" + probe_page.told_of_sinks(view),
-        percent(ratio, signs=True),
+        say.share(ratio, signs=True),
         help=LogitLens.spec("deep_thinking_ratio").meaning,
     )
     if halves.has_halves(result):
@@ -37,7 +36,7 @@ def more(result, view):
 
 def inside(result, view):
     """Which branch brings the prediction, where the lens was read within the layers too."""
-    said, *more = halves.sentences(result, view.uncounted)
+    said, *more = say.halves(result, view.uncounted)
     show.conclusion("halves", said, more)
     brought = halves.brought(result, view.uncounted)
     curves = {"attention": brought.attention, "MLP": brought.mlp}

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.criteria import OF_LENS
+from ed_core.depth.rules import OF_LENS
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.items import Folder, open_folder

@@ -5,13 +5,11 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.criteria import RULES
-from ed_core.depth.published import CAVEATS, CITATION, published, published_marks
-from ed_core.depth.wording import count
+from ed_core.depth import say
+from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError
 from ed_core.statistics import FEWEST, FEWEST_FORMS
-from ed_core.studies import agreement as estimators
-from ed_core.studies import bundle, report, tables
+from ed_core.studies import bundle, estimators, report, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import browser, inputs, link, live, runs, show, studies, study_panels
@@ -64,36 +62,34 @@ def taken() -> None:
 
 def body(out) -> None:
     """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
-    address then tells."""
+    address then carries."""
     panel(out)
     if not (out / PLAN).is_file():
         return
-    folder, verdict, summary = studies.read(out)
+    folder, verdict = studies.read(out)
     failures(folder)
-    rows = verdict or summary
-    if not rows:
+    sets = [name for name in folder.every_group if any(len(folder.some(m, name)[1]) for m in folder.models)]
+    if not sets:
         st.info("Nothing is computed yet; figures come with the first prompts.", icon=":material/hourglass_empty:")
         return
-    sets = list(dict.fromkeys(r["set"] for r in rows))
     link.among(SET, sets, "prompt set")
-    link.among(MODEL, {r["model"] for r in rows}, "model")
-    link.among(CURVE, {f"{r['probe']}.{r['measure']}" for r in summary}, "curve")
+    link.among(MODEL, folder.models, "model")
     link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
     name = SET.draw_of(row.selectbox, sets, width=320)
     of_set = [r for r in verdict if r["set"] == name]
     if study_panels.over_training(row, folder):
-        study_panels.training(row, folder, verdict, summary, name)
+        study_panels.training(row, folder, verdict, name)
         exports(folder)
         link.write()
         return
     if of_set:
         depths(row, of_set)
-        agreement(folder, of_set, name)
-    curves(folder, summary, name)
+        estimates(folder, of_set, name)
+        study_panels.precisions(folder, name)
+    curves(folder, name)
     if of_set:
         study_panels.beside_published(folder, name)
-        words(folder, of_set, name)
     exports(folder)
     link.write()
 
@@ -104,7 +100,7 @@ def panel(out) -> None:
     told = ""
     there, planned = 0, 1
     if (out / PLAN).is_file():
-        folder, _, _ = studies.read(out)
+        folder, _ = studies.read(out)
         there, planned = map(sum, zip(*folder.progress().values(), strict=True))
         prompts = sum(len(one["ids"]) for one in folder.sets.values())
         counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
@@ -139,99 +135,59 @@ def depths(row, rows: list[dict]) -> None:
         st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
 
 
-def agreement(folder: Folder, rows: list[dict], name: str) -> None:
-    """One model, every estimator of depth: where they disagree, and what moves them."""
+def estimates(folder: Folder, rows: list[dict], name: str) -> None:
+    """One model, every estimator of depth, and how robust each rule is."""
     place = st.container(horizontal=True, vertical_alignment="bottom")
     model = MODEL.draw_of(place.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
-    of_model = [r for r in rows if r["model"] == model]
-    own = [r | {"rule": estimators.MEANS[f"mean_{r['criterion']}"]} for r in of_model if r["variant"] == tables.MEAN]
-    own += [
-        r | {"rule": RULE.format(RULES[r["criterion"]].heading, figures.VARIANTS[r["variant"]])}
-        for r in of_model
-        if r["variant"] in RULES[r["criterion"]].variants
-    ]
-    found = studies.looked(folder.out, studies.estimates, model, name)
-    papers = {one.name: RULE.format(RULES[one.name].heading, figures.VARIANTS["paper"]) for one in found if one.instead}
-    others = [
-        vars(one) | {"rule": one.label, "criterion": one.name, "variant": "", "ratio": one.ratio, "undefined": None}
-        for one in found
-        if one.depth is not None and one.name in estimators.OTHERS
-    ]
-    bands = {
-        papers[one.name]: tuple((end + 1) / one.n_layers for end in one.thresholds)
-        for one in found
-        if one.thresholds and one.name in papers
-    }
-    fig = show.once(figures.study_depths, [*own, *others], "rule", thresholds=bands)
+    found = studies.looked(folder.out, estimators.estimates, model, name)
+    drawn = [one for one in found if one["depth"] is not None]
+    bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in found if one["band"]}
+    fig = show.once(figures.study_depths, drawn, "label", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
-    st.markdown(show.plain(studies.looked(folder.out, tables.settles, model, name)))
-    if rest := estimators.sentences(found):
-        with st.expander("Where they differ, and what moves them", icon=":material/compare_arrows:"):
-            st.markdown("\n".join(f"- {show.plain(one)}" for one in rest))
+    if (verdict := studies.looked(folder.out, tables.verdict_on, model, name)) is not None:
+        st.markdown(show.plain(say.verdict(verdict)))
+        show.table("rules", say.rule_table(verdict), 200)
 
 
-def curves(folder: Folder, summary: list[dict], name: str) -> None:
+def curves(folder: Folder, name: str) -> None:
     """One aggregate of all models over relative depth."""
-    rows = [r for r in summary if r["set"] == name and r["skipped"] is None and r["layer"] is not None]
-    measures = list(dict.fromkeys(f"{r['probe']}.{r['measure']}" for r in rows))
-    if not measures:
+    if not (measures := studies.looked(folder.out, tables.measures, name)):
         return
+    link.among(CURVE, measures, "curve")
     place = st.container(horizontal=True, vertical_alignment="bottom")
     default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
     measure = CURVE.draw_of(place.selectbox, [*default, *(m for m in measures if m not in default)], width=420)
-    found = {}
-    for label, model in folder.models.items():
-        own = [r for r in rows if r["model"] == label and f"{r['probe']}.{r['measure']}" == measure]
-        values = [[r[k] for r in own] for k in ("value", "low", "high")]
-        if own and model.get("n_layers") and len(own) in (model["n_layers"], model["n_layers"] + 1):
-            found[label] = tuple(values)
-    if found:
-        layers = {label: model.get("n_layers") for label, model in folder.models.items()}
-        fig = show.once(figures.study_curves, found, layers, tables.unit_of(measure))
-        show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
-
-
-def words(folder: Folder, rows: list[dict], name: str) -> None:
-    """The report's sentences on this set."""
-    with st.expander("In words", icon=":material/notes:"):
-        for label in dict.fromkeys(r["model"] for r in rows):
-            st.markdown(f"**{show.plain(label)}** on {show.plain(name)}")
-            said = studies.looked(folder.out, tables.statements, label, name)
-            told = [
-                studies.looked(folder.out, tables.settles, label, name),
-                *(one.sentence for one in said.values()),
-            ]
-            st.markdown("\n".join(f"- {show.plain(one)}" for one in told if one))
+    found = {label: studies.looked(folder.out, tables.curve, label, name, measure) for label in folder.models}
+    found = {label: drawn for label, drawn in found.items() if drawn is not None}
+    layers = {label: folder.models[label]["n_layers"] for label in found}
+    fig = show.once(figures.study_curves, found, layers, tables.unit_of(measure))
+    show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 
 def exports(folder: Folder) -> None:
     """The tables and the report as files, made when asked for."""
 
     def table_of(name: str, kind: str) -> bytes:
-        return tables.as_file(tables.stored(folder, name), kind)
+        return tables.as_file(tables.TABLES[name](folder), kind)
 
-    def words_of() -> str:
-        return report.markdown(folder, tables.stored(folder, "verdict"), folder.digest())
+    def page_of() -> str:
+        return report.page(folder.plan["name"], report.body(report.markdown(folder, folder.digest())))
 
     with st.expander("Export", icon=":material/download:"):
         row = st.container(horizontal=True)
         for name in tables.TABLES:
-            for kind in ("parquet", "csv"):
+            for kind in ("csv", "parquet"):
                 row.download_button(
                     f"{name}.{kind}", partial(table_of, name, kind), f"{name}.{kind}", key=f"studies.{name}.{kind}"
                 )
-        row.download_button("report.md", words_of, "report.md", "text/markdown", key="studies.report")
+        row.download_button("report.html", page_of, "report.html", "text/html", key="studies.report")
         name = f"{folder.out.name}{bundle.ENDING}"
         row.download_button(name, partial(bundle.packed, folder.out), name, key="studies.edstudy")
         st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
 
 
-RULE = "{}, {}"
 DEPTHS = "**Depth by model** · circles: mean depth; diamonds: the papers' three rules; bars: 5 to 95 %"
-AGREEMENT = (
-    "**Do the estimators agree?** · all of one model on one axis; hollow: a variant; grey: what other thresholds tried "
-    "give"
-)
+AGREEMENT = "**Do the estimators agree?** · all of one model on one axis; grey: what other thresholds give"
 READING = (
     "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
     "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars say how sure it is: 5 to "
@@ -241,9 +197,9 @@ READING = (
 )
 BANDS = (
     " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
-    "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5; a mean depth has no threshold. The settle "
-    "depth is the mean over tokens, its mark the layer before it; the depth score weighs each layer's number by what "
-    "changes without it."
+    "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5; a mean depth has no threshold. The first "
+    "choice is the mean over tokens of the depth from which it stays, less one; the depth score weighs each "
+    "layer's number by what changes without it."
 )
 
 page()

@@ -3,7 +3,7 @@ of an executor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import JobError
 from ...studies import running
 from ...studies.plan import Chunk, Item, Plan, StudyModel
-from ...studies.running import Group, MakesEngine, Status, Todo
+from ...studies.running import MakesEngine, Status, Todo
 from ..executors import FULL, own
 from ..turn import Turn
 
@@ -49,15 +49,6 @@ class InTurn(running.Here):
                 if found.why:
                     break
 
-    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
-        failed: set[tuple[Path, str]] = set()
-        for group in groups:
-            computed = running.together(self._opened, group, failed, self._turn.cancelled)
-            for (_, _, item), there in zip(group, computed, strict=True):
-                if there:
-                    done(item)
-            self._turn.item()
-
 
 class Spread:
     """The processes of an executor, which outlives it."""
@@ -87,14 +78,6 @@ class Spread:
             elif not why:
                 done(item.model, len(item.chunk.examples))
             yield Status(item, what, why)
-
-    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
-        for group in groups:
-            self._ask(group, _together, [(_bare(plan), out.absolute(), item) for plan, out, item in group])
-        for group, computed in self._answers():
-            for (_, _, item), there in zip(group, computed, strict=True):
-                if there:
-                    done(item)
 
     def close(self) -> None:
         for future in self._pending:
@@ -130,8 +113,3 @@ def _try_out(plan: Plan, model: StudyModel, chunks: list[Chunk]) -> str:
 def _compute(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
     found = running.status(own.models, plan, out, item, cancelled=own.stopped)
     return found.what, found.why
-
-
-def _together(group: Group) -> list[bool]:
-    """Of each item of a group whether it is there."""
-    return list(running.together(own.models, group, set(), own.stopped))

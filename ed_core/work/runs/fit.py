@@ -114,7 +114,7 @@ class Fit:
 
 def fit(turn: Turn, asked: Fit) -> bytes:
     """Fit, judge on held-out prompts, and write the file."""
-    from ...depth import lenses, matching
+    from ...depth import say
 
     prompts, test, memory = asked.check()
     from ...fits import affine, jacobian, maps, measured, replacement
@@ -135,9 +135,9 @@ def fit(turn: Turn, asked: Fit) -> bytes:
 
     made = fitting.fit(*models, prompts, Path(asked.out), test, tell, **own)
     if asked.kind in LENSES:
-        return f"{asked.out}: {lenses.certified(made['kind'], made)}".encode()
+        return f"{asked.out}: {say.certificate(made['kind'], made)}".encode()
     notes = "".join(f" {note}" for note in made.certificate["notes"])
     said = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
     if asked.kind == "maps":
-        return f"{said}\n{matching.sentence(made)} {matching.reasons(made)}".encode()
-    return f"{said}\n{matching.said_of_replacement(made)}".encode()
+        return f"{said}\n{say.matching(made)}".encode()
+    return f"{said}\n{say.replacement(made)}".encode()

@@ -24,8 +24,10 @@ def study(turn: Turn, file: str, out: Path, device: str = "auto", dry_run: bool 
 
 
 def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: Callable[[float, str], None]) -> str:
-    from ...studies import bundle, report, running
     from ...studies import plan as planning
+    from ...studies import report, running
+    from ...studies.items import SUMS
+    from ...studies.tables import VERDICTS
     from ..estimate import about
 
     place, device = Path(file), opened.on(device)[0]
@@ -45,9 +47,8 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     turn.failed |= bool(trouble)
     if dry_run:
         return ""
-    names = (planning.PLAN, *bundle.TABLES)
+    names = planning.PLAN, SUMS, VERDICTS
     disk.require_apart([out / name for name in names], [place.parent / one.file for one in plan.study.sets if one.file])
-    disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
     outcome = running.run(
         plan, out, report=lambda model, done, n: tell(done / max(n, 1), model.label), engine=engine(turn)
@@ -58,7 +59,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
             print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     measures = report.write(out)
     counts = ", ".join(f"{n} {what}" for what, n in outcome.counts.items())
-    return f"{counts}\n{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}"
+    return f"{counts}\n{out}: {SUMS}, {VERDICTS}, report.html; measures {measures[:16]}"
 
 
 def reproduce(
@@ -75,6 +76,7 @@ def reproduce(
     """A paper's protocol as studies in a folder, measured next to published figures."""
     from ...studies import reproduce as protocols
     from ...studies.items import open_folder
+    from ...studies.sets import load
     from ...studies.study import write
 
     protocol = protocols.find(paper)
@@ -84,7 +86,8 @@ def reproduce(
     precision, why = protocols.precision_of(precision, protocol.precision, device)
     entries = [protocols.model_of(text, precision) for text in models]
     chosen = protocols.chosen(protocol, sets, entries[0].source)
-    protocols.check_sets(chosen, entries[0].source)
+    for entry in chosen.values():  # before anything is computed
+        load(entry, Path("."), entries[0].source)
     parts = protocol.parts(entries, chosen, limit)
     found: list[protocols.Entry] = []
     notes = [why, *protocols.differences(protocol, chosen, limit)]
@@ -122,30 +125,29 @@ def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path
 
 def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
     """Claims about one model, checked in a folder."""
-    from ...claims import running
-    from ...claims.finding import counted, standing
+    from ...claims import running, words
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
     told = running.run(asked, out, turn.tell, engine=engine(turn))
     width, lines = max(len(f.id) for f in told.findings), []
     for one in told.findings:
-        values = "; ".join(f"{q.name} {q.value.told}" for q in one.judging if q.value)
-        lines.append(f"{one.id:<{width}}  {one.verdict:<19}  {values or one.reason}")
-    if stand := standing(told.findings):
+        values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
+        lines.append(f"{one.id:<{width}}  {one.verdict:<14}  {values or one.reason}")
+    if stand := words.standing(told.findings):
         lines.append(f"{stand}.")
-    lines.append(f"Checked: {counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
+    lines.append(f"Checked: {words.counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
     return "\n".join(lines).encode()
 
 
 def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     """A depth card, in a folder."""
     from ...cards import card as cards
-    from ...cards import making, words
+    from ...cards import making, page
 
     asked.check()  # before anything is fetched
     files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
     _prepare(asked.model, asked.also, asked.prompts, files)
     told = making.make(asked, out, turn.tell, engine=engine(turn))
-    lines = [words.headline(told), f"{len(told.claims)} claims: {words.claims(told)}"]
+    lines = [page.headline(told), f"{len(told.claims)} claims: {page.counted(told)}"]
     return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()

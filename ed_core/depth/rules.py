@@ -1,0 +1,190 @@
+"""Hu et al.'s three rules of effective depth (arXiv 2512.14064), with their thresholds as defaults. Numpy only.
+
+`ED` is a block index, its ratio `(ED + 1) / L`. The rules answer different questions (the cosine reads block l's own
+write, the lens the stream *before* block l) and are never averaged. Variants are shown next to the paper's rule and
+never replace it.
+
+Shapes: all curves that a rule reads have a value per layer, `[layer]`. A lens has a row more, the output, which the
+rules leave out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+KL_THRESHOLD = 0.5
+OVERLAP_THRESHOLD = 0.3
+TIE = 1e-6  # of an overlap: a share of k tokens stored in float32 may be this much above itself
+BEST = 5  # tokens whose overlap the paper's rule compares
+COSINES = ("attn_cos", "mlp_cos", "layer_cos")  # contributions whose mean the cosine rule reads
+TENTH = 0.1  # of the layers: depths at most this far apart count as one place
+PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS = "paper", "stable", "from_depth_1", "without_sinks"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What a rule gives on one curve. `depth`, `stable`: block indices or None; `from_depth_1`, of KL alone: the same
+    rule without depth 0. `reason`: why `depth` is None, a key of `say.REASONS`."""
+
+    name: str
+    depth: int | None
+    stable: int | None
+    n_layers: int
+    threshold: float = 0.0
+    reason: str = ""
+    from_depth_1: Criterion | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """`(ED + 1) / L`, in (0, 1], or None."""
+        return None if self.depth is None else (self.depth + 1) / self.n_layers
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of Hu et al.: what it reads and what its curve is called.
+
+    `label`: within a sentence. `title`: what its curve is, over its `axis`, in its `unit`. `measures`: aggregated
+    curves of `probe`, whose mean is read. `threshold`: the paper's, `band` others around it. `variants`: of the tables,
+    the paper's rule first."""
+
+    name: str
+    label: str
+    title: str
+    axis: str
+    unit: str
+    colour: str
+    probe: str
+    measures: tuple[str, ...]
+    threshold: float
+    band: tuple[float, ...]
+    variants: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        """The label at the beginning of a line."""
+        return self.label[0].upper() + self.label[1:]
+
+    @property
+    def of_lens(self) -> bool:
+        return self.axis == "depth"
+
+    def others(self, threshold: float) -> tuple[float, ...]:
+        """The thresholds of the band without the one in use."""
+        return tuple(at for at in self.band if not math.isclose(at, threshold, abs_tol=1e-9))
+
+    def means(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
+        """The mean of the curves that it reads; of a lens with the output's row."""
+        mean: np.ndarray = np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0)
+        return mean
+
+    def curve(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
+        """What it reads, `[layer]`."""
+        return self.means(means)[:-1] if self.of_lens else self.means(means)
+
+    def of(self, means: Mapping[str, ArrayLike], threshold: float | None = None) -> Criterion:
+        """The rule on aggregated curves."""
+        return self.of_curve(self.curve(means), threshold)
+
+    def of_curve(self, curve: ArrayLike, threshold: float | None = None) -> Criterion:
+        """The rule on what it reads; not defined for one layer, or where a value is not finite."""
+        c, at = np.asarray(curve, np.float64), self.threshold if threshold is None else threshold
+        n = len(c)
+        if n < 2 or not np.isfinite(c).all():
+            return Criterion(self.name, None, None, n, at, "one layer" if n < 2 else "not finite")
+        later = Criterion(self.name, *self._read(c, at, FROM_DEPTH_1), n, at) if FROM_DEPTH_1 in self.variants else None
+        depth, stable = self._read(c, at, PAPER)
+        return Criterion(self.name, depth, stable, n, at, "" if depth is not None else _reason(self.name, c, at), later)
+
+    def _read(self, curve: np.ndarray, threshold: float, variant: str) -> tuple[int | None, int | None]:
+        found = (_depths(self.name, curve[None], lasting, variant, threshold)[0] for lasting in (False, True))
+        depth, stable = (None if np.isnan(one) else int(one) for one in found)
+        return depth, None if depth is None else stable
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("cosine", "cosine", "Cosine of what a layer adds with the stream", "layer", "cosine", "#CC79A7",
+             "contributions", COSINES, 0.0, tuple(np.linspace(-0.05, 0.05, 11)), (PAPER, STABLE, WITHOUT_SINKS)),
+        Rule("kl", "KL", "Divergence of the lens from the output", "depth", "nats", "#D55E00",
+             "logit_lens", ("kl",), KL_THRESHOLD, tuple(np.linspace(0.25, 0.75, 11)),
+             (PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS)),
+        Rule("overlap", "overlap", "Best tokens that lens and output share", "depth", "share", "#56B4E9",
+             "logit_lens", ("overlap",), OVERLAP_THRESHOLD, tuple(np.linspace(0.1, 0.5, 9)),
+             (PAPER, STABLE, WITHOUT_SINKS)),
+    )
+}  # fmt: skip
+OF_LENS = {name: rule for name, rule in RULES.items() if rule.of_lens}
+
+
+def depths(name: str, curves: ArrayLike, variant: str = PAPER, threshold: float | None = None) -> np.ndarray:
+    """A rule on many curves at once, `[n, layer]` → `[n]`, NaN where it is not defined.
+
+    cosine: the last `l` with `c[l] < 0 <= c[l+1]`; stable: the last `l` with `c[l] < 0`, unless that is the last layer.
+    KL: the first `l < L-1` with `kl[l] < θ max(kl)`; overlap: the first with `overlap[l] > θ`; stable: the first from
+    which that holds through `L-1`; from_depth_1, of KL: maximum and rule over `l >= 1`, as with tied embeddings the
+    lens at depth 0 predicts the token just read."""
+    at = RULES[name].threshold if threshold is None else threshold
+    return _depths(name, np.asarray(curves, np.float64), variant == STABLE, variant, at)
+
+
+def near(depth: float, other: float, n_layers: int) -> bool:
+    """Whether two depths are within a tenth of the layers of each other."""
+    return bool(abs(depth - other) <= TENTH * n_layers)
+
+
+def tenth(n_layers: int) -> int:
+    """The whole layers in a tenth of the depth."""
+    return int(TENTH * n_layers + 1e-9)
+
+
+def more_than(overlap: np.ndarray, threshold: float) -> np.ndarray:
+    """Where an overlap is above a threshold; an exact tie is not."""
+    return np.asarray(overlap > threshold + TIE)
+
+
+def _depths(name: str, c: np.ndarray, lasting: bool, variant: str, threshold: float) -> np.ndarray:
+    if c.shape[1] < 2:
+        return np.full(len(c), np.nan)
+    if name == "cosine":
+        below = c < threshold
+        if lasting:
+            return np.where(below[:, -1], np.nan, _last(below))
+        return _last(below[:, :-1] & ~below[:, 1:])
+    holds = _holds(name, c, threshold, int(variant == FROM_DEPTH_1))
+    if lasting:
+        holds = np.logical_and.accumulate(holds[:, ::-1], 1)[:, ::-1]
+    holds = holds[:, :-1]
+    return np.where(holds.any(1), holds.argmax(1), np.nan)
+
+
+def _holds(name: str, c: np.ndarray, threshold: float, start: int = 0) -> np.ndarray:
+    """Where a rule of the lens holds, `[n, layer]`, from depth `start` on."""
+    if name == "overlap":
+        return more_than(c, threshold)
+    holds = np.zeros(c.shape, bool)
+    holds[:, start:] = c[:, start:] < threshold * c[:, start:].max(1, keepdims=True)
+    return holds
+
+
+def _reason(name: str, c: np.ndarray, threshold: float) -> str:
+    """Why a rule gives no layer on a finite curve of at least two."""
+    if name != "cosine":
+        return "only before the last" if _holds(name, c[None], threshold)[0, -1] else "never"
+    below = np.flatnonzero(c < threshold)
+    if not len(below):
+        return "never below"
+    if len(below) == len(c):
+        return "always below"
+    return "only the last below" if len(below) == 1 else "no way back"
+
+
+def _last(holds: np.ndarray) -> np.ndarray:
+    """The last column that holds, of each row; NaN where none does."""
+    n = holds.shape[1]
+    return np.where(holds.any(1), n - 1 - holds[:, ::-1].argmax(1), np.nan)

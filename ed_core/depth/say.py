@@ -1,0 +1,600 @@
+"""Numbers in words: the only module that formats the numbers of a verdict and writes sentences about them.
+
+The terms are those of the glossary: first choice, average depth, untrained copy, attention sink, not robust. "After
+layer n" counts layers from 1; a rule's layer is its block index, as Hu et al. count."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..fits.measured import Maps, Replacement
+from ..probes.lenses import LENSES
+from ..types import ProbeResult
+from . import exactness, surgery
+from .among_others import QUANTILES, Comparison, Likeness, ends
+from .answer import Seen, first_choice
+from .halves import ATTENTION, EMBEDDING, MLP, branch_at, brought, mean_depth_of
+from .lenses import UNCALIBRATED, below
+from .loops import by_passes
+from .matching import RAISED, match, reading, usefulness
+from .mean_depth import MeanDepth
+from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS
+from .sample import ALL, ANSWER, UNTRAINED, Tokens
+from .side_by_side import Pair, largest_difference, relative_depth
+from .sinks import FACTOR, Sink, Span
+from .turn import Turn
+from .verdict import DEPTH_0, FEW, FIVE, INTERVAL, LASTING, SINKS, THRESHOLDS, TWINS, UNDEFINED, RuleVerdict, Verdict
+from .writing import Exits
+
+POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+LONGEST = 40  # characters of a token that a sentence repeats
+NAMED = 3  # sinks that a sentence names
+NUMBERS = ("No", "One", "Two", "Three")
+COPIES = {  # of the model: one, several
+    "untrained": ("untrained copy", "untrained copies"),
+    "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
+}
+SHAPES = ("the same shape", "partly the same shape", "another shape")  # of two curves, by `Likeness.shape`
+CHECKS = {
+    "sums": "sums",
+    "slopes": "slopes",
+    "closure": "logits from the last residual",
+    "replay": "logits layer by layer",
+    "detour": "logits with another stream put in",
+}
+REASONS = {  # why a rule gives no layer
+    "no token": "no token is left to count",
+    "one layer": "the model has one layer only",
+    "not finite": "its curve is not finite",
+    "never": "its threshold is never reached",
+    "only before the last": "its threshold is reached before the last layer only",
+    "never below": "the mean cosine is never below 0",
+    "always below": "the mean cosine is below 0 in every layer",
+    "only the last below": "the mean cosine is below 0 in the last layer only",
+    "no way back": "the mean cosine falls below 0 and stays there",
+}
+DOUBTS = {  # why a rule's layer is not robust
+    THRESHOLDS: "nearby thresholds move it",
+    LASTING: "it does not last from there on",
+    DEPTH_0: "it moves without the embedding",
+    SINKS: "it moves without attention sinks",
+    FEW: "there are too few prompts for an interval",
+    INTERVAL: "it moves over prompts",
+    UNDEFINED: "some resamples of the prompts give no layer",
+    TWINS: "half or more of the untrained copies give it too",
+}
+NO_TURN = {  # why there is no clear switch
+    "sign": "the cosine is not clearly below 0 in the first layers and above 0 in the last",
+    "order": "too many random orders of the layers split as well",
+    "twins": "half or more of the untrained copies switch there too",
+}
+MATCHES = {  # by `matching.reading`
+    "unclear": "too few to say where",
+    "unordered": "in no clear order of depth",
+    "same": "at about the same share of the depth",
+    "late": "none of them in its last layers",
+    "part": "at about the same share of the depth, but none for the last layers",
+    "neither": "in order, but not at the same share of the depth",
+}
+
+
+def number(value: float | np.floating[Any], form: str = ".3g") -> str:
+    """A number in this form (`+.2g`, `.2f`), with a minus sign for its hyphen; powers from 10⁹ on and below 10⁻⁴; "–"
+    where it is not finite."""
+    if not np.isfinite(value):
+        return "–"
+    text = f"{value:{form}}"
+    step, _, power = text.partition("e")
+    if power and 0 < int(power) < 9:
+        text = f"{float(text):{'+' * form.startswith('+')}.0f}"
+    elif power:
+        text = re.sub(r"(?<![\d.])1·", "", f"{step}·10{str(int(power)).translate(POWERS)}", count=1)
+    return text.replace("-", "" if not power and float(text) == 0 else "−")
+
+
+def share(value: float, signs: bool = False) -> str:
+    """A share in whole per cent; "less than 1 %" and "more than 99 %" (in `signs` "<1 %", ">99 %") where rounding would
+    print none or all."""
+    text = f"{100 * value:.0f} %"
+    if text == "0 %" and value > 0:
+        return "<1 %" if signs else "less than 1 %"
+    if text == "100 %" and value < 1:
+        return ">99 %" if signs else "more than 99 %"
+    return text
+
+
+def interval(low: float, high: float, digits: int = 1, over: str = "") -> str:
+    """The ends of an interval, "20.7 to 22.2 (50 prompts)", with up to three decimals more than `digits` where they
+    would print alike; one number where they are equal."""
+    n = next((n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), digits)
+    both = dict.fromkeys(number(end, f".{n}f") for end in (low, high))
+    return " to ".join(both) + (f" ({over})" if over else "")
+
+
+def count(n: int, noun: str) -> str:
+    """ "1 study", "2 studies"."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{n} {noun if n == 1 else plural}"
+
+
+def layers(layer: float, total: int) -> str:
+    """ "layer 21 of 30"; a fraction is rounded."""
+    return f"layer {layer:.0f} of {total}"
+
+
+def listed(words: Iterable[str], last: str = "and") -> str:
+    """ "a, b and c"; empty words are left out."""
+    found = [word for word in words if word]
+    return f" {last} ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
+
+
+def quoted(token: str) -> str:
+    """A token in quotation marks; of a stranger's text nothing that would move or hide other words."""
+    return f"“{''.join(c if c.isprintable() else repr(c)[1:-1] for c in token[:LONGEST])}”"
+
+
+def _lower(title: str) -> str:
+    return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def verdict(found: Verdict) -> str:
+    """The verdict in one text."""
+    return " ".join(lines(found))
+
+
+def lines(found: Verdict) -> list[str]:
+    """The verdict, a sentence a line."""
+    return list(filter(None, [lead(found), average(found), turn(found.turn), rules(found)]))
+
+
+def lead(found: Verdict) -> str:
+    """From which layer on the answer is the first choice, or the model's own next token; "" where nobody looked."""
+    looks = [look for look in found.answers if look]
+    if looks and found.n_prompts == 1:
+        return _answer(looks[0])
+    told = []
+    for given, what in ((True, "the answer"), (False, "the model's next token")):
+        of = [look for look in looks if look[0].given == given]
+        depths = [depth for look in of if (depth := first_choice(look)) is not None]
+        if depths:
+            spread = f" (median; {interval(min(depths), max(depths), 0)})" if len(depths) > 1 else ""
+            where = f"from {layers(np.median(depths), found.n_layers)} on{spread}"
+            told.append(f"In {len(depths)} of {count(len(of), 'prompt')} {what} is the first choice, {where}.")
+        elif of:
+            told.append(f"In none of {count(len(of), 'prompt')} {what} is the first choice.")
+    return " ".join(told)
+
+
+def _answer(seen: Sequence[Seen]) -> str:
+    one, n = seen[0], len(seen)
+    if n > 1 and (depth := first_choice(seen)) is not None:
+        return f"Each of the answer's {n} tokens is the first choice{_since(depth, one.n_layers)}."
+    if n > 1:
+        wrong, right = next(s for s in seen if s.best is None), sum(s.best is not None for s in seen)
+        where = f"where it should say {quoted(wrong.token)}, the model says {quoted(wrong.instead)}"
+        return f"{right or 'None'} of the answer's {n} tokens {'are' if right > 1 else 'is'} the first choice; {where}."
+    name = quoted(one.token) if one.given else f"The model's next token {quoted(one.token)}"
+    top = f"in the top {one.k} from layer {one.among} on" if one.among is not None and one.k > 1 else ""
+    if one.best is None:
+        return f"{name} is not the first choice{f', but {top}' if top else ''}; the model says {quoted(one.instead)}."
+    becomes = "becomes" if one.best == one.n_layers else "is"
+    more = f"; it is {top}" if top and one.among != one.best else ""
+    return f"{name} {becomes} the first choice{_since(one.best, one.n_layers)}{more}."
+
+
+def _since(depth: int, n_layers: int) -> str:
+    if depth == n_layers:
+        return f" only after the last layer ({n_layers} of {n_layers})"
+    return f" from {layers(depth, n_layers)} on" if depth else " from the start, before any layer"
+
+
+def average(found: Verdict) -> str:
+    """The average depth, with its interval over prompts and what copies of the model give; "" without a lens."""
+    mean = next((mean for mean in found.means.values() if mean.depth is not None), None)
+    if mean is None or mean.depth is None:
+        return "No average depth: the lens is the output from layer 1 on, or not finite." if found.means else ""
+    subject = f"the words of {'this prompt' if found.n_prompts == 1 else f'{found.n_prompts} prompts'} settle"
+    if found.read_for != ALL:
+        of_answer = found.read_for == ANSWER and found.answered
+        subject = f"the predictions {'of the answer' if of_answer else f'at {read_for(found.read_for, False)}'} settle"
+    drawn = mean.interval.ends if mean.interval is not None else None
+    at = f"layer {mean.depth:.1f} of {found.n_layers}" if drawn else layers(mean.depth, found.n_layers)
+    over = f" ({interval(*drawn)} over {found.units.words})" if drawn else ""
+    copies = _copies(found, mean.name, 1 if drawn else 0)
+    return f"On average {subject} by {at}{over}{f'; {copies}' if copies else ''}."
+
+
+def _copies(found: Verdict, name: str, digits: int = 1) -> str:
+    """ "untrained copies by 12 to 14"."""
+    if not (depths := found.twin_means(name)):
+        return ""
+    by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
+    return f"{'one ' * (len(found.twins) == 1)}{COPIES[found.control][len(found.twins) > 1]} by {by}"
+
+
+def turn(found: Turn | None) -> str:
+    """Whether the layers switch from erasing to strengthening; "" where there is nothing to fit."""
+    if found is None:
+        return ""
+    after = f"after {layers(found.split + 1, found.n_layers)}"
+    if not found.failed:
+        return f"The layers switch from erasing to strengthening {after}."
+    if found.failed == "twins":
+        return f"The layers switch from erasing to strengthening {after}, but so do untrained copies."
+    return "The layers show no clear switch from erasing to strengthening."
+
+
+def rules(found: Verdict) -> str:
+    """What the published rules give, and which are robust."""
+    given = [rule for rule in found.rules.values() if rule.depth is not None]
+    published = all(rule_name(rule).startswith("Hu") for rule in found.rules.values())
+    who = f"{NUMBERS[len(found.rules)]} {'published ' * published}rules{' with other settings' * (not published)}"
+    if not given:
+        return f"{who} give no layer here." if found.rules else ""
+    who = who if len(given) == len(found.rules) else f"{NUMBERS[len(given)]} of {who.lower()}"
+    depths, robust = listed(str(rule.depth) for rule in given), [rule for rule in given if rule.clear or rule.so_far]
+    which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
+    none = "none is robust here" if len(given) > 1 else "it is not robust here"
+    return f"{who} {'says' if len(given) == 1 else 'say'} layer {depths}; {which or none}."
+
+
+def rule_name(found: RuleVerdict) -> str:
+    """ "Hu et al.'s KL rule"; with other settings "The KL rule at 35 %"."""
+    label, own = RULES[found.name].label, RULES[found.name].threshold
+    at = "" if found.criterion.threshold == own else f" at {100 * found.criterion.threshold:.3g} %"
+    best = "" if found.best == BEST else f" of the best {found.best}"
+    return f"The {label} rule{best}{at}" if best or at else f"Hu et al.'s {label} rule"
+
+
+def rule(found: RuleVerdict) -> str:
+    """What one rule gives, and why that is not robust."""
+    drawn = found.interval.ends if found.interval is not None and found.depth is not None else None
+    over = f" ({interval(*drawn, 0)} over prompts)" if drawn else ""
+    return f"{rule_name(found)} gives {_layer(found.depth)}{over}; {not_robust(found)}."
+
+
+def not_robust(found: RuleVerdict) -> str:
+    """ "not robust here, because …", "robust here", or what is open."""
+    if found.depth is None:
+        return REASONS[found.criterion.reason]
+    if found.doubts:
+        return f"not robust here, because {listed(DOUBTS[doubt] for doubt in found.doubts)}"
+    if found.clear:
+        return "robust here"
+    return f"undecided: {DOUBTS[TWINS]}" if found.shared else "robust so far; untrained copies are not compared"
+
+
+def _layer(depth: int | None) -> str:
+    return "no layer" if depth is None else f"layer {depth}"
+
+
+def rule_table(found: Verdict) -> list[dict[str, str]]:
+    """A row per rule: its layer (from 0, as Hu et al. count), over nearby thresholds, from where it lasts, without
+    sinks, over prompts, in copies of the model, and whether it is robust."""
+    rows = []
+    for one in found.rules.values():
+        drawn = one.interval.ends if one.interval is not None else None
+        copies, near = [depth for depth in one.twins if depth is not None], f" ({one.near} of {len(one.twins)} near)"
+        cells = {variant: _layer(depth).removeprefix("layer ") for variant, depth in one.variants.items()}
+        row = {
+            "Rule": rule_name(one),
+            "Layer": cells[PAPER],
+            "Nearby thresholds": interval(*one.band, 0) if one.band else "no layer",
+            "Lasts from": cells[STABLE],
+            "Without sinks": cells.get(WITHOUT_SINKS, "–"),
+            "Over prompts": interval(*drawn, 0) if drawn else "–",
+            COPIES[found.control][1].capitalize(): f"{interval(min(copies), max(copies), 0)}{near}" if copies else "–",
+            "Robust": "yes" if one.clear else "so far" if one.so_far else "no",
+        }
+        rows.append({name: text for name, text in row.items() if name != "Over prompts" or found.n_prompts > 1})
+    return rows
+
+
+def why(found: Verdict) -> list[str]:
+    """What is behind the verdict besides the rules: the average depth by both measures, and the switch."""
+    copies = {name: f" ({by})" if (by := _copies(found, name)) else "" for name in found.means}
+    by = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
+    told = [f"Average depth, over all thresholds of the lens: {listed(by)}."] if by else []
+    if found.turn is not None and found.turn.failed:
+        told.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
+    return told
+
+
+def depth(mean: MeanDepth) -> str:
+    """An average depth in a cell: "18.3 (18.0 to 18.6)", "–" where there is none."""
+    drawn = mean.interval.ends if mean.interval is not None else None
+    return "–" if mean.depth is None else f"{mean.depth:.1f}{f' ({interval(*drawn)})' if drawn else ''}"
+
+
+def read_for(of: Tokens, answered: bool = True) -> str:
+    """The tokens that a verdict is read for."""
+    predicted = "where the answer is predicted" if answered else "the last token"
+    return {ALL: "all tokens", ANSWER: predicted}.get(str(of), f"token {of}")
+
+
+def sinks(found: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = ()) -> str:
+    """A prompt's attention sinks, the largest first, where they are and who writes them."""
+    text, longer = f"No attention sink: before the output no token is {FACTOR:g}", "times as long as the median token"
+    named = (
+        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(_span, s.spans))}"
+        for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
+    )
+    text = f"{count(len(found), 'attention sink')}: {'; '.join(named)}." if found else f"{text} {longer}."
+    return " ".join(filter(None, [text, long_at_end(at_end, tokens)]))
+
+
+def _span(found: Span) -> str:
+    """ "from depth 3 to 8 (written by layer 2's MLP)"."""
+    until = "" if found.lasts or found.end == found.start else f" to {found.end}"
+    by = f" (written by {writer(found)})" if found.branch else ""
+    return f"{'from' if found.lasts or until else 'at'} depth {found.start}{until}{by}"
+
+
+def writer(found: Span) -> str:
+    """Who writes a span of a sink: "layer 2's MLP"."""
+    return "the embedding" if found.layer is None else f"layer {found.layer}'s {found.branch.replace('mlp', 'MLP')}"
+
+
+def sinks_in_curves(found: Sequence[Sink], tokens: Sequence[str], counted: bool, in_depths: bool = True) -> str:
+    """Which tokens are sinks, and whether the curves next to the maps and the depths count them; "" without any."""
+    if not found:
+        return ""
+    named = listed(f"token {s.pos} {quoted(tokens[s.pos])}" for s in found[:NAMED])
+    curves = f"{'counted in' if counted else 'left out of'} the curves next to the maps"
+    depths = f"; average depth and rules count {'them' if len(found) > 1 else 'it'}" if in_depths else ""
+    return f"{count(len(found), 'attention sink')}: {named} ({curves}{depths})."
+
+
+def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
+    """Tokens that are long after the last layer only, where no attention reads them; "" for none."""
+    if not positions:
+        return ""
+    named = listed(f"{pos} {quoted(tokens[pos])}" for pos in positions[:NAMED])
+    return f"Long only after the last layer, so no attention sink: {count(len(positions), 'token')} ({named})."
+
+
+def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
+    """The attention sinks of several prompts in one line."""
+    known = [sinks for sinks in found if sinks is not None]
+    every, of = [s for sinks in known for s in sinks], f"{count(len(known), 'prompt')}"
+    unknown = f"; unknown in {len(found) - len(known)}" * (len(known) < len(found))
+    if not every:
+        return f"no attention sinks in {of}{unknown}"
+    most, by = (
+        max(s.ratio for s in every),
+        Counter(writer(span) for s in every for span in s.spans).most_common(1)[0][0],
+    )
+    some = f"{count(len(every), 'attention sink')} in {sum(map(bool, known))} of {of}"
+    return f"{some}, up to {number(most)} times as long as the median token; most often written by {by}{unknown}"
+
+
+def among_others(found: Comparison) -> str:
+    """Where this prompt's score is among those of other prompts."""
+    score, name = found.score, _score(found)
+    form = "layer {:.3g}" if score.criterion else "{:.1f}"
+    mine = f"{name} is {form.format(found.value)}" if np.isfinite(found.value) else f"{name} is not defined"
+    if score.share and found.half is not None:
+        mine += f" ({share(found.half)} of the {score.share[1]} is in the first half)"
+    if not len(found.quantiles):
+        return f"On this prompt {mine}."
+    low, middle, high = map(form.format, found.quantiles)
+    return f"On this prompt {mine}; the median of {found.n} others is {middle} ({spread(found.n)}: {low} to {high})."
+
+
+def about_others(found: Comparison) -> list[str]:
+    """How many other prompts are left out, and what all of them give together."""
+    named, n = found.score.criterion, found.undefined + found.unsound
+    told = [f"{count(n, 'other prompt')} left out: {_score(found)} is not defined, or a check failed."] if n else []
+    if found.together is not None:
+        told.append(rule(found.together.rules[named]) if named else average(found.together))
+    return told
+
+
+def _score(found: Comparison) -> str:
+    if found.score.criterion:
+        return f"Hu et al.'s {RULES[found.score.criterion].label} rule"
+    return "the average depth" if found.score.mean_depth else _lower(found.score.name)
+
+
+def spread(n: int, what: str = "") -> str:
+    """What a spread over `n` others is: "10–90 % of 12 others", "all 4 others"."""
+    some = ends(n) == QUANTILES
+    return f"{'10–90 % of' if some else 'all'} {n} {what}" if what else "10–90 %" if some else "range"
+
+
+def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
+    """How many controls of one kind show the model's curves. `found`: the likenesses of each control."""
+    n, told, most = len(found), [], False
+    for alike in zip(*found, strict=True):
+        same = sum(one.shape == 0 for one in alike)
+        most |= 2 * same > n
+        told.append(f"{same} of {n} for {_lower(alike[0].curve.title)}")
+    needs = "training" if kind == UNTRAINED else "the trained order of layers"
+    means = f" What most copies show does not need {needs}." if n >= FIVE and most else ""
+    return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(told)}.{means}"
+
+
+def pair(found: Pair) -> str:
+    """Where two curves differ most, and how alike their shapes are."""
+    title, at = found.curve.title, found.largest
+    if at is None:
+        return f"{title}: no layer has a value on both sides."
+    left = " without attention sinks" if found.counted is not None else ""
+    if not np.nanmax(np.abs(found.difference)):
+        return f"{title}: the same{left}."
+    where = f"{found.curve.x} {at}"
+    if found.relative:
+        where = f"{share(relative_depth(len(found.difference), min(found.n_layers))[at])} of the depth"
+    shape = f"; {SHAPES[found.likeness.shape]}" if found.likeness.shape is not None else ""
+    return f"{title}: B − A is largest at {where}, {number(found.difference[at], '+.3g')}{left}{shape}."
+
+
+def both(a: Verdict, b: Verdict) -> str:
+    """Where the words of two sides settle on average, as a share of the depth."""
+    x, y = (found.means.get("kl") for found in (a, b))
+    if x is None or y is None or x.ratio is None or y.ratio is None:
+        return ""
+    (at, by), (other, then) = ((share(m.ratio or 0), f"layer {m.depth:.1f} of {m.n_layers}") for m in (x, y))
+    if at == other:
+        return f"On average the words of both settle at {at} of the depth: by {by} and {then}."
+    return f"On average A's words settle at {at} of the depth, by {by}; B's at {other}, by {then}."
+
+
+def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
+    """Where a map of differences is largest outside the attention sinks; "" where nothing differs there."""
+    at = largest_difference(values, sinks)
+    outside = ", outside attention sinks" if sinks else ""
+    return f"largest at {row} {at[0]}, token {at[1]}{outside}" if at else ""
+
+
+def checks(result: ProbeResult) -> str:
+    """Whether the sums, slopes and logits of this prompt are the model's."""
+    found = exactness.checks(result)
+    failed = [check for check in found if not check.holds]
+    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found]
+    if failed:
+        return f"{len(failed)} of {len(found)} checks failed; largest errors: {listed(errors)}. Do not trust it."
+    return f"All {len(found)} checks passed; largest errors: {errors[0]}, {errors[1]}."
+
+
+def without_first(rows: Sequence[exactness.Row]) -> str:
+    """What leaving out the first token changes of the published rules."""
+    moved = [r for r in rows if r.depth_with != r.depth_without]
+    named = listed(f"{RULES[r.name].label} from {_layer(r.depth_with)} to {_layer(r.depth_without)}" for r in moved)
+    return f"Leaving out the first token {f'moves {named}' if moved else 'does not move the published rules'}."
+
+
+def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
+    """A warning where the whole model's loss is above a uniform guess's, `ln d_vocab`; "" otherwise."""
+    if not d_vocab or not loss > (even := math.log(d_vocab)):
+        return ""
+    worse = f"On this text the whole model is worse than a uniform guess ({loss:.2f} against {even:.2f} nats per token)"
+    return f"{worse}: losses say little about its layers."
+
+
+def stretch(i: int, j: int) -> str:
+    """ "layer 4", "layers 4–6" for the stretch `[i, j)`."""
+    return f"layer {i}" if j == i + 1 else f"layers {i}–{j - 1}"
+
+
+def variant(found: surgery.Choice) -> str:
+    """The layers of one variant: "layers 4–6", or "layers 3 and 7" of two that are exchanged."""
+    return f"layers {found.i} and {found.j}" if found.kind == "swap" else stretch(found.i, found.j)
+
+
+def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
+    """The variant of a kind that costs least. `whole`: the whole model's loss."""
+    if not found:
+        return "No variant of this kind gives a finite loss."
+    best = found[0].best if kind == "drop" else min((row.best for row in found), key=lambda best: best.loss)
+    cost = f"{number(whole)} → {number(best.loss)} ({number(best.loss - whole, '+.2g')}) nats per token"
+    if found[0].alike and kind == "drop":
+        return f"Whichever stretch of {count(found[0].length, 'layer')} is removed, the loss is the same: {cost}."
+    does = {"drop": "Removing {}", "swap": "Exchanging {}", "repeat": "Running {} twice"}[kind].format(variant(best))
+    n = found[0].n if kind == "drop" else sum(row.n for row in found)
+    return f"{does} costs least of {count(n, 'variant')}, on the text it was chosen on: {cost}."
+
+
+def kept_answers(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
+    """How many known answers are written by the whole model, and without the layers that matter most."""
+    exact = np.asarray(written["exact"], np.float64)
+    whole, *others = (round(float(v) * n_prompts) for v in (written["exact_whole"], exact.min(), exact.max()))
+    worst = stretch(int(exact.argmin()), int(exact.argmin()) + n)
+    without = f"without {worst} {others[0]}, the fewest" if others[0] < others[1] else f"without any one {others[0]}"
+    return f"The whole model writes {whole} of {count(n_prompts, 'answer')}; {without}."
+
+
+def lens(kind: str) -> str:
+    """A lens within a sentence: "affine lens"."""
+    return LENSES[kind] if kind == UNCALIBRATED else _lower(LENSES[kind])
+
+
+def by_lens(verdicts: Mapping[str, Verdict]) -> str:
+    """The average depth and the rules under each lens."""
+    told = []
+    for name, of in OF_LENS.items():
+        found = {kind: v for kind, v in verdicts.items() if name in v.means}
+        means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in found.items())
+        gives = listed(_layer(v.rules[name].depth) for v in found.values())
+        told += [f"Average depth by {of.label}: {means}; Hu et al.'s rule gives {gives}."] if len(found) > 1 else []
+    return " ".join(told) or "One lens does not show whether depth depends on the lens."
+
+
+def certificate(kind: str, found: Mapping[str, Any]) -> str:
+    """What a fitted lens is worth on held-out prompts: at how many depths its divergence from the output is below that
+    of a constant prediction and of the logit lens, with the whole interval."""
+    judged, prompts, ranks = found["held_out"], found["prompts"], kind == UNCALIBRATED
+    over = f"on {judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
+    told = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
+    told += ["Read it by ranks: its KL is not calibrated."] * ranks
+    told += [f"There are too few prompts to judge it {over}."] * ("kl_minus" not in judged)
+    for name in ("constant", "logit")[: (2 - ranks) * ("kl_minus" in judged)]:
+        better, worse = below(judged["kl_minus"][name])
+        other = {"constant": "a constant prediction", "logit": "the logit lens"}[name]
+        known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
+        told.append(f"It is closer to the output than {other} at {known}, {over}.")
+    return " ".join([*told, *(found.get("notes", []) if not ranks else [])])
+
+
+def matching(maps: Maps) -> str:
+    """Where one model's layers have their counterparts in the other."""
+    found, other, (a, b) = match(maps), match(maps, "r2"), maps.names
+    which = reading(found)
+    unsure = "" if which in ("unclear", reading(other)) else " (by R² instead of the error this does not hold)"
+    some = f"{int(found.matches.sum())} of {maps.n_layers[0]} layers of {a}"
+    return f"{some} have a counterpart in {b}, {MATCHES[which]}{unsure}."
+
+
+def replacement(found: Replacement) -> str:
+    """How many layers a linear map cannot replace, on held-out prompts and on those fitted on."""
+    held, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
+    n, raises = found.n_layers, f"raises the loss by more than {share(RAISED)}"
+    some = f"For {round(held * n)} of {n} layers of {found.name} a linear map in their place {raises}"
+    return f"{some} on held-out prompts; for {round(fitted * n)} on the prompts it was fitted on."
+
+
+def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
+    """Which branch brings the first choice, and how much of the divergence attention removes."""
+    at = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
+    branch, layer = branch_at(float(result["half_settle_depth"][at]))
+    word, found = quoted(result.token_text.get(int(result["top_ids"][-1, at, 0]), "")), brought(result, left_out)
+    by = "the embedding" if branch == EMBEDDING else f"layer {layer}'s {branch}"
+    n, of = found.counts, count(sum(found.counts.values()), "token")
+    told = [f"Attention brings the first choice at {n[ATTENTION]} of {of}, an MLP at {n[MLP]}."]
+    if found.share is not None:
+        told.append(f"After layer 1 attention removes {100 * found.share:.0f} % of the divergence, MLPs the rest.")
+    if (kl := mean_depth_of(result, "kl")) is not None:
+        told.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
+    return [f"{word} is the first choice from {by} on.", *told]
+
+
+def loops(aggregates: Mapping[str, np.ndarray]) -> str:
+    """After how many passes a looped model's words settle, and what a pass fewer or more changes."""
+    n = len(aggregates["times_kl"]) // 2
+    mean = by_passes(aggregates, "kl")[n - 1].mean
+    fewer, more = (number(aggregates["times_kl"][times], ".2g") for times in (n - 1, n + 1))
+    text = f"On average the words settle by pass {mean:.1f} of {n}" if mean else f"No average depth over {n} passes"
+    return f"{text}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."
+
+
+def exits(found: Exits) -> str:
+    """What leaving early would change of the tokens that were written or given."""
+    if not found.n:
+        return "No token has been written yet."
+    words = f"Half of {found.n} words settle" if found.n > 1 else "The word settles"
+    settled = "" if found.settled is None else f"{words} by {layers(found.settled, found.n_layers)}. "
+    if not (spared := found.n_layers - found.depth) > 0:
+        return f"{settled}The lens never reaches {found.threshold:g} confidence before the output."
+    would = f"would change {found.changed} of {count(found.n, 'first choice' if found.guesses else 'word')}"
+    at_0 = f" ({found.at_0} at the embedding)" if found.at_0 else ""
+    gain = f" and save {spared:.1f} layers on average" if found.usable else ""
+    return f"{settled}Leaving at {found.threshold:g} confidence {would}{at_0}{gain}."

@@ -1,0 +1,127 @@
+"""The turn of the cosine: whether the layers switch from erasing to strengthening, as a two-level fit. Numpy only.
+
+Shapes: a mean cosine curve is `[layer]`, sums over prompts `[prompt, layer]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import statistics
+from ..statistics import Units
+from .rules import near
+
+ORDERS = 2000  # random orders of the layers that a turn is compared with
+BLOCK, DEEP = 4, 24  # layers that are moved together, from so many layers on: neighbours are alike
+LEVEL = 0.05  # share of random orders that may be explained as well
+FEWEST = 8  # layers that a turn needs: of seven, 6 % of the orders part them as well
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The cosine's turn as a two-level fit. `split`: the last layer of the first level, whatever the verdict; `before`,
+    `after`: the mean cosine of both levels, `before_ends`, `after_ends` their intervals over prompts (None of one
+    prompt, or too few). `p`: share of random orders of the layers that are explained as well by their best split.
+    `failed`: why there is no turn, "" where there is one: "sign" (the levels do not lie below and above 0), "order"
+    (random orders are explained as well), "twins" (half of the untrained twins or more turn there too)."""
+
+    n_layers: int
+    split: int
+    before: float
+    after: float
+    p: float
+    failed: str
+    before_ends: tuple[float, float] | None = None
+    after_ends: tuple[float, float] | None = None
+
+    @property
+    def layer(self) -> int | None:
+        """The last layer before the turn; None where there is none."""
+        return None if self.failed else self.split
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of the layers up to the turn, `(layer + 1) / L`."""
+        return None if self.failed else (self.split + 1) / self.n_layers
+
+
+def fit(curve: ArrayLike, seed: int = 0) -> Turn | None:
+    """The turn of one mean-cosine curve `[L]`; without prompts there are no intervals, so the signs alone count. None
+    for fewer than three layers or values that are not finite."""
+    curve = np.asarray(curve, np.float64)
+    if len(curve) < 3 or not np.isfinite(curve).all():
+        return None
+    split = int(best_split(curve[None])[0])
+    before, after = float(curve[: split + 1].mean()), float(curve[split + 1 :].mean())
+    p = statistics.permutation_p(explained, curve[orders(len(curve), seed)])
+    failed = "sign" if not before < 0 < after else "order" if p > LEVEL else ""
+    return Turn(len(curve), split, before, after, p, failed)
+
+
+def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Units, seed: int = 0) -> Turn | None:
+    """The turn of the mean over all tokens of all prompts. `sums`: of `attn_cos`, `mlp_cos` and `layer_cos`
+    `[prompt, layer]` over `tokens` `[prompt]`. Each level's interval over prompts must lie on its side of 0."""
+    if not np.sum(tokens):
+        return None
+    cosine = np.mean([np.asarray(values, np.float64) for values in sums.values()], axis=0)
+    found = fit(cosine.sum(0) / np.sum(tokens), seed)
+    if found is None or not over.enough:
+        return found
+    levels = [slice(None, found.split + 1), slice(found.split + 1, None)]
+    low, high = (statistics.mean(cosine[:, at].mean(1), tokens, over, seed).interval for at in levels)
+    failed = "sign" if not (low.high < 0 < high.low) else found.failed
+    return replace(found, failed=failed, before_ends=low.ends, after_ends=high.ends)
+
+
+def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
+    """The same with the third condition: fewer than half of the untrained twins turn within a tenth of the depth."""
+    if turn.failed or not twins:
+        return turn
+    return replace(turn, failed="twins") if 2 * turning_there(turn, twins) >= len(twins) else turn
+
+
+def turning_there(turn: Turn, twins: Sequence[Turn | None]) -> int:
+    """How many twins turn within a tenth of the depth of this split."""
+    return sum(t is not None and t.layer is not None and near(t.split, turn.split, turn.n_layers) for t in twins)
+
+
+def explained(curves: ArrayLike) -> np.ndarray:
+    """The variance that the best two levels explain, `[n, layer]` → `[n]`."""
+    return np.asarray(_between(curves).max(1))
+
+
+def best_split(curves: ArrayLike) -> np.ndarray:
+    """The last layer of the first of the best two levels, `[n, layer]` → `[n]`; of equals the first."""
+    return np.asarray(_between(curves).argmax(1))
+
+
+@lru_cache(maxsize=16)
+def orders(n_layers: int, seed: int = 0) -> np.ndarray:
+    """`[order, layer]`: the layers' own order, then random ones. From `DEEP` layers on blocks of `BLOCK` neighbours are
+    moved together; each order cuts the layers into blocks at another place, as a ring, since a step between two blocks
+    that never change would come again in many orders and could not be told from chance."""
+    drawn, own = np.random.default_rng(seed), np.arange(n_layers)
+
+    def order() -> np.ndarray:
+        if n_layers < DEEP:
+            return drawn.permutation(n_layers)
+        ring = np.roll(own, drawn.integers(n_layers))
+        blocks = [ring[at : at + BLOCK] for at in range(0, n_layers, BLOCK)]
+        return np.concatenate([blocks[i] for i in drawn.permutation(len(blocks))])
+
+    found = np.stack([own, *(order() for _ in range(ORDERS - 1))])
+    found.flags.writeable = False  # shared by all who ask
+    return found
+
+
+def _between(curves: ArrayLike) -> np.ndarray:
+    """For each split, `[n, layer - 1]`: the sum of squares between its two levels."""
+    c = np.asarray(curves, np.float64)
+    c, n = c - c.mean(1, keepdims=True), c.shape[1]
+    first = np.cumsum(c, 1)[:, :-1]
+    size = np.arange(1, n)
+    return np.asarray(first**2 * n / (size * (n - size)))

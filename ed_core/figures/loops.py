@@ -1,0 +1,43 @@
+"""What is drawn of a looped model, pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def _some_passes(values: ArrayLike) -> np.ndarray:
+    """The same over numbers of passes, NaN at none: there the embedding alone is read, far off all others."""
+    found = np.array(values, np.float64)
+    found[0] = np.nan
+    return found
+
+
+def _change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:
+    """`[pass]`: `fixed_point`, the change of the stream against the pass before, mean over a pass's layers; NaN for the
+    first pass."""
+    n = len(aggregates["times_kl"]) // 2
+    return np.concatenate([[np.nan], aggregates["fixed_point"].reshape(n - 1, -1).mean(1)])
+
+
+def loop_curves(aggregates: Mapping[str, np.ndarray]) -> tuple[tuple[str, str, str, str, str, np.ndarray], ...]:
+    """What is drawn of `loops`: a key, title, measure, what it runs over, the curve's name and values. Readouts, other
+    numbers of passes than its own, what is left out in all of them, and what a pass moves. `aggregates`: of the
+    probe `loops`."""
+    n = len(aggregates["times_kl"]) // 2
+    more = f"other numbers of passes (its own: {n})"
+    return (
+        ("readout", "Readout after each pass, against the output", "readout_kl", "passes run", "KL",
+         aggregates["readout_kl"][n, : n + 1]),
+        ("times", f"Divergence with {more}", "times_kl", "passes run", "KL",
+         _some_passes(aggregates["times_kl"])),
+        ("loss", f"Loss with {more}", "times_loss", "passes run", "loss",
+         _some_passes(aggregates["times_loss"])),
+        ("block-skip", "Without one layer in every pass: divergence", "block_skip_kl", "layer left out", "KL",
+         aggregates["block_skip_kl"]),
+        ("fixed", "Change of the stream against the pass before (0: a fixed point)", "fixed_point", "pass, from 0",
+         "change", _change_by_pass(aggregates)),
+        ("update", "Length of what a pass adds", "update_norm", "pass, from 0", "update", aggregates["update_norm"]),
+    )  # fmt: skip

@@ -1,0 +1,196 @@
+"""Sentences: one for each thing that can be said, from made-up numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ed_core.depth import answer, say, turn
+from ed_core.depth.rules import RULES
+from ed_core.depth.sample import Sample
+from ed_core.depth.sinks import Sink, Span
+from ed_core.depth.verdict import verdict
+from ed_core.types import Measure, MeasureSpec, ProbeResult, Request
+
+L = 10
+
+
+def seen(best, among=None, token="Tokyo", given=True, instead="Kyoto"):
+    return answer.Seen(3, token, given, best, among, 5, L, instead)
+
+
+def sample(kl=5, prompts=1, twins=(), of="all", answers=(), cosine=4, n_layers=L):
+    """Every curve steps at one layer: average depth `kl`, cosine rule `cosine`."""
+    at = np.arange(n_layers + 1)
+    cosines = dict.fromkeys((f"{name}.sum" for name in RULES["cosine"].measures), np.where(at[:-1] > cosine, 0.3, -0.3))
+    sums = {"kl.sum": np.where(at < kl, 2.0, 0.0), "overlap.sum": np.where(at < kl, 0.0, 1.0), **cosines}
+    columns = {name: np.tile(values, (prompts, 1)) for name, values in sums.items()} | {"n_tokens": np.ones(prompts)}
+    found = Sample.of_sums(dict.fromkeys(("contributions", "logit_lens"), columns), twins=twins)
+    return replace(found, read_for=of, answers=(answers,) if answers else (), answered=bool(answers))
+
+
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        ((seen(7, 4),), "“Tokyo” is the first choice from layer 7 of 10 on; it is in the top 5 from layer 4 on."),
+        ((seen(10, 10),), "“Tokyo” becomes the first choice only after the last layer (10 of 10)."),
+        ((seen(0, 0),), "“Tokyo” is the first choice from the start, before any layer."),
+        (
+            (seen(None, 8),),
+            "“Tokyo” is not the first choice, but in the top 5 from layer 8 on; the model says “Kyoto”.",
+        ),
+        ((seen(None),), "“Tokyo” is not the first choice; the model says “Kyoto”."),
+        ((seen(6, 6, given=False),), "The model's next token “Tokyo” is the first choice from layer 6 of 10 on."),
+        ((seen(6), seen(8)), "Each of the answer's 2 tokens is the first choice from layer 8 of 10 on."),
+        (
+            (seen(6), seen(None)),
+            "1 of the answer's 2 tokens is the first choice; where it should say “Tokyo”, the model says “Kyoto”.",
+        ),
+        ((seen(2, 2, token="\n\x1b[2J\u202e"),), "“\\n\\x1b[2J\\u202e” is the first choice from layer 2 of 10 on."),
+    ],
+)
+def test_where_the_answer_is(answers, sentence):
+    assert say.lead(verdict(sample(answers=answers))) == sentence
+
+
+def test_where_the_answers_of_several_prompts_are():
+    of = replace(sample(prompts=3), answers=((seen(3),), (seen(7),), (seen(None),)))
+    assert (
+        say.lead(verdict(of))
+        == "In 2 of 3 prompts the answer is the first choice, from layer 5 of 10 on (median; 3 to 7)."
+    )
+
+
+COPIES = tuple(sample(kl) for kl in (2, 3, 3, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("of", "sentence"),
+    [
+        (sample(5), "On average the words of this prompt settle by layer 5 of 10."),
+        (
+            sample(5, twins=COPIES),
+            "On average the words of this prompt settle by layer 5 of 10; untrained copies by 2 to 3.",
+        ),
+        (sample(5, of=2), "On average the predictions at token 2 settle by layer 5 of 10."),
+        (
+            sample(5, of="answer", answers=(seen(7),)),
+            "On average the predictions of the answer settle by layer 5 of 10.",
+        ),
+        (
+            sample(5, 9, twins=COPIES[:1]),
+            "On average the words of 9 prompts settle by layer 5.0 of 10 (5.0 over 9 prompts); one untrained copy by "
+            "2.0.",
+        ),
+        (sample(1), "On average the words of this prompt settle by layer 1 of 10."),
+    ],
+)
+def test_where_words_settle_on_average(of, sentence):
+    assert say.average(verdict(of)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("curve", "failed", "sentence"),
+    [
+        ([-1] * 5 + [1] * 5, "", "The layers switch from erasing to strengthening after layer 5 of 10."),
+        (
+            [-1] * 5 + [1] * 5,
+            "twins",
+            "The layers switch from erasing to strengthening after layer 5 of 10, but so do untrained copies.",
+        ),
+        ([1] * 5 + [-1] * 5, "", "The layers show no clear switch from erasing to strengthening."),
+    ],
+)
+def test_whether_layers_switch(curve, failed, sentence):
+    found = turn.fit(curve)
+    assert say.turn(replace(found, failed=failed) if failed else found) == sentence
+
+
+def test_what_published_rules_say_and_why_they_are_not_robust():
+    alone, tested = verdict(sample(5)), verdict(sample(5, twins=COPIES))
+    assert say.rules(alone).startswith("Three published rules say layer 4, 5 and 5; the cosine rule is robust so far")
+    shared = "Three published rules say layer 4, 5 and 5; the KL rule is robust and the overlap rule is robust."
+    assert say.rules(tested) == shared
+    assert (
+        say.not_robust(tested.rules["cosine"])
+        == "not robust here, because half or more of the untrained copies give it too"
+    )
+    assert say.rules(verdict(sample(5), kl=0.9)).startswith("Three rules with other settings say layer")
+    assert say.rules(verdict(sample(10, cosine=-1))) == "Three published rules give no layer here."
+    never = verdict(sample(5, cosine=-1)).rules["cosine"]
+    assert say.rule(never) == "Hu et al.'s cosine rule gives no layer; the mean cosine is never below 0."
+    (cosine, kl, _), few = say.rule_table(tested), say.rule_table(verdict(sample(5, 9)))
+    assert kl == {
+        "Rule": "Hu et al.'s KL rule",
+        "Layer": "5",
+        "Nearby thresholds": "5",
+        "Lasts from": "5",
+        "Without sinks": "–",
+        "Untrained copies": "2 to 3 (0 of 5 near)",
+        "Robust": "yes",
+    }
+    assert (cosine["Robust"], few[1]["Over prompts"], few[1]["Robust"]) == ("no", "5", "so far")
+
+
+def test_attention_sinks():
+    spans = (Span(3, 8, False, 2, "mlp", 1.0), Span(12, 30, True, None, "embedding", 1.0))
+    found = (Sink(0, 3, 120.4, 2, "mlp", 1.0, 1.0, 0.5, 0.5, spans),)
+    assert say.sinks(found, ("The",)) == (
+        "1 attention sink: token 0 “The”, up to 120 times as long as the median token, from depth 3 to 8 (written by "
+        "layer 2's MLP) and from depth 12 (written by the embedding)."
+    )
+    assert say.sinks_in_curves(found, ("The",), False).endswith(
+        "(left out of the curves next to the maps; average depth and rules count it)."
+    )
+    assert say.sinks((), ("The",) * 4).startswith("No attention sink")
+    assert say.sinks_of_prompts([(), None]) == "no attention sinks in 1 prompt; unknown in 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [
+        (-0.003, ".2f", "0.00"),
+        (-0.003, "+.3f", "−0.003"),
+        (-3, "+d", "−3"),
+        (1e-7, ".2g", "10⁻⁷"),
+        (-5.14e-5, "+.3g", "−5.14·10⁻⁵"),
+        (123, "+.2g", "+120"),
+        (2e12, ".3g", "2·10¹²"),
+        (np.nan, ".3g", "–"),
+    ],
+)
+def test_a_number_has_a_minus_and_no_exponent(value, form, text):
+    assert say.number(value, form) == text
+
+
+def test_shares_intervals_and_counts():
+    assert [say.share(value) for value in (0.0, 0.004, 0.44, 0.996, 1.0)] == [
+        "0 %", "less than 1 %", "44 %", "more than 99 %", "100 %"
+    ]  # fmt: skip
+    assert [say.interval(18.0, 18.6), say.interval(0.123, 0.124), say.interval(-1, 1, 0), say.interval(9, 9, 0)] == [
+        "18.0 to 18.6", "0.123 to 0.124", "−1 to 1", "9"
+    ]  # fmt: skip
+    assert (say.count(1, "study"), say.count(2, "study"), say.layers(21.2, 30)) == (
+        "1 study",
+        "2 studies",
+        "layer 21 of 30",
+    )
+
+
+def lens_of(top_ids, token_ids, start=None) -> ProbeResult:
+    """A lens result that holds best tokens alone."""
+    spec = MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "", dtype="int32")
+    texts = tuple(f"t{i}" for i in token_ids)
+    measures = {"top_ids": Measure(spec, np.asarray(top_ids, np.int32))}
+    request = Request((), (), "logit_lens", (), 1)
+    return ProbeResult(request, measures, texts, tuple(token_ids), start, len(top_ids) - 1, token_text={7: "seven"})
+
+
+def test_a_token_counts_from_where_it_stays():
+    """Best at depths 0, 2 and 3 of 3, among the two best at 0, 2 and 3 as well: it stays from depth 2."""
+    (found,) = answer.look(lens_of([[[5, 1]], [[1, 2]], [[5, 2]], [[5, 1]]], [9]))
+    assert (found.best, found.among, found.given, found.token) == (2, 2, False, "id 5")
+    answered = lens_of([[[5, 1], [0, 0]], [[1, 5], [0, 0]], [[7, 5], [0, 0]]], [9, 5], start=1)
+    (found,) = answer.look(answered)
+    assert (found.best, found.among, found.given, found.token, found.instead) == (None, 0, True, "t5", "seven")
+    assert answer.echo(lens_of([[[4, 1], [5, 0]], [[0, 0], [0, 0]]], [4, 6])) == 0.5
