@@ -10,8 +10,9 @@ import streamlit as st
 from ed_core.depth import among_others
 from ed_core.depth.among_others import Likeness
 from ed_core.depth.sample import READS
-from ed_core.errors import EffectiveDepthError, ParameterError
-from ed_core.models import controls, sizes, specs
+from ed_core.errors import EffectiveDepthError
+from ed_core.models import controls
+from ed_core.models.ref import ModelRef
 from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Request

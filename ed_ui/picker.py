@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
-from ed_core.depth import say
+from ed_core.depth import exactness, say
+from ed_core.depth.published import sets_of
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.models import catalogue, gguf_files, permits, remote, sizes, tokens

@@ -17,6 +17,7 @@ from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.models import controls, permits
 from ed_core.models.bundled import MIXED, SETS, default_set, mixed_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.notebook import bridges
 from ed_core.probes import Continuation, Probe, find
 from ed_core.prompts import read_jsonl
@@ -240,8 +241,7 @@ def offer(
     row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
     merge = partial(bridges.passthrough, order, model.source, evidence)
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
-    packed = None if off else specs.of_gguf(model)
-    if packed and (command := bridges.llama_quantize(order, n_layers, packed.file.name)):
+    if not off and model.packing and (command := bridges.llama_quantize(order, n_layers, model.file.name)):
         st.code(command, language=None, wrap_lines=True)
 
 

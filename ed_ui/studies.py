@@ -186,7 +186,6 @@ def _show_outlook(found: Outlook, written: Study, cost_place, below) -> None:
     """What the study comes to, next to Run; a look at its prompts below."""
     for label, why in found.troubles.items():
         below.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
-    absent = [m.source for m in written.entries if not m.control and downloads.absent(m.source) is not None]
     cost_place.markdown(show.plain(cost(found)))
     if (home() / runs.on_disk(written.name) / planning.PLAN).is_file():
         below.caption(show.plain(f"A study {written.name} is here already: Run goes on with it."))

@@ -11,6 +11,7 @@ from itertools import groupby
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.depth.rules import RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf

@@ -28,7 +28,6 @@ from ed_core.probes import LayerSkip, Probe, find
 from ed_core.probes.base import Picture, told
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
-from ed_core.work.resolve import twin
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import (
     BRANCHES,

@@ -11,6 +11,7 @@ from small_models import computed, save_random
 import ed_core
 from ed_core.errors import ParameterError
 from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.notebook import bridges
 from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ed_core import figures
+from ed_core.depth.published import published, published_marks
 from ed_core.depth.sample import READS, Sample, positions
 from ed_core.depth.verdict import verdict
 from ed_core.figures import View

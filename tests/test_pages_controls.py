@@ -175,7 +175,7 @@ def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothi
     shipped = next(one for one in load_prompts() if one["id"] == example)
     asked = LogitLens().request(ModelRef.parse(model, "fp32"), Prompt(shipped["text"], shipped["answer"]))
     lens = lookup.find(asked)
-    twins = [lookup.find_read(replace(asked, models=(twin(asked.models[0], "untrained", seed),))) for seed in range(5)]
+    twins = [lookup.find_read(replace(asked, models=(asked.models[0].twin("untrained", seed),))) for seed in range(5)]
     at = min(positions(lens, ANSWER))
     found, ranks = prompt_panels.story_of(lens, twins, None), np.array([one["rank"][:, at] for one in twins])
     assert found["ghost"] == {"best": ranks.min(0).tolist(), "worst": ranks.max(0).tolist(), "twins": 5}

@@ -19,6 +19,7 @@ from ed_core.cases.report import report
 from ed_core.depth import say
 from ed_core.depth.sample import Sample
 from ed_core.depth.verdict import verdict
+from ed_core.models.ref import ModelRef
 from ed_core.probes import LayerSkip, Prune
 from ed_core.results import aggregate, lookup
 from ed_ui import case_studies

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from ed_core.depth import mean_depth
+from ed_core.depth import mean_depth, published
 from ed_core.errors import StudyError
 from ed_core.figures import study_sizes
 from ed_core.figures.studies import log_sizes
@@ -241,20 +241,20 @@ def test_the_published_pairs_say_what_the_table_supports():
             [p for p in points.published_points() if p.criterion == criterion], pairs, "the one", "the other"
         )
         for criterion in ("cosine", "kl", "overlap")
-        for kind, pairs in (("base", source.PAIRS), ("instruct", source.INSTRUCT_PAIRS))
+        for kind, pairs in (("base", published.PAIRS), ("instruct", published.INSTRUCT_PAIRS))
     }
     assert all(one.words == "4 pairs of models" for one in told.values())
     assert all("no clear difference" in told[criterion, "base"].sentence for criterion in ("cosine", "kl", "overlap"))
     assert "the one is deeper" in told["cosine", "instruct"].sentence
     by_hand = [
         np.mean([points.entry_of(m, n, s, "overlap").effective_depth + 1 for s in ("hellaswag", "gsm8k", "aime24")]) / n
-        for pair, n in zip(source.PAIRS, (28, 28, 48, 64))
+        for pair, n in zip(published.PAIRS, (28, 28, 48, 64))
         for m in pair
     ]
     expected = np.mean(np.subtract(by_hand[1::2], by_hand[::2]))
     assert told["overlap", "base"].difference == pytest.approx(expected)
     with pytest.raises(StudyError, match="None of these pairs"):
-        trends.over_pairs([point("a", 0.5)], source.PAIRS, "x", "y")
+        trends.over_pairs([point("a", 0.5)], published.PAIRS, "x", "y")
 
 
 # ---------------------------------------------------------------- in a figure

@@ -18,6 +18,7 @@ from ed_core.cases.case_study import Shown
 from ed_core.cases.kept import SHIPPED, SUFFIX
 from ed_core.errors import CaseError
 from ed_core.models.bundled import STUDIES, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.studies import report
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import compute

@@ -25,11 +25,12 @@ from ..fits import Fit, of_model
 from ..fits.file import digest_of, digest_of_prompts
 from ..models import sizes
 from ..models.bundled import set_names
-from ..models.specs import config_of
+from ..models.ref import ModelRef
+from ..models.remote import PREFIX
 from ..probes.lenses import LENSES
 from ..statistics import Resampled, Units, mean
 from ..studies import precisions, running, sets, tables
-from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
+from ..types import ENGINE_VERSION, changed, command_line
 from . import card, page
 from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth, Value
 
@@ -89,7 +90,7 @@ class Asked:
 
 def check_model(source: str) -> None:
     """Refuse a remote model."""
-    if remote.is_remote(source):
+    if source.startswith(PREFIX):
         raise CardError(f"A card needs the weights, and those of {source[:80]} are remote; take a model that is here.")
 
 
@@ -102,7 +103,7 @@ def make(
     spec, missing = asked.claims.spec, []
     own = sizes.PRECISIONS.get(asked.precision, asked.precision)
     others = [name for name in dict.fromkeys(sizes.PRECISIONS[name] for name in asked.others) if name != own]
-    if others and sizes.stored_precision(config_of(spec)):
+    if others and sizes.stored_precision(spec.config()):
         missing.append("The checkpoint is stored quantized, so it has no other precision.")
         others = []
     fits = {fit.kind: fit for fit in reversed(of_model(spec))}

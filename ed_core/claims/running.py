@@ -27,7 +27,7 @@ from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..studies.study import read as read_study
 from ..types import ModelSpec, changed, command_line
-from ..work.resolve import resolve
+from ..work.resolve import settle
 from . import CLAIMS, words
 from .claim import Claim
 from .evidence import Evidence, Measured, Part, Sized
@@ -103,8 +103,8 @@ class Asked:
         return command_line("claims", **{names.get(name, name): value for name, value in given.items()}, out="FOLDER")
 
     @property
-    def spec(self) -> ModelSpec:
-        return resolve(self.model, self.precision, self.device, self.adapter)
+    def spec(self) -> ModelRef:
+        return self.ref()
 
     def capped(self, n: int) -> int:
         return min(n, self.most) if self.most else n
@@ -248,7 +248,7 @@ def measure(
         models=1 + len(asked.also),
         seed=asked.seed,
         worked=bool(asked.counterpart),
-        passes=n_passes(spec) or 1,
+        passes=spec.n_passes or 1,
     )
     needed = {part for claim in claims if not _refused(claim, bare) for part in claim.parts} | set(more)
     opened = running.opened_models()
@@ -345,9 +345,7 @@ def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable
     """The losses with maps in the layers' place; read where they were made before."""
     from ..fits import replacement
 
-    spec = resolve(
-        asked.model, asked.precision, asked.device, asked.adapter, control="" if label == MODEL else "untrained"
-    )
+    spec = asked.ref(control="" if label == MODEL else "untrained")
     whole = sets.load(asked.entry(), Path(), asked.model)
     entry = asked.entry(asked.capped(REPLACED), len(whole.levels))
     prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
@@ -431,9 +429,9 @@ def _with_earlier(told: Report, asked: Asked, out: Path) -> Report:
     return told.but(findings=findings, command=replace(asked, claims=names).command)
 
 
-def _same_family(asked: Asked, spec: ModelSpec) -> None:
+def _same_family(asked: Asked, spec: ModelRef) -> None:
     """Refuse models of another family."""
-    own = config_of(spec).get("model_type", "")
+    own = spec.config().get("model_type", "")
     for source in asked.also:
         other = asked.ref(source).config().get("model_type", "")
         if other != own:

@@ -3,6 +3,7 @@ only."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,7 @@ def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found["rescaled_at"]:
         positions.append(f"rotary scaling changes at {found['rescaled_at']}")
     if (cached := sums.get("cache")) is not None:
-        positions.append(f"with a cache off by {_small(cached)}")
+        positions.append(f"with a cache off by {say.number(cached, '.1e')}")
     causal = sums.get("causality")
     head = f"{certificate['d_vocab']} × {certificate['d_model']}, {'tied to the embedding' if found['tied'] else 'own'}"
     return [
@@ -76,7 +77,10 @@ def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Special tokens", ", ".join(added) or "none added"),
         ("Round trip", f"{n - found['changed']} of {n} hard texts come back"),
         ("Chat template", "checked with each prompt" if found["template"] else "none"),
-        ("Causality", "not measured" if causal is None else f"a later token moves logits by {_small(causal)}"),
+        (
+            "Causality",
+            "not measured" if causal is None else f"a later token moves logits by {say.number(causal, '.1e')}",
+        ),
         ("Head", head),
         ("Positions", ", ".join(positions)),
     ]

@@ -302,8 +302,8 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
 def why(found: Verdict) -> list[str]:
     """What is behind the verdict besides the rules: the average depth by both measures, and the switch."""
     copies = {name: f" ({by})" if (by := _copies(found, name)) else "" for name in found.means}
-    by = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
-    told = [f"Average depth, over all thresholds of the lens: {listed(by)}."] if by else []
+    each = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
+    told = [f"Average depth, over all thresholds of the lens: {listed(each)}."] if each else []
     if found.turn is not None and found.turn.failed:
         told.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
     return told

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from ..depth import say
+from ..depth.published import TRAINING
 from ..depth.rules import RULES
 from ..depth.side_by_side import relative_depth
-from ..models.catalogue import TRAINING
 from . import colours
 from .canvas import GRID, PLAIN, Canvas, axis_title, escaped, shown, whole_ticks
 

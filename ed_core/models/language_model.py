@@ -135,7 +135,9 @@ class LanguageModel:
     @property
     def notes(self) -> list[str]:
         """What goes with every prompt measured on this model."""
-        found = [controls.note(self.spec), self.architecture.note, foreign(self.spec), self.unmeasured]
+        found = [controls.note(self.spec), self.architecture.note, self.unmeasured]
+        if isinstance(self.spec, ModelRef):
+            found.append(self.spec.note)
         if self.config is not self.hf.config:
             found.append(f"{self.spec.name} also sees; its text decoder alone is measured.")
         if getattr(self.config, "tie_word_embeddings", False) and not self.tied:

@@ -19,7 +19,8 @@ from typing import Any
 
 from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
-from ..models import controls, sizes, tokens
+from ..models import controls, tokens
+from ..models.ref import ModelRef
 from ..models.sizes import PRECISIONS
 from ..probes import Probe
 from ..prompts import max_tokens
@@ -246,7 +247,7 @@ def _tokens(plan: Plan, spec: ModelRef) -> int:
     return max(1, round(sum(lengths) / len(lengths)))
 
 
-def _spec(entry: ModelEntry, device: str) -> ModelSpec | EffectiveDepthError:
+def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
     try:
         return settle(
             ModelRef.parse(

@@ -12,10 +12,10 @@ import numpy as np
 
 from .. import statistics
 from ..depth.mean_depth import MEAN_DEPTH
+from ..depth.published import Published, published, training
 from ..depth.rules import OF_LENS, RULES, depths
 from ..depth.sample import LENS, Sample
 from ..depth.verdict import verdict
-from ..errors import EffectiveDepthError
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
 from ..models.ref import Bundled

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import machine, statistics
 from ..depth import say
+from ..depth.published import CAVEATS, CITATION
 from ..depth.rules import RULES
 from ..errors import ParameterError, StudyError
 from ..models import tokens
@@ -27,7 +28,7 @@ from ..statistics import FEWEST, Resampled
 from ..types import Prompt
 from . import difficulty, points, report, tables
 from .items import Folder, Sums
-from .sets import FORMATS
+from .sets import FORMATS, tokenizer_of
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
@@ -342,9 +343,8 @@ PAPERS = {
 def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
     """What is run in, and how that compares with the paper, in a sentence."""
     if given is not None:
-        found = asked_precision(given, None)
-        if found == "auto":
-            raise ParameterError(f"--precision is 'auto'; a comparison needs a fixed one: give {papers} or float32.")
+        if (found := PRECISIONS.get(given, "")) == "":
+            raise ParameterError(f"The precision is {given!r}; a comparison needs one of {', '.join(PRECISIONS)}.")
         if found == papers:
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."

@@ -22,7 +22,7 @@ from ..errors import ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
 from ..models import permits, tokens
 from ..models.bundled import SETS, set_names
-from ..models.specs import named
+from ..models.ref import ModelRef
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
 from ..types import Prompt

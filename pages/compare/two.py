@@ -10,7 +10,7 @@ from ed_core.depth import say, side_by_side
 from ed_core.depth.sample import READS, Sample
 from ed_core.depth.side_by_side import SIDES
 from ed_core.depth.verdict import Verdict, verdict
-from ed_core.models import specs
+from ed_core.models.ref import ModelRef
 from ed_ui import (
     control_model,
     inputs,

@@ -4,7 +4,6 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import say
-from ed_core.models import specs
 from ed_core.models.bundled import CHARACTERS, example_of, load_prompts
 from ed_core.models.ref import Bundled
 from ed_core.probes import Loops

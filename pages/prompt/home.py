@@ -9,6 +9,7 @@ import streamlit as st
 from ed_core import figures, fits
 from ed_core.depth import say, sinks
 from ed_core.depth.answer import first_choice, is_right
+from ed_core.depth.published import published, published_marks
 from ed_core.depth.rules import RULES, tenth
 from ed_core.depth.sample import ALL, ANSWER, Sample, positions
 from ed_core.depth.verdict import Verdict, verdict

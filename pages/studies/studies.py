@@ -6,6 +6,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import say
+from ed_core.depth.published import CAVEATS, CITATION, published, published_marks
 from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError
 from ed_core.statistics import FEWEST, FEWEST_FORMS
