@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -59,3 +61,22 @@ def test_the_settings_that_are_documented_are_those_there_are():
     example = tomllib.loads((ROOT / "docs" / "lab.example.toml").read_text(encoding="utf-8"))
     assert example.keys() <= Settings.model_fields.keys()
     Settings(**example)
+
+
+PRINTED = [
+    (file, *found.groups())
+    for file in sorted((ROOT / "docs" / "studies").glob("*.md"))
+    for found in re.finditer(r"^```console\n\$ (.*)\n((?:.*\n)*?)```$", file.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("file", "command", "printed"), PRINTED, ids=[file.stem for file, *_ in PRINTED])
+def test_a_printed_command_prints_what_is_printed(file, command, printed, tmp_path):
+    words = command.replace("DIR", str(tmp_path / "out")).split()
+    done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert printed.strip() in done.stdout
+
+
+def test_some_commands_are_printed_with_what_they_give():
+    assert PRINTED
