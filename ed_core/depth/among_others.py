@@ -86,7 +86,7 @@ def without_sinks(
     probe: Probe | type[Probe], results: Sequence[ProbeResult], first_token: bool = True
 ) -> list[Summary] | None:
     """The summaries of results over the tokens that are no sinks (and without the first one where it does not count:
-    what is made of them counts all that is left). None where the sinks of a prompt cannot be told, because its
+    what is made of them counts all that is left). None where the sinks of a prompt are unknown, because its
     contributions are not stored, or where a curve is no mean over tokens (`over_tokens`)."""
     if not over_tokens(probe):
         return None
@@ -160,7 +160,7 @@ def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
 
 @dataclass(frozen=True)
 class Likeness:
-    """A curve of the model beside its control's: rank correlation over layers, the largest distance once each is scaled
+    """A curve of the model and its control's: rank correlation over layers, the largest distance once each is scaled
     to its own range (both None where one is constant or too short), and the control's mean magnitude over the model's
     (None where that is 0)."""
 

@@ -32,7 +32,7 @@ def interleaved(whole: ArrayLike, half: ArrayLike) -> np.ndarray:
 def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
     """The depth without a threshold (`continuous`) of one curve, read every half layer: in [1, L] by "kl", in [0, L] by
     "overlap"; None where it is not defined. By "kl" the curve is read from depth 1 on, as by layers, so that both are
-    shares of one largest divergence. Of a curve that falls it lies up to half a layer below that by layers."""
+    shares of one largest divergence. Of a curve that falls it is up to half a layer below that by layers."""
     first = int(LOWEST[name])
     rows = interleaved(whole, half)[2 * first :].astype(np.float64)
     if name == "kl":  # its formula passes over a row 0

@@ -161,17 +161,17 @@ def lead(found: Verdict) -> str:
     looks = [look for look in found.answers if look]
     if looks and found.n_prompts == 1:
         return _answer(looks[0])
-    told = []
+    out = []
     for given, what in ((True, "the answer"), (False, "the model's next token")):
         of = [look for look in looks if look[0].given == given]
         depths = [depth for look in of if (depth := first_choice(look)) is not None]
         if depths:
             spread = f" (median; {interval(min(depths), max(depths), 0)})" if len(depths) > 1 else ""
             where = f"from {layers(np.median(depths), found.n_layers)} on{spread}"
-            told.append(f"In {len(depths)} of {count(len(of), 'prompt')} {what} is the first choice, {where}.")
+            out.append(f"In {len(depths)} of {count(len(of), 'prompt')} {what} is the first choice, {where}.")
         elif of:
-            told.append(f"In none of {count(len(of), 'prompt')} {what} is the first choice.")
-    return " ".join(told)
+            out.append(f"In none of {count(len(of), 'prompt')} {what} is the first choice.")
+    return " ".join(out)
 
 
 def _answer(seen: Sequence[Seen]) -> str:
@@ -301,12 +301,12 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
 
 def why(found: Verdict) -> list[str]:
     """What is behind the verdict besides the rules: the average depth by both measures, and the switch."""
-    copies = {name: f" ({by})" if (by := _copies(found, name)) else "" for name in found.means}
-    each = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
-    told = [f"Average depth, over all thresholds of the lens: {listed(each)}."] if each else []
+    copies = {name: f" ({words})" if (words := _copies(found, name)) else "" for name in found.means}
+    by = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
+    out = [f"Average depth, over all thresholds of the lens: {listed(by)}."] if by else []
     if found.turn is not None and found.turn.failed:
-        told.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
-    return told
+        out.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
+    return out
 
 
 def depth(mean: MeanDepth) -> str:
@@ -393,10 +393,10 @@ def among_others(found: Comparison) -> str:
 def about_others(found: Comparison) -> list[str]:
     """How many other prompts are left out, and what all of them give together."""
     named, n = found.score.criterion, found.undefined + found.unsound
-    told = [f"{count(n, 'other prompt')} left out: {_score(found)} is not defined, or a check failed."] if n else []
+    out = [f"{count(n, 'other prompt')} left out: {_score(found)} is not defined, or a check failed."] if n else []
     if found.together is not None:
-        told.append(rule(found.together.rules[named]) if named else average(found.together))
-    return told
+        out.append(rule(found.together.rules[named]) if named else average(found.together))
+    return out
 
 
 def _score(found: Comparison) -> str:
@@ -413,14 +413,14 @@ def spread(n: int, what: str = "") -> str:
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     """How many controls of one kind show the model's curves. `found`: the likenesses of each control."""
-    n, told, most = len(found), [], False
+    n, out, most = len(found), [], False
     for alike in zip(*found, strict=True):
         same = sum(one.shape == 0 for one in alike)
         most |= 2 * same > n
-        told.append(f"{same} of {n} for {_lower(alike[0].curve.title)}")
+        out.append(f"{same} of {n} for {_lower(alike[0].curve.title)}")
     needs = "training" if kind == UNTRAINED else "the trained order of layers"
     means = f" What most copies show does not need {needs}." if n >= FIVE and most else ""
-    return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(told)}.{means}"
+    return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(out)}.{means}"
 
 
 def pair(found: Pair) -> str:
@@ -520,13 +520,13 @@ def lens(kind: str) -> str:
 
 def by_lens(verdicts: Mapping[str, Verdict]) -> str:
     """The average depth and the rules under each lens."""
-    told = []
+    out = []
     for name, of in OF_LENS.items():
         found = {kind: v for kind, v in verdicts.items() if name in v.means}
         means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in found.items())
         gives = listed(_layer(v.rules[name].depth) for v in found.values())
-        told += [f"Average depth by {of.label}: {means}; Hu et al.'s rule gives {gives}."] if len(found) > 1 else []
-    return " ".join(told) or "One lens does not show whether depth depends on the lens."
+        out += [f"Average depth by {of.label}: {means}; Hu et al.'s rule gives {gives}."] if len(found) > 1 else []
+    return " ".join(out) or "One lens does not show whether depth depends on the lens."
 
 
 def certificate(kind: str, found: Mapping[str, Any]) -> str:
@@ -534,15 +534,15 @@ def certificate(kind: str, found: Mapping[str, Any]) -> str:
     of a constant prediction and of the logit lens, with the whole interval."""
     judged, prompts, ranks = found["held_out"], found["prompts"], kind == UNCALIBRATED
     over = f"on {judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
-    told = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
-    told += ["Read it by ranks: its KL is not calibrated."] * ranks
-    told += [f"There are too few prompts to judge it {over}."] * ("kl_minus" not in judged)
+    out = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
+    out += ["Read it by ranks: its KL is not calibrated."] * ranks
+    out += [f"There are too few prompts to judge it {over}."] * ("kl_minus" not in judged)
     for name in ("constant", "logit")[: (2 - ranks) * ("kl_minus" in judged)]:
         better, worse = below(judged["kl_minus"][name])
         other = {"constant": "a constant prediction", "logit": "the logit lens"}[name]
         known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
-        told.append(f"It is closer to the output than {other} at {known}, {over}.")
-    return " ".join([*told, *(found.get("notes", []) if not ranks else [])])
+        out.append(f"It is closer to the output than {other} at {known}, {over}.")
+    return " ".join([*out, *(found.get("notes", []) if not ranks else [])])
 
 
 def matching(maps: Maps) -> str:
@@ -569,12 +569,12 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     word, found = quoted(result.token_text.get(int(result["top_ids"][-1, at, 0]), "")), brought(result, left_out)
     by = "the embedding" if branch == EMBEDDING else f"layer {layer}'s {branch}"
     n, of = found.counts, count(sum(found.counts.values()), "token")
-    told = [f"Attention brings the first choice at {n[ATTENTION]} of {of}, an MLP at {n[MLP]}."]
+    out = [f"Attention brings the first choice at {n[ATTENTION]} of {of}, an MLP at {n[MLP]}."]
     if found.share is not None:
-        told.append(f"After layer 1 attention removes {100 * found.share:.0f} % of the divergence, MLPs the rest.")
+        out.append(f"After layer 1 attention removes {100 * found.share:.0f} % of the divergence, MLPs the rest.")
     if (kl := mean_depth_of(result, "kl")) is not None:
-        told.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
-    return [f"{word} is the first choice from {by} on.", *told]
+        out.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
+    return [f"{word} is the first choice from {by} on.", *out]
 
 
 def loops(aggregates: Mapping[str, np.ndarray]) -> str:

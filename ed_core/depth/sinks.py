@@ -41,7 +41,7 @@ class Span:
     """Consecutive depths at which a token is long, `start..end`, both counted, in 0..L, and who writes it.
 
     `layer` is the index of the layer behind its largest rise and `branch` whose addition is the longer one there,
-    "attention" or "mlp" (attention, of equals; a family's third branch is not told apart); of depth 0 the embedding:
+    "attention" or "mlp" (attention, of equals; a family's third branch is not distinguished); of depth 0 the embedding:
     `layer` None, `branch` "embedding". `rise`: `|h[d]| - |h[d - 1]|` of that depth d. `lasts`: whether it ends at L."""
 
     start: int
