@@ -12,6 +12,7 @@ import numpy as np
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 from .rules import RULES
+from .say import number
 
 LOGITS = ("closure", "replay", "detour")  # figures on recomputed logits that refuse a model
 
@@ -66,7 +67,7 @@ def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found["rescaled_at"]:
         positions.append(f"rotary scaling changes at {found['rescaled_at']}")
     if (cached := sums.get("cache")) is not None:
-        positions.append(f"with a cache off by {say.number(cached, '.1e')}")
+        positions.append(f"with a cache off by {number(cached, '.1e')}")
     causal = sums.get("causality")
     head = f"{certificate['d_vocab']} × {certificate['d_model']}, {'tied to the embedding' if found['tied'] else 'own'}"
     return [
@@ -79,7 +80,7 @@ def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Chat template", "checked with each prompt" if found["template"] else "none"),
         (
             "Causality",
-            "not measured" if causal is None else f"a later token moves logits by {say.number(causal, '.1e')}",
+            "not measured" if causal is None else f"a later token moves logits by {number(causal, '.1e')}",
         ),
         ("Head", head),
         ("Positions", ", ".join(positions)),
