@@ -122,6 +122,8 @@ def test_question_and_answer_that_share_a_token_are_named():
     assert found.tokens[found.answer_start] == "=7" and any("'=7'" in note for note in found.notes)
     assert not encoder.encode("3+4= ", "7").notes
     ends = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 257)])
+    trimmed = byte_level(r"[\s\S]+", [("Ġ", "7")], post=processors.ByteLevel(trim_offsets=True))
+    assert any("meet" in note for note in Encoder(trimmed).encode("3+4= ", "7").notes)
     (note,) = Encoder(byte_level(post=ends)).encode("3+4= ", "7").notes
     assert "adds </s> behind" in note, "an end is no part of the question"
 

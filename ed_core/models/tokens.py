@@ -3,7 +3,6 @@ only the worker runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -56,15 +55,6 @@ def ids(spec: ModelSpec, text: str) -> list[int] | None:
     """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
     found = encoder(spec)
     return None if found is None else found.ids(text, special_tokens=False)
-
-
-def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
-    """How many of these tokens, as of `preview`, stand for what the model's tokenizer has no token for."""
-    roles = special_roles(spec)
-    unknown = roles.get("unk_token")
-    if unknown in (roles.get("bos_token"), roles.get("eos_token")):  # it stands for a text's begin or end as well
-        return 0
-    return sum(text == unknown for text in texts)
 
 
 def special(spec: ModelSpec) -> frozenset[str]:
