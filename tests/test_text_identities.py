@@ -96,6 +96,12 @@ def test_a_pasted_bos_is_not_doubled(asked):
     assert found.tokens[found.answer_start] == " "
 
 
+def test_a_tokenizer_in_memory_keeps_the_bos_that_its_files_ask_for(tmp_path):
+    folder = saved(tmp_path, settings={"add_bos_token": True})
+    given = (each.from_pretrained(folder) for each in (transformers.AutoModelForCausalLM, transformers.AutoTokenizer))
+    assert ed_core.open(*given).run(ed_core.LogitLens(), "Hi").tokens == ("<s>", "H", "i")
+
+
 def test_the_text_comes_back_or_a_note_says_what_became_what():
     assert not Encoder(byte_level()).encode("Ünï  code\n 好 ").notes
     (note,) = Encoder(byte_level(normalizer=normalizers.Lowercase())).encode("the Paris metro").notes

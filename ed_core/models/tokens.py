@@ -14,6 +14,8 @@ from . import sizes
 from .encoder import Encoder
 from .specs import config_of, location
 
+SETTINGS = "tokenizer_config.json"
+
 
 def encoder(spec: ModelSpec) -> Encoder | None:
     """The encoder of the model's own files, in its folder or in the hub cache's snapshot; None without a
@@ -36,8 +38,13 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
         why = " ".join(str(error).split())[:120]
         raise BrokenWeights(f"The tokenizer.json of this model cannot be read: {why}.") from None
     folder = Path(file).parent
-    asks = _settings(folder, "tokenizer_config.json").get("add_bos_token")
-    return Encoder(found, _roles(folder).get("bos_token", ""), asks if isinstance(asks, bool) else None)
+    return Encoder(found, _roles(folder).get("bos_token", ""), add_bos(folder))
+
+
+def add_bos(folder: Path) -> bool | None:
+    """Whether a tokenizer's configuration asks for BOS; None where it is silent."""
+    asks = _settings(folder, SETTINGS).get("add_bos_token")
+    return asks if isinstance(asks, bool) else None
 
 
 def preview(spec: ModelSpec, prompt: Prompt) -> Encoding | None:
