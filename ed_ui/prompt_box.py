@@ -240,8 +240,6 @@ def _said() -> str:
         return f":red[{show.plain(trouble)}]"
     if not (found := preview()):
         return ""
-    if n := tokens.unread(picker.current().spec, found.tokens):
-        return f":orange[{n} of {len(found)} tokens are nothing this model can read; choose one of its examples.]"
     return " ".join(f":orange[{show.plain(note)}]" for note in found.notes)
 
 

@@ -96,6 +96,12 @@ def test_a_pasted_bos_is_not_doubled(asked):
     assert found.tokens[found.answer_start] == " "
 
 
+def test_a_tokenizer_in_memory_keeps_the_bos_that_its_files_ask_for(tmp_path):
+    folder = saved(tmp_path, settings={"add_bos_token": True})
+    given = (each.from_pretrained(folder) for each in (transformers.AutoModelForCausalLM, transformers.AutoTokenizer))
+    assert ed_core.open(*given).run(ed_core.LogitLens(), "Hi").tokens == ("<s>", "H", "i")
+
+
 def test_the_text_comes_back_or_a_note_says_what_became_what():
     assert not Encoder(byte_level()).encode("Ünï  code\n 好 ").notes
     (note,) = Encoder(byte_level(normalizer=normalizers.Lowercase())).encode("the Paris metro").notes
@@ -105,13 +111,27 @@ def test_the_text_comes_back_or_a_note_says_what_became_what():
 # ---------------------------------------------------------------- question and answer
 
 
+def test_a_tokenizer_that_merges_at_random_gives_one_text_the_same_ids():
+    made = byte_level(r"[\s\S]+", [("a", "b"), ("ab", "ab")])
+    made.model.dropout = 0.5
+    assert len({Encoder(made).encode("abababab").ids for _ in range(9)}) == 1
+
+
+def test_a_text_that_a_tokenizer_cannot_encode_is_refused():
+    with pytest.raises(PromptError, match="cannot encode"):
+        Encoder(Tokenizer(models.WordLevel({"hi": 0}))).encode("you")
+
+
 def test_question_and_answer_that_share_a_token_are_named():
     encoder = Encoder(byte_level(r"[\s\S]+", [("=", "7")]))
     found = encoder.encode("3+4=", "7")
     assert found.tokens[found.answer_start] == "=7" and any("'=7'" in note for note in found.notes)
     assert not encoder.encode("3+4= ", "7").notes
     ends = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 257)])
-    assert not Encoder(byte_level(post=ends)).encode("3+4= ", "7").notes, "an end is no part of the question"
+    trimmed = byte_level(r"[\s\S]+", [("Ġ", "7")], post=processors.ByteLevel(trim_offsets=True))
+    assert any("meet" in note for note in Encoder(trimmed).encode("3+4= ", "7").notes)
+    (note,) = Encoder(byte_level(post=ends)).encode("3+4= ", "7").notes
+    assert "adds </s> behind" in note, "an end is no part of the question"
 
 
 @pytest.mark.parametrize(
@@ -186,6 +206,8 @@ def test_the_users_text_arrives_in_the_chat(template, notes, written):
     "template",
     [
         "hello",
+        PLAIN.replace("['content']", "['content'][:3]"),  # of parts, a list
+        "What is 2+2?",
         "{{ raise_exception('no') }}",
         "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}",
     ],

@@ -7,14 +7,13 @@ import json
 from contextlib import nullcontext
 
 import pytest
-from small_models import byte_tokenizer, random_hf
+from small_models import random_hf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ed_core.errors import ModelNotFound, PromptError
 from ed_core.models import tokens
 from ed_core.models.bundled import MODELS
-from ed_core.models.encoder import Encoder
 from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
 from ed_core.models.weights import content_hash
@@ -93,33 +92,11 @@ def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, 
     assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
 
 
-@pytest.mark.parametrize("trimmed", [False, True])
-@pytest.mark.parametrize("text, answer, told", [("a = ", "28", True), ("a =", " 28", False), ("a =\n", "28", False)])
-def test_a_token_that_straddles_question_and_answer_is_told(text, answer, told, trimmed):
-    """Also where the tokenizer leaves spaces out of a token's characters, as GPT-NeoX's does."""
-    own = byte_tokenizer().backend_tokenizer
-    vocab = own.get_vocab()
-    vocab |= {"Ġ2": len(vocab), "Ġ28": len(vocab) + 1}
-    own.model = models.BPE(vocab=vocab, merges=[("Ġ", "2"), ("Ġ2", "8")])
-    own.post_processor = processors.ByteLevel(trim_offsets=trimmed)
-    notes = Encoder(own).encode(text, answer).notes
-    assert any("Question and answer meet" in note for note in notes) == told
-
-
 @pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma2", "llama"])
 def test_a_folder_without_a_tokenizer_is_refused(family, tmp_path):
     random_hf(family).save_pretrained(tmp_path)
     with pytest.raises(ModelNotFound, match=r"has no usable tokenizer: .*[Ee]xpected tokenizer.json next to"):
         open_model(ModelRef.parse(str(tmp_path)))
-
-
-@pytest.mark.process
-def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path):
-    template = "{{ strftime_now('%d') }} + {{ messages[0]['content'] }}"
-    model = open_model(save(tmp_path, "llama", template))
-    found = model.encode(Prompt("a", template="chat"))
-    assert found.ids == ids("2 <unk> + a") and any("26 July 2024" in note for note in found.notes)
-    assert not any("2024" in note for note in model.encode(Prompt("a")).notes)
 
 
 def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):

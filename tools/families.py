@@ -351,13 +351,18 @@ prompt, or a refusal.
 |---|---|---|
 | tokens | the library gives the ids of `tokenizer.json` for hard samples | the file's ids, and a note |
 | BOS | it is there exactly where the tokenizer's configuration asks for it, once | added or left out, and a note |
+| end | the tokenizer adds nothing behind the text | a note |
 | chat | the rendered chat contains the user's text | a note where spaces or capitals changed, else a refusal |
 | round trip | the ids decode to the text | a note: what became what |
 | seam | the question's ids begin the ids of question and answer | a note that names the token |
 | space | question and answer do not run together as one word | a note, and the answer with its space in one click |
 | causality | another last token changes no earlier logit | a refusal |
 | head | there is one over the vocabulary, tied where the configuration says so | a refusal; a note |
-| positions | writing with a cache equals reading the whole again | past a change of rotary scaling the whole is read again |
+| labels | no two ids have the same label | – |
+| positions | writing with a cache equals reading the whole again | the whole is read again, also past a change of rotary scaling |
+| weights | every weight of the files has its place in the model | a note; where one is missing, a refusal |
+
+Their figures are part of every result's certificate, and `python -m ed_core verify MODEL` prints them.
 
 A vision-language checkpoint is measured as its text decoder, and a family is judged by the layers that this model's configuration lists.
 

@@ -23,6 +23,9 @@ DATED = f"The chat template writes today's date; it is always {DAY:%d %B %Y} her
 FORMAT = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 TOO_LONG = 3  # exit code
 PROGRAM = "from ed_core.models.chat import main; main()"
+SENTINEL = "zqxj 7405"  # a text that no template writes of its own
+
+PARTS = re.compile(r"""['"]type['"]: ?['"]text['"]""")  # as of a list of parts that was taken for a string
 
 
 def render(template: str, text: str, special_tokens: Mapping[str, str], most: int) -> tuple[str, list[str]]:
@@ -77,22 +80,26 @@ def main() -> None:
     template, text = given["template"], given["text"]
     dates = {form: DAY.strftime(form) for _, form in FORMAT.findall(template)}
     clock = "{%- macro strftime_now(form) -%}{{ ed_dates.get(form, form) }}{%- endmacro %}{{ '' }}" if dates else ""
-    found = {"why": "the user's text does not appear in what it writes"}
-    try:
-        for content in (text, [{"type": "text", "text": text}]):
-            rendered: Any = render_jinja_template(
-                conversations=[[{"role": "user", "content": content}]],
-                chat_template=clock + template,
-                add_generation_prompt=True,
-                ed_dates=dates,
-                **given["tokens"],
-            )
-            written = rendered[0][0]
-            if arrives(text, written):
-                found = {"written": written}
+
+    def written(content: str | list[dict[str, str]]) -> str:
+        rendered: Any = render_jinja_template(
+            conversations=[[{"role": "user", "content": content}]],
+            chat_template=clock + template,
+            add_generation_prompt=True,
+            ed_dates=dates,
+            **given["tokens"],
+        )
+        return str(rendered[0][0])
+
+    found = {}
+    for form in (str, lambda text: [{"type": "text", "text": text}]):
+        try:
+            tried, whole = written(form(SENTINEL)), written(form(text))
+            if arrives(SENTINEL, tried) and not PARTS.search(tried) and arrives(text, whole):
+                found = {"written": whole}
                 break
-    except MemoryError:
-        found = {"why": "it takes too much memory"}
-    except Exception as error:  # whatever a stranger's program provokes inside the library
-        found = {"why": " ".join(str(error).split())[:200] or type(error).__name__}
-    json.dump(found, sys.stdout)
+        except MemoryError:
+            found = {"why": "it takes too much memory"}
+        except Exception as error:  # whatever a stranger's program provokes inside the library
+            found = {"why": " ".join(str(error).split())[:200] or type(error).__name__}
+    json.dump(found or {"why": "the user's text does not appear in what it writes"}, sys.stdout)

@@ -57,8 +57,10 @@ class Encoder:
         notes: tuple[str, ...] = (),
     ):
         self.tokenizer, self.bos, self.add_bos, self.differ, self.notes = tokenizer, bos, add_bos, differ, notes
-        tokenizer.no_truncation()  # a training may have left how it cut and padded
+        tokenizer.no_truncation()  # a training may have left how it cut and padded, and that it merges at random
         tokenizer.no_padding()
+        if getattr(tokenizer.model, "dropout", None):
+            tokenizer.model.dropout = None
         self._labels: dict[int, str] = {}
 
     def encode(self, text: str, answer: str = "", special_tokens: bool = True) -> Encoding:
@@ -82,6 +84,10 @@ class Encoder:
                 )
             if better := spaced(text, answer):
                 notes.append(joined(text, answer, better))
+        if special_tokens and (behind := self.added()[1]):
+            notes.append(
+                f"The tokenizer adds {' '.join(behind)} behind the text, so the last position is not the text's."
+            )
         if change := self.changes(whole):
             notes.append("The tokenizer changes the text: {!r} becomes {!r}.".format(*change))
         return Encoding(tuple(ids), tuple(map(self.label, ids)), start, (*self.notes, *notes))
@@ -92,7 +98,12 @@ class Encoder:
 
     def _ids(self, text: str, special_tokens: bool) -> tuple[list[int], list[int], list[str]]:
         """Ids, where each token's characters end, and notes on BOS."""
-        found = self.tokenizer.encode(text, add_special_tokens=special_tokens)
+        try:
+            found = self.tokenizer.encode(text, add_special_tokens=special_tokens)
+        except Exception as error:  # as of a vocabulary that has neither the word nor a token for unknown ones
+            raise PromptError(
+                f"The tokenizer cannot encode this text: {' '.join(str(error).split())[:120]}."
+            ) from error
         ids, ends = list(found.ids), [end for _, end in found.offsets]
         notes: list[str] = []
         bos = self.tokenizer.token_to_id(self.bos) if self.bos and special_tokens else None
@@ -129,7 +140,7 @@ class Encoder:
     def changes(self, text: str) -> tuple[str, str] | None:
         """The first word that does not come back from its ids, as typed and as decoded; None where all do. A space
         added in front is no change."""
-        back = self.decode(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        back = self.decode(self.ids(text, special_tokens=False))
         if back in (text, f" {text}"):
             return None
         if back[:1] == " " != text[:1]:
@@ -188,5 +199,5 @@ def joined(text: str, answer: str, better: str) -> str:
 def _word(text: str, at: int) -> str:
     """The word around a character, in at most 40 characters."""
     start = max(text.rfind(" ", 0, at) + 1, at - 20)
-    end = text.find(" ", at + 1)
+    end = text.find(" ", at + 1 + len(text[at:]) - len(text[at:].lstrip()))
     return text[start : min(end if end > 0 else len(text), at + 20)]

@@ -43,18 +43,8 @@ FIELDS = {  # a config's field, and the end of the header's key
     "vocab_size": "vocab_size",
 }
 # Byte-level tokenizers to which llama.cpp adds BOS where the file does not say (src/llama-vocab.cpp).
-BOS_SPLITS: tuple[str, ...] = (
-    "llama3",
-    "llama-v3",
-    "llama-bpe",
-    "falcon3",
-    "falcon-h1",
-    "pixtral",
-    "midm-2.0",
-    "lfm2",
-    "jina-v5-nano",
-)
-BOS_SPLITS += ("tekken", "chameleon")
+BOS_SPLITS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"}
+BOS_SPLITS |= {"tekken", "chameleon"}
 PER_BLOCK = "one for each layer"  # what a config says of a size that the header has as a list
 
 

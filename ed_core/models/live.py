@@ -15,22 +15,27 @@ import copy
 import functools
 import hashlib
 import json
+import os
 import random
 import secrets
 import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import Tensor, nn
 
 from ..errors import EffectiveDepthError, IdentityFailed, ParameterError, RefusedFamily, lost_device, one_line, ran_out
 from ..types import ModelSpec
-from . import devices, quantized
+from . import devices, quantized, tokens
 from .adoption import adopt
 from .devices import main_device
+from .encoder import Encoder
 from .identities import MISS_LIMIT, Identities
 from .language_model import LanguageModel
 from .loading import DTYPES, described
@@ -61,6 +66,7 @@ class Live:
     def __init__(self, given: Pretrained, tokenizer: Tokenizer, name: str = "", keep: bool = False):
         self.outer, self.inner = unwrapped(given)
         self.tokenizer, self.keep = _tokenizer(tokenizer), keep
+        self.encoder = Encoder(self.tokenizer.backend_tokenizer, self.tokenizer.bos_token or "", _add_bos(tokenizer))
         self.name = name or _name(self.inner)
         self.precision = _precision(self.inner, self.name)
         self._opening = secrets.token_hex(16)
@@ -96,9 +102,9 @@ class Live:
         outer, inner = stand_in(self.outer, self.inner)
         quantized.cure(inner)
         model = (
-            LanguageModel(inner, self.tokenizer, self.architecture, spec)
+            LanguageModel(inner, self.tokenizer, self.architecture, spec, self.encoder)
             if self.architecture
-            else adopt(inner, self.tokenizer, spec)
+            else adopt(inner, self.tokenizer, spec, self.encoder)
         )
         model.unmeasured = _hooks(self.outer)
         if spec.key in self._verified:
@@ -202,6 +208,17 @@ def _tokenizer(given: Tokenizer) -> Tokenizer:
             "are; expected a fast one: AutoTokenizer.from_pretrained(…, use_fast=True)."
         )
     return copy.deepcopy(given)
+
+
+def _add_bos(tokenizer: Tokenizer) -> bool | None:
+    """Whether the files that the tokenizer was loaded from ask for BOS, which transformers 5 may leave out; None where
+    they are silent or not here."""
+    name = str(tokenizer.name_or_path)
+    try:
+        file = None if os.path.isdir(name) else try_to_load_from_cache(name, tokens.SETTINGS)
+    except HFValidationError:
+        return None
+    return tokens.add_bos(Path(file).parent if isinstance(file, str) else Path(name))
 
 
 def _name(inner: Pretrained) -> str:
@@ -440,4 +457,4 @@ def _plain(module: nn.Module) -> list[tuple[str, str]]:
 def _rules(tokenizer: Tokenizer) -> list[str]:
     """A tokenizer's table and rules, and its chat template."""
     table = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    return [table, str(getattr(tokenizer, "chat_template", "") or "")]
+    return [table, str(getattr(tokenizer, "chat_template", "") or ""), str(_add_bos(tokenizer))]

@@ -37,6 +37,7 @@ from ..errors import (
     ModelError,
     ModelNotFound,
     ParameterError,
+    PromptError,
     RefusedFamily,
     TooLarge,
     UnknownFamily,
@@ -376,10 +377,11 @@ def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
         )
     if own is None:
         return tokenizer, Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
-    differ = sum(
-        tokenizer.encode(text, add_special_tokens=False) != own.tokenizer.encode(text, add_special_tokens=False).ids
-        for text in HARD_SAMPLES
-    )
+    library = Encoder(tokenizer.backend_tokenizer)
+    try:
+        differ = sum(library.ids(text, False) != own.ids(text, False) for text in HARD_SAMPLES)
+    except PromptError as error:
+        raise ModelNotFound(f"{ref.name} has no usable tokenizer: it cannot encode plain text. {error}") from error
     note = (
         f"The library's tokenizer for {ref.name} gives other ids than its tokenizer.json on {differ} of "
         f"{len(HARD_SAMPLES)} test texts; the ids of tokenizer.json are used."

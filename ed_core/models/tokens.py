@@ -3,7 +3,6 @@ only the worker runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from ..types import Encoding, Prompt
 from . import sizes
 from .encoder import Encoder
 from .ref import ModelRef
+
+SETTINGS = "tokenizer_config.json"
 
 
 def encoder(ref: ModelRef) -> Encoder | None:
@@ -37,8 +38,13 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
         why = " ".join(str(error).split())[:120]
         raise BrokenWeights(f"The tokenizer.json of this model cannot be read: {why}.") from None
     folder = Path(file).parent
-    asks = _settings(folder, "tokenizer_config.json").get("add_bos_token")
-    return Encoder(found, _roles(folder).get("bos_token", ""), asks if isinstance(asks, bool) else None)
+    return Encoder(found, _roles(folder).get("bos_token", ""), add_bos(folder))
+
+
+def add_bos(folder: Path) -> bool | None:
+    """Whether a tokenizer's configuration asks for BOS; None where it is silent."""
+    asks = _settings(folder, SETTINGS).get("add_bos_token")
+    return asks if isinstance(asks, bool) else None
 
 
 def preview(ref: ModelRef, prompt: Prompt) -> Encoding | None:
@@ -56,15 +62,6 @@ def ids(ref: ModelRef, text: str) -> list[int] | None:
     """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
     found = encoder(ref)
     return None if found is None else found.ids(text, special_tokens=False)
-
-
-def unread(ref: ModelRef, texts: Sequence[str]) -> int:
-    """How many of these tokens, as of `preview`, stand for what the model's tokenizer has no token for."""
-    roles = special_roles(ref)
-    unknown = roles.get("unk_token")
-    if unknown in (roles.get("bos_token"), roles.get("eos_token")):  # it stands for a text's begin or end as well
-        return 0
-    return sum(text == unknown for text in texts)
 
 
 def special(ref: ModelRef) -> frozenset[str]:
