@@ -15,8 +15,6 @@ import pytest
 from shell import refused
 
 from ed_core.errors import Cancelled, JobError, StudyError
-from ed_core.models.language_model import LanguageModel
-from ed_core.models.opening import open_model
 from ed_core.studies import items, plan, running, study
 from ed_core.studies.items import open_folder
 from ed_core.work import compute, executors
