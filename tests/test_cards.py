@@ -95,7 +95,9 @@ def test_the_depths_are_those_of_the_prompts_run_one_by_one(out, alone):
     for of in ("kl", "overlap"):
         mean = found.depth(of, mean=True)
         assert mean.depth == pytest.approx(mean_depth.of_curve(of, lens[of]).depth, rel=1e-5)
-        assert mean.low <= mean.depth <= mean.high and mean.ratio == pytest.approx(mean.depth / found.model.layers)
+        assert mean.low <= mean.depth <= mean.high and mean.ratio == pytest.approx(
+            mean.depth / found.model.layers, rel=1e-5
+        )
     np.testing.assert_allclose(found.curves["kl"]["model"].values, lens["kl"], rtol=1e-4, atol=1e-6)
     assert [one.id for one in found.claims] == [claim.id for claim in CLAIMS] and found.over == "12 prompts"
     assert any("in bf16 against fp32" in note for note in found.notes)

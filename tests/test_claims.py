@@ -464,6 +464,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert (out / running.FOUND).read_bytes() == before, "one claim leaves the others as they are"
     report = (out / running.REPORT).read_text()
     assert all(f"`{claim.id}`" in report for claim in CLAIMS) and found["command"] in report
+    monkeypatch.undo()
     monkeypatch.setattr(Answers, "version", Answers.version + 1)
     assert asked(model, prompts, out, "--claim", "turn") == 0
     now = json.loads((out / running.FOUND).read_text())
