@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
-from ed_core.depth import exactness, say
+from ed_core.depth import certificate, say
 from ed_core.depth.published import sets_of
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
@@ -394,7 +394,7 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     ]
     lines = [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
     in_files = "Special tokens", "Chat template"  # as `_tokenizer` reads them
-    return [*lines, *((name, show.plain(said)) for name, said in exactness.text_rows(made) if name not in in_files)]
+    return [*lines, *((name, show.plain(said)) for name, said in certificate.text_rows(made) if name not in in_files)]
 
 
 def _tokenizer(spec: ModelRef) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ed_core.commands import main
-from ed_core.models.catalogue import Published, published
+from ed_core.depth.published import Published, published
 from ed_core.studies import difficulty, points, reproduce, study, tables
 from ed_core.studies.items import open_folder
 

@@ -17,7 +17,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 import ed_core
-from ed_core.depth import exactness
+from ed_core.depth import certificate
 from ed_core.errors import EffectiveDepthError, PromptError
 from ed_core.models import chat, tokens
 from ed_core.models.encoder import Encoder
@@ -73,7 +73,7 @@ def test_tokens_are_those_of_the_file(tmp_path):
     assert any("tokenizer.json" in note for note in result.notes)
     assert tokens.preview(ModelRef.named(str(folder)), Prompt(text)).ids == result.token_ids
     assert result.provenance["text"]["tokens_differ"] > 0
-    rows = dict(exactness.text_rows(result.provenance))
+    rows = dict(certificate.text_rows(result.provenance))
     assert rows["Token ids"].startswith(f"{4 - result.provenance['text']['tokens_differ']} of 4")
     assert rows["Round trip"].startswith("4 of 4") and "moves logits by 0" in rows["Causality"]
 

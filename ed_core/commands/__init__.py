@@ -301,7 +301,7 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 
 def verify(args: argparse.Namespace) -> int:
-    from ..depth import exactness
+    from ..depth import certificate
     from ..errors import IdentityFailed
     from ..models import controls
     from ..models.opening import load_model
@@ -338,7 +338,7 @@ def verify(args: argparse.Namespace) -> int:
         told = ", ".join(f"{r} to {r + 1}: {miss:.2e}" for r, miss in enumerate(figures.between))
         print(f"between passes {told}: what stands there gives the stream that enters the later one")
     sizes = {"d_vocab": model.d_vocab, "d_model": model.d_model}
-    for name, said in exactness.text_rows(sizes | {"text": model.text_identities, "identities": figures.to_json()}):
+    for name, said in certificate.text_rows(sizes | {"text": model.text_identities, "identities": figures.to_json()}):
         print(f"{name.lower()}: {said}")
     if model.architecture.note:
         print(f"note: {model.architecture.note}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import exactness, say, sinks
+from ed_core.depth import certificate, exactness, say, sinks
 from ed_core.depth.rules import RULES
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import link, live, picker, probe_page, prompt_box, running, show
@@ -65,7 +65,7 @@ def verdict(result, contributions) -> None:
 
 def text(result) -> None:
     """What was checked of the text when the model opened."""
-    rows = exactness.text_rows(result.provenance)
+    rows = certificate.text_rows(result.provenance)
     st.markdown("#### What goes in")
     show.markdown_table("text-identities", ("checked", "found"), [(name, show.plain(said)) for name, said in rows])
 
