@@ -1,6 +1,7 @@
 """The frame around every page: its title, the six rooms in the sidebar, the owner's line; on top the room's question,
 its tabs and the model."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,14 +34,13 @@ def draw() -> None:
     room, tab = next((room, tab) for room in ROOMS for tab in room.tabs if pages[tab].url_path == page.url_path)
     session.begin_run()
     visitor.gate()
-    running.page_begins()
     running.jobs()  # the worker imports torch while the first page is being read
     link.open_link(page.url_path)
     sidebar(room)
     visitor.sidebar()
     banner()
     whole = framed(room, tab, lambda: live.guarded(page.run))
-    running.page_ended()
+    session.current().ended.append(time.monotonic())
     if tab.model:
         picker.open_ahead()
     link.end_of_run()

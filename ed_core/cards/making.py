@@ -26,6 +26,7 @@ from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
 from ..work.resolve import resolve
+from ..work.turn import Turn
 from . import card, page, words
 from .card import OTHERS, PROMPTS, Card
 from .measured import READ, Measured
@@ -113,20 +114,22 @@ def make(
     out: Path,
     tell: Tell = lambda share, what: None,
     engine: running.MakesEngine | None = None,
+    opened: Any = None,
 ) -> Card:
     """Measure what is missing and write the card in its three forms. `engine`: who computes, this process unless
-    given."""
+    given; `opened`: its models, where it has some."""
     asked.check()
+    opened = Turn().models if opened is None else opened
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
 
     def tell_claims(share: float, what: str) -> None:
         tell(SHARES[CLAIMS] * share, what)
 
-    found = claims.run(asked.claims, out / CLAIMS, tell_claims, more=READ, engine=engine)
+    found = claims.run(asked.claims, out / CLAIMS, tell_claims, more=READ, engine=engine, opened=opened)
     whole = sets.load(asked.claims.entry(), Path(), asked.model)
     entry = asked.claims.entry(asked.most, len(whole.levels))
     used = sets.load(entry, Path(), asked.model).examples
-    parts = _Beside(asked, out, spec, entry, tell, engine)
+    parts = _Beside(asked, out, spec, entry, tell, engine, opened)
     about = _model(spec)
     read = (parts.lenses(), *parts.precisions(), spec.precision)
     measured = Measured(out / CLAIMS, entry.name, asked.seed, *read, about.passes)
@@ -165,10 +168,17 @@ class _Beside:
     """What is measured beside the claims' parts."""
 
     def __init__(
-        self, asked: Asked, out: Path, spec: ModelSpec, entry: Any, tell: Tell, engine: running.MakesEngine | None
+        self,
+        asked: Asked,
+        out: Path,
+        spec: ModelSpec,
+        entry: Any,
+        tell: Tell,
+        engine: running.MakesEngine | None,
+        opened: Any,
     ):
         self.asked, self.out, self.spec, self.entry, self.tell = asked, out, spec, entry, tell
-        self.opened = running.opened_models()
+        self.opened = opened
         self.engine = engine or partial(running.Here, opened=self.opened)
         self.missing: list[str] = []
         self._done = SHARES[CLAIMS]

@@ -31,6 +31,7 @@ from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..types import ModelSpec, changed, command_line
 from ..work.resolve import resolve
+from ..work.turn import Turn
 from . import CLAIMS, finding
 from .claim import Claim, Evidence, Measured, Part, part_of
 from .finding import Finding
@@ -147,10 +148,11 @@ def run(
     tell: Tell = lambda share, what: None,
     more: Collection[str] = (),
     engine: running.MakesEngine | None = None,
+    opened: Any = None,
 ) -> Report:
     """Measure what is missing, judge the claims, and write both files; returns the report. A claim that does
     not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
-    claim needs them. `engine`: who computes, this process unless given."""
+    claim needs them. `engine`: who computes, this process unless given; `opened`: its models, where it has some."""
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
     _same_family(asked, spec)
     claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
@@ -183,7 +185,7 @@ def run(
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
     parts = [name for name in PARTS if name in needed]
-    run_parts = _Parts(asked, out, bare, engine)
+    run_parts = _Parts(asked, out, bare, engine, Turn().models if opened is None else opened)
     run_parts.ahead([name for name in parts if name != REPLACEMENT], lambda share, what: tell(AHEAD * share, what))
     for i, name in enumerate(parts):
         called = PARTS[name].probe or name
@@ -313,9 +315,9 @@ def planned(study: Study, place: Path, device: str) -> planning.Plan:
 class _Parts:
     """The parts of one run, in its folder."""
 
-    def __init__(self, asked: Asked, out: Path, bare: Evidence, engine: running.MakesEngine | None):
+    def __init__(self, asked: Asked, out: Path, bare: Evidence, engine: running.MakesEngine | None, opened: Any):
         self.asked, self.out, self.bare = asked, out, bare
-        self.opened = running.opened_models()
+        self.opened = opened
         self.engine = engine or partial(running.Here, opened=self.opened)
         self.troubles: dict[str, dict[str, str]] = {MODEL: {}, CONTROL: {}}
         self.fitted: dict[str, Part] = {}

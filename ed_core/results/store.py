@@ -19,8 +19,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,11 +146,6 @@ class Store:
         for kind, _, key in names:
             self._load(kind, key, touch=False)
         return sum(kind == "result" for kind, *_ in names), [p for p in self.problems if p not in before]
-
-    def forget(self, keys: Sequence[str]) -> None:
-        """Remove these results."""
-        for key in keys:
-            self._run(partial(Results.forget, key=key))
 
     def clear(self) -> int:
         """Remove all results; returns how many."""
