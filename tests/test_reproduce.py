@@ -11,7 +11,7 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.models.catalogue import Published, published
-from ed_core.studies import difficulty, points, reproduce, sets, study, tables
+from ed_core.studies import difficulty, points, reproduce, study, tables
 from ed_core.studies.items import open_folder
 
 MODELS = [study.ModelEntry(source="ed-demo-8")]
@@ -73,7 +73,7 @@ def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
 
 
 def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(capsys, tmp_path, files, monkeypatch):
-    monkeypatch.setattr(sets, "_at_once", Mock(side_effect=ConnectionError("no network")))
+    monkeypatch.setattr("datasets.load_dataset_builder", Mock(side_effect=ConnectionError("no network")))
     given = [f"gsm8k={files / 'gsm8k.jsonl'}", "hellaswag"]
     code, _, err = ran(capsys, "hu2025", "--models", "ed-demo-8", "--sets", *given, "--out", tmp_path / "out")
     assert code == 2 and "Give a local copy with the hub's columns: --sets hellaswag=FILE." in err

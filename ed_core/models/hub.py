@@ -181,14 +181,6 @@ class Download:
         self._thread.join(seconds)
 
 
-def ensure_reachable(name: str) -> None:
-    """Raise `HubUnreachable` within seconds where the hub does not answer (other libraries take half a minute)."""
-    from huggingface_hub import constants, get_session
-
-    with _plain_errors(name, ""):
-        get_session().head(constants.ENDPOINT, timeout=ANSWER_SECONDS)
-
-
 def place(hub_id: str) -> tuple[Path, str]:
     """The folder that a model's files go to, and the setting that moves it."""
     if model := WHEELS.get(hub_id):

@@ -21,11 +21,10 @@ from typing import Any
 import pyarrow
 
 from .. import bounds, machine, outside
-from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
+from ..errors import ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
 from ..models import hub, permits, tokens
 from ..models.bundled import SETS, set_names
-from ..models.hub import ensure_reachable
 from ..models.specs import named
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
@@ -232,11 +231,10 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
     import datasets
 
     try:
-        with _at_once(name):
-            builder = datasets.load_dataset_builder(name, config or None)
-            _check_declared(entry, builder, split)
-            builder.download_and_prepare()
-            table = builder.as_dataset(split=split)
+        builder = datasets.load_dataset_builder(name, config or None)
+        _check_declared(entry, builder, split)
+        builder.download_and_prepare()
+        table = builder.as_dataset(split=split)
     except StudyError:
         raise
     except Exception as error:  # whatever the client, the network or the set's files answer
@@ -279,23 +277,6 @@ def _check_bytes(entry: SetEntry, n: int, most: int, whose: str) -> None:
             f"The set {entry.name}: {whose} {outside.size(n)}, at most {outside.size(most)} are read; give a smaller "
             "one, or a file of the prompts that are meant."
         )
-
-
-@contextlib.contextmanager
-def _at_once(name: str) -> Iterator[None]:
-    """Where the hub does not answer, what was downloaded before is read at once; the library alone would try for half a
-    minute."""
-    from datasets import config
-
-    before = config.HF_HUB_OFFLINE
-    try:
-        ensure_reachable(name)
-    except HubUnreachable:
-        config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        config.HF_HUB_OFFLINE = before
 
 
 def _format(entry: SetEntry) -> Format:

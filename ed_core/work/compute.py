@@ -163,8 +163,8 @@ def run(
             )
         elif lost_device(error):
             ended = DeviceFailed(
-                f"{what} ended with the device {model.device} ({why}); a new process is needed to use it again. If this "
-                "happens again, take --device cpu."
+                f"{what} ended with the device {model.device} ({why}); a new process is needed to use it again. If "
+                "this happens again, take --device cpu."
             )
         else:  # a defect of ours, or of a library: named as such, never shown as a traceback
             raise JobError(

@@ -3,7 +3,7 @@
 The *interactive* lane takes jobs of seconds, first in, first out. The *batch* lane takes all others: a job there is a
 series of items, and the lane computes one item of each waiting series in turn. Each lane has one worker process with
 the models that it opened; the queue stays here, so a worker that dies takes only the job with it that it computed.
-Equal jobs are one job. A job that no page polls is dropped, unless it is `kept`: a study goes on when its tab is closed.
+Equal jobs are one job. A job that no page polls is dropped, unless it is `kept`: a study goes on without its tab.
 
 Memory: a lane opens a model where it fits next to the other lane's. Where it does not, the other lane gives up models
 that have been idle for a minute, and the job waits and says for what."""
