@@ -63,7 +63,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m ed_core bench
 
 load: $(VENV)/.installed
-	$(BIN)/python tools/load.py
+	$(BIN)/python -m tools.load
 
 # The packages of the extra `docs`, apart from the app's.
 $(DOCS)/.installed: pyproject.toml

@@ -1,5 +1,5 @@
 """The app under load (`make load`): serves it in a process of its own, sends visitors over Streamlit's websocket, and
-prints seconds. `--root` and `--serve` serve another checkout, for a comparison on the same machine.
+prints seconds. `--address` sends them to a server that runs already, as another version for a comparison.
 
 A visitor is a browser tab as far as the server can see. *Readers* go among stored pages, *prompters* run fresh prompts
 on Home, *sweepers* erase every token of a long prompt at every depth. Chromium makes a cold visit of Home; its text is
@@ -12,16 +12,12 @@ import asyncio
 import gzip
 import os
 import random
-import shlex
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +26,8 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.asyncio.client import connect
 
-ROOT = Path(__file__).parent.parent
+from tools.bench.browser import chromium, serving
+
 MODELS = ("ed-demo-8", "ed-demo-16")
 STORED = ("sum-mod10-2-a", "lookup-1-a")  # prompts with stored results
 COMPUTED = ("", "contributions", "logit_lens", "skip", "erase")  # pages that show results
@@ -270,11 +267,9 @@ def sums(lines: int) -> str:
 
 def cold(address: str) -> str:
     """Seconds to the first figure of Home and bytes until then, in a fresh browser."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright, playwright.chromium.launch() as browser:
+    with chromium() as browser:
         page, answers, frames = browser.new_page(), [], []
-        page.on("response", answers.append)
+        page.on("response", lambda answer: answers.append(answer))  # a built-in cannot be wrapped
         page.on("websocket", lambda socket: socket.on("framereceived", lambda data: frames.append(len(data))))
         start = time.monotonic()
         page.goto(address)
@@ -288,42 +283,18 @@ def cold(address: str) -> str:
     return f"cold Home: first figure {took:.2f} s, {n / 1e6:.2f} MB (text as gzip, by this tool)"
 
 
-@contextmanager
-def serving(root: Path, command: str) -> Iterator[str]:
-    """The address of the app, in a process of its own with an empty cache."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    with tempfile.TemporaryDirectory() as folder:
-        env = os.environ | {"ED_CACHE": folder, "PYTHONPATH": str(root)}
-        arguments = [*shlex.split(command), "--server.port", port, "--server.headless", "true"]
-        with (Path(folder) / "log").open("wb") as log:
-            server = subprocess.Popen([sys.executable, "-m", *arguments], cwd=root, env=env, stdout=log, stderr=log)
-            try:
-                address = f"http://127.0.0.1:{port}"
-                for _ in range(600):
-                    with suppress(OSError):
-                        urllib.request.urlopen(f"{address}/_stcore/health", timeout=5)
-                        break
-                    time.sleep(0.1)
-                yield address
-            finally:
-                server.terminate()
-                server.wait(20)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python tools/load.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.load", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     for who, n in (("readers", 14), ("prompters", 4), ("sweepers", 2)):
         parser.add_argument(f"--{who}", type=int, default=n)
-    parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--serve", default="streamlit run app.py", metavar="MODULE …")
+    parser.add_argument("--address", default="", metavar="URL")
     asked = parser.parse_args()
-    with serving(asked.root.resolve(), asked.serve) as address:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        address = asked.address or stack.enter_context(serving(Path(folder))).address
         load = Load(address)
-        asyncio.run(load.run(60 * asked.minutes, asked.readers, asked.prompters, asked.sweepers))
         lines = [cold(address)]
+        asyncio.run(load.run(60 * asked.minutes, asked.readers, asked.prompters, asked.sweepers))
     for what, took in load.seconds.items():
         took.sort()
         p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(0.99 * len(took)))]
