@@ -68,8 +68,8 @@ def _named(name: str) -> type[Any]:
     """nnsight's class of models, for one that goes by this name at the service."""
     from nnsight.modeling.transformers import TransformersModel
 
-    class Named(TransformersModel):
-        def _remoteable_class(self) -> type:
+    class Named(TransformersModel):  # type: ignore[misc]  # nnsight has no types
+        def _remoteable_class(self) -> Any:
             return TransformersModel
 
         def _remoteable_model_key(self) -> str:

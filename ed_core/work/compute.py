@@ -140,7 +140,8 @@ def run(
     `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may
     hold above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
     started = time.monotonic()
-    what, ended = f"{request.probe} on {model.spec.name}", None
+    what = f"{request.probe} on {model.spec.name}"
+    ended: JobError | None = None
     try:
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name, request.models[0]) != content for name, content in request.files):
