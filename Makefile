@@ -3,7 +3,7 @@
 # make test-all  the tests with browsers, processes and real models;  make test-gpu  those of a GPU
 # make lint      ruff and mypy
 # make setup     the environment alone;  make docs  the documentation, in site/
-# make study     recompute the bundled study;  make bench  the benchmarks
+# make study     recompute the bundled study;  make bench  the benchmarks;  make load  twenty visitors
 # make lock      requirements.lock from requirements.txt
 # The first Python that runs and is new enough: a command of that name may be a version manager's stub.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -19,7 +19,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: setup docs app test test-all test-gpu lint study bench lock clean
+.PHONY: setup docs app test test-all test-gpu lint study bench load lock clean
 
 # torch first and alone: with it installed, no other package pulls another build. The project itself last, editable:
 # Streamlit looks for its figure component among what is installed.
@@ -61,6 +61,9 @@ study: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m ed_core bench
+
+load: $(VENV)/.installed
+	$(BIN)/python -m tools.load
 
 # The packages of the extra `docs`, apart from the app's.
 $(DOCS)/.installed: pyproject.toml

@@ -127,10 +127,6 @@ class DeviceFailed(JobError):
     """A device failed underneath a computation; this process can use it no more."""
 
 
-class QueueFull(JobError):
-    """Too many jobs are running and waiting already, of this visitor or of all."""
-
-
 class WorkerDied(JobError):
     """The worker process ended underneath the job."""
 

@@ -75,7 +75,6 @@ def _service(value: str) -> str:
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)]
 Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
-Limit = Annotated[int, Field(ge=0)]
 
 
 def _folder(path: Path) -> Path:
@@ -125,11 +124,6 @@ class Settings(BaseSettings):
 
     # how much
     max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")
-    max_jobs_per_visitor: Limit = Field(
-        0,
-        description="jobs one visitor may have running and waiting at once, studies and fits among them; 0 is no limit",
-    )
-    max_jobs: int = Field(200, ge=1, description="jobs that may be running and waiting at once, of all visitors")
 
     # who
     login: Literal["off", "optional", "required"] = Field(

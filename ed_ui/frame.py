@@ -1,8 +1,10 @@
 """The frame around every page: its title, the six rooms in the sidebar, the owner's line; on top the room's question,
 its tabs and the model."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -33,14 +35,13 @@ def draw() -> None:
     room, tab = next((room, tab) for room in ROOMS for tab in room.tabs if pages[tab].url_path == page.url_path)
     session.begin_run()
     visitor.gate()
-    running.page_begins()
     running.jobs()  # the worker imports torch while the first page is being read
     link.open_link(page.url_path)
     sidebar(room)
     visitor.sidebar()
     banner()
     whole = framed(room, tab, lambda: live.guarded(page.run))
-    running.page_ended()
+    session.current().ended.append(time.monotonic())
     if tab.model:
         picker.open_ahead()
     link.end_of_run()
@@ -76,7 +77,12 @@ def sidebar(here: Room) -> None:
     """A link to each room; the one that is open is marked."""
     for room in ROOMS:
         place = st.sidebar.container(key="here") if room is here else st.sidebar
-        place.page_link(room.tabs[0].path, label=room.title, icon=f":material/{room.icon}:", width="stretch")
+        link_to(place, room.tabs[0], label=room.title, icon=f":material/{room.icon}:", width="stretch")
+
+
+def link_to(place: Any, tab: Entry, **look: Any) -> None:
+    page = "" if tab.kept_as == "home" else tab.address
+    place.page_link(tab.path, query_params=link.to(page) if tab.model else None, **look)
 
 
 def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
@@ -89,7 +95,7 @@ def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
             shown = [one for one in here.tabs if not one.hidden]
             with st.container(horizontal=True, gap="xsmall", key="tabs"):
                 for one in shown if len(shown) > 1 else ():
-                    st.page_link(one.path, label=one.title)
+                    link_to(st, one, label=one.title)
             if tab.model:
                 picker.box()
         if tab.model:

@@ -53,7 +53,8 @@ def arrived(page: str) -> bool:
         link.values = {}
     link.cut, link.under_way = link.under_way, True
     link.page, link.own, link.written = page, (), False
-    link.arrived = link.first or _came_by_history() or (moved and bool(st.query_params))
+    linked = moved and st.query_params.to_dict() not in ({}, link.given.get(page))
+    link.arrived = link.first or _came_by_history() or linked
     link.due = link.arrived or (link.due and not moved)
     return link.arrived
 
@@ -81,7 +82,7 @@ def own(parameters: Iterable[Input]) -> None:
     """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was begun anew
     before it came to the page, as the download box does when the hub answers, it decides on these now."""
     link = state()
-    link.own = tuple(parameters)
+    link.own = link.owns[link.page or ""] = tuple(parameters)
     link.arrived, link.due = link.arrived or link.due, False
     if link.arrived:
         take(link.own, reset=not link.by_run)
@@ -235,8 +236,20 @@ def end_of_run() -> None:
 
 
 def write(run: str = "") -> None:
-    """Put what is on the screen into the URL: model, control, bundled prompt, what is off its default, and the run
-    where there is one; never a prompt's text."""
-    named = {"example": inputs.value("example", ""), "run": run[: lookup.SHORT]}
-    everywhere = {"model": picker.model()} | carried((*OF_A_RUN, *BESIDE_IT))
-    put(everywhere | {name: value for name, value in named.items() if value})
+    """Put what is on the screen into the URL: model, control, bundled prompt or else the run, and what is off its
+    default; never a prompt's text."""
+    example = inputs.value("example", "")
+    put(_everywhere() | ({"run": run[: lookup.SHORT]} if run and not example else {}))
+
+
+def to(page: str) -> dict[str, str]:
+    """The parameters of the frame's link to a page: what it will write itself, so that Back needs one step."""
+    state().given[page] = _everywhere() | carried(state().owns.get(page, ()))
+    return state().given[page]
+
+
+def _everywhere() -> dict[str, str]:
+    """What every page about a model writes."""
+    example = inputs.value("example", "")
+    named = {"example": example} if example else {}
+    return {"model": picker.model()} | carried((*OF_A_RUN, *BESIDE_IT)) | named

@@ -75,7 +75,6 @@ def _reported(error: Exception) -> str:
 def follow(batch: Batch, draw: Callable, *more) -> None:
     """Call `draw` with the batch and `more`, again and again while its jobs run. When the last one has ended the page
     runs as a whole."""
-    running.shown(batch)
     if batch.jobs and running.poll(batch):
         st.rerun()
     first, young = True, time.monotonic() - batch.begun < YOUNG_SECONDS

@@ -288,7 +288,7 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
     found = estimate.estimate(size, precision, device=device, free=free)
     if not found.fits:
         return f"too large here: {gigabytes(found.peak)} in {precision}, {gigabytes(free)} free"
-    seconds = sum(need.seconds for need in found.needs if need.probe in estimate.FIRST_PAGE)
+    seconds = sum(need.seconds for need in found.needs)
     time = "under 1 s" if seconds < 1 else estimate.about(seconds)
     return f"{gigabytes(found.peak)} in {precision}, {estimate.TOKENS} tokens in {time}"
 

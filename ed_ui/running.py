@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import streamlit as st
-from streamlit import runtime
 from streamlit.delta_generator import DeltaGenerator
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from ed_core.depth import say
-from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError, QueueFull
-from ed_core.machine import ROOM, free_memory, gigabytes
+from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError
+from ed_core.machine import free_memory, gigabytes
 from ed_core.models import permits, sizes
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Probe, find
@@ -29,72 +27,14 @@ from ed_ui.session import Batch
 
 CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
-DRAWN_SECONDS = 120.0  # a page that has not been drawn by then has failed: what it showed before is gone
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
-
-
-@dataclass
-class Page:
-    """What is open in a browser: Streamlit's id of the session, and the requests that its page shows. `former`: those
-    that the run before showed, which stay on the screen until this one (`since`) has ended."""
-
-    session: str
-    keys: set[str] = field(default_factory=set)
-    former: set[str] = field(default_factory=set)
-    since: float = 0.0
-
-    def shows(self, key: str) -> bool:
-        return key in self.keys or (key in self.former and time.monotonic() - self.since < DRAWN_SECONDS)
-
-
-_open: dict[str, Page] = {}  # by viewer
 
 
 @st.cache_resource(show_spinner=False)
 def jobs() -> Queue:
     """This server's queue with its two lanes; one for all sessions."""
-    return Queue(on_screen=on_screen)
-
-
-def page_begins() -> None:
-    """A run of a whole page has begun."""
-    for gone in [name for name, page in list(_open.items()) if not connected(page.session)]:
-        _open.pop(gone, None)
-    before, now = _open.get(viewer()), time.monotonic()
-    page = _open[viewer()] = Page(session_id(), since=now)
-    if before is not None:
-        cut = not before.keys and before.former
-        page.former, page.since = (before.former, before.since) if cut else (before.keys, now)
-
-
-def page_ended() -> None:
-    """It has been drawn: what the run before showed, and this one does not, is no longer on the screen."""
-    session.current().ended.append(time.monotonic())
-    if page := _open.get(viewer()):
-        page.former = set()
-
-
-def session_id() -> str:
-    """Streamlit's id of the session that runs; "" outside of one."""
-    return getattr(get_script_run_ctx(suppress_warning=True), "session_id", "")
-
-
-def connected(session: str) -> bool:
-    """Whether a session's browser is connected: a closed tab is not. From any thread."""
-    return bool(session) and runtime.exists() and runtime.get_instance().is_active_session(session)
-
-
-def shown(batch: Batch) -> None:
-    """This batch is on this session's screen."""
-    if page := _open.get(viewer()):
-        page.keys |= {request.key for request in batch.requests.values()}
-
-
-def on_screen(job: Job) -> bool:
-    """Whether somebody has a page open that shows this job; asked by the queue's own thread."""
-    pages = [_open.get(name) for name in list(job.viewers)]
-    return any(p and p.shows(job.key) and connected(p.session) for p in pages)
+    return Queue()
 
 
 def viewer() -> str:
@@ -123,10 +63,6 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
         stored = {name: lookup.find_shown(request) for name, request in requests.items()}
         found = batches[page] = Batch(requests, at_once, page=page)
         found.results.update({name: result for name, result in stored.items() if result is not None})
-    for name, request in requests.items():
-        if name in found.results and (error := jobs().withdrawn(request.key)):
-            del found.results[name]
-            found.errors[name] = error
     return found
 
 
@@ -150,20 +86,13 @@ def submit(batch: Batch) -> None:
 
 
 def _hand_over(batch: Batch) -> None:
-    """Put what is waiting into the queue, as far as the batch may take it up. Where the queue has no room for more of
-    this visitor, what is running makes some; where nothing of the batch is, it ends here with the reason."""
+    """Put what is waiting into the queue, as far as the batch may take it up."""
     while batch.waiting and len(batch.jobs) < batch.at_once:
-        name = batch.waiting[0]
+        name = batch.waiting.pop(0)
         try:
             batch.jobs[name] = measure.submit(jobs(), batch.requests[name], viewer(), visitor.name())
-        except QueueFull as error:
-            if not batch.jobs:
-                batch.errors |= dict.fromkeys(batch.waiting, error)
-                batch.waiting.clear()
-            return
         except EffectiveDepthError as error:
             batch.errors[name] = error
-        batch.waiting.pop(0)
 
 
 def _await_first(batch: Batch) -> None:
@@ -316,20 +245,20 @@ def outlook(
     ]
     obstacle = next(filter(None, obstacles), "")
     said = bool(obstacle) and absent is not None and obstacle == _missing(absent)
-    known = [(_peak(e), e) for e in found.values() if e is not None]
+    known = [e for e in found.values() if e is not None]
     if len(known) < len(specs):
         return Outlook("", "", obstacle, None, said)
-    peak, largest = max(known, key=lambda pair: pair[0])
+    largest = max(known, key=lambda e: e.peak)
     needed = {spec: dict(zip(asked[spec], found[spec].needs)) for spec in specs}
     seconds = sum(needed[r.models[0]][_asked(r)].seconds for r in todo)
     all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
     at = say.count(n_tokens, "token")
-    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time} at {at}"
+    needs = f"needs {gigabytes(largest.peak)} of {gigabytes(free)} free, takes {time} at {at}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "
-        f"{gigabytes(peak - largest.weights)} for this page's probes "
+        f"{gigabytes(largest.peak - largest.weights)} for this page's probes "
         f"at {at}, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
         f"measure all of this page, by {speed}."
     )
@@ -339,10 +268,6 @@ def outlook(
 def _asked(request: Request) -> tuple[str, tuple]:
     """The probe of a request, with its parameters."""
     return request.probe, request.parameters
-
-
-def _peak(found: estimate.Estimate) -> int:
-    return found.peak_of({need.probe for need in found.needs})
 
 
 def _estimate(spec: ModelRef, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
@@ -382,14 +307,14 @@ def _missing(spec: ModelRef) -> str:
 
 
 def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:
-    if found is None or _peak(found) <= ROOM * found.free:
+    if found is None or found.fits:
         return ""
     others = estimate.fitting(spec.size(), found.free, n_tokens, spec.device, probes)
     instead = (
         f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
     )
     return (
-        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(_peak(found))} here and "
+        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(found.peak)} here and "
         f"{gigabytes(found.free)} are free on "
         f"{spec.device}, a tenth of which stays free; {instead}."
     )

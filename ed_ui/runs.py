@@ -45,7 +45,7 @@ LONGEST = 20_000  # characters of a study's text
 
 def begin(folder: Path, title: str, files: Mapping[str, bytes], work: Work, *arguments: Any) -> None:
     """Start a run for whoever is looking, or go on with it: a job of the batch lane. `files`: what it reads, by name,
-    written into its folder. `NotAllowed` where this installation runs none, `QueueFull` where there is no room."""
+    written into its folder. `NotAllowed` where this installation runs none."""
     if settings.current().hosted:
         raise NotAllowed("Starting studies from the browser is disabled here. Use the command line on the server.")
     if (job := of(folder)) is not None and not job.over:

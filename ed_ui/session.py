@@ -38,6 +38,8 @@ class Link:
     written: bool = False  # in this run the page has told what the URL is to hold
     cut: bool = False  # the run before this one was cut short: the browser may not know what it set
     own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
+    owns: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # those of pages that were open, by page
+    given: dict[str, dict[str, str]] = field(default_factory=dict)  # what the frame's links carry, by page
     values: dict[str, str] = field(default_factory=dict)  # what the URL holds, or is to hold
     troubles: list[str] = field(default_factory=list)  # what the link asked for and did not get
 

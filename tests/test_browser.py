@@ -4,10 +4,12 @@ writes."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
+import psutil
 import pytest
 from shell import wrote
 
@@ -170,6 +172,16 @@ def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, 
     for key, z in state(fresh).items():
         assert np.array_equal(z, shown[key]), f"{key} differs in a fresh session"
     assert fresh.get_by_label("Prompt", exact=True).input_value() == TEXT
+
+
+def test_a_killed_worker_is_said_and_the_next_run_computes(slow, page):
+    start(page, slow.address, "/?model=ed-demo-8", "3 + 9 = ")
+    page.get_by_text(re.compile(r"computing · \d+ %")).first.wait_for()
+    children = psutil.Process(slow.process.pid).children(recursive=True)
+    next(one for one in children if one.cmdline()[-1] == "interactive").kill()
+    page.get_by_text("The worker process ended while computing").first.wait_for()
+    page.get_by_role("button", name="Run").click()
+    wait(page, lambda: finished(page))
 
 
 def test_a_click_on_a_cell_selects_its_token_in_every_panel(server, page):

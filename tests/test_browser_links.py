@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from test_browser import settled, wait
+from test_browser import fill, settled, wait
 
 pytestmark = pytest.mark.browser
 
@@ -78,26 +78,30 @@ def test_back_and_forward_lead_to_a_page_as_it_was_left(server, page):
     opened(page, f"{server}/?model={MODEL}&example=copy-3-a&branch=mlp")
     settled(page)
     go(page, "Intervene")
+    assert "branch" not in query(page)
+
+    def at(where: str, own: str, control: str) -> None:
+        wait(page, lambda: path(page) == where and options(page) and shows(page, "radio", control))
+        assert own in f"{query(page)}" and query(page)["example"] == "copy-3-a" and prompt(page).startswith("Copy")
+
+    page.go_back()
+    settled(page)
+    at("", "branch", "MLP")
+    page.go_forward()
+    settled(page)
     options(page)
     page.get_by_role("radio", name="later tokens").click()
     wait(page, lambda: query(page).get("mode") == "future")
     settled(page)
-
-    def back_to(where: str, own: str, control: str, move) -> None:
-        for _ in range(6):  # Streamlit makes a step of every parameter that has changed
-            move()
-            settled(page)
-            if path(page) == where and own in query(page):
-                break
-        wait(page, lambda: path(page) == where and options(page) and shows(page, "radio", control))
-        assert query(page)["example"] == "copy-3-a" and prompt(page).startswith("Copy")
-
-    back_to("", "branch", "MLP", page.go_back)
-    back_to("skip", "mode", "later tokens", page.go_forward)
+    page.go_back()  # the option's step
+    settled(page)
+    page.go_forward()
+    at("skip", "mode", "later tokens")
 
 
 def test_the_link_button_gives_what_opens_the_same_view(server, page, visitor):
-    opened(page, f"{server}/logit_lens?model={MODEL}&example=copy-3-a&shade=rank")
+    opened(page, f"{server}/logit_lens?model={MODEL}&shade=rank")
+    fill(page, "Prompt", "My own sum: 9 + 5 = ")
     page.get_by_role("button", name="Run").click()
     page.get_by_text("Measured on").wait_for()
     wait(page, lambda: len(query(page).get("run", "")) == 12)

@@ -127,10 +127,8 @@ def test_what_does_not_fit_is_said_with_what_would(capsys):
     out = capsys.readouterr().out
     assert "32.8 B parameters" in out and "4bit 19.2 GB" in out and "layer_skip" in out and "free on cpu" in out
     size = ModelRef.named("Qwen/Qwen2.5-7B").size()
-    last = estimate.report("x", size, "fp32", free=20 * 10**9)[-1]
-    assert last.startswith("too large") and last.endswith("what fits: bf16, int8, 4bit")
-    assert "no precision fits" in estimate.report("x", size, "fp32", free=10**9)[-1]
-    assert estimate.report("x", size, "fp32", free=10**11)[-1].startswith("fits")
+    assert estimate.fitting(size, 20 * 10**9) == ["bf16", "int8", "4bit"] and not estimate.fitting(size, 10**9)
+    assert estimate.choose(size, free=20 * 10**9)[0] == "bf16" and estimate.choose(size, free=10**9)[0] == "4bit"
 
 
 def test_folders_and_bundled_models_are_read_and_unknown_names_refused(small_folder):

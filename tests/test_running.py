@@ -38,9 +38,6 @@ class Queue:
     def open_models(self, lane):
         return ()
 
-    def withdrawn(self, key):
-        return None
-
     def poll(self, job):
         return job
 
@@ -97,41 +94,13 @@ def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkey
     monkeypatch.setattr(Job, "seconds_left", lambda job: 3.0)
     running.submit(made)
     job = queue.open[0]
-    job.arrived(pack(replace(kept["contributions"], complete=False, progress=0.25, summary={})))
+    job.advance(0.0, 0.25, "", pack(replace(kept["contributions"], complete=False, progress=0.25, summary={})))
     job.state, job.share = "running", 0.25
     assert running.status(made) == "contributions: starting · 25 % · 1 of 3 · about 17 s left"
     job.state = "done"
     running.poll(made)
     queue.open[0].state = "running"
     assert "· 2 of 3" in running.status(made)
-
-
-def test_a_job_counts_as_shown_while_its_page_is_drawn_again(queue, monkeypatch):
-    """A run of the page that takes long on a stalled server shows nothing yet: what it showed before stays."""
-    there, now = {"tab"}, [0.0]
-    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(running, "connected", lambda session: session in there)
-    monkeypatch.setattr(running, "session_id", lambda: "tab")
-    made = batch(1)
-    job = Job(len, (), next(iter(made.requests.values())).key, "", "", "interactive", viewers={"me"})
-    running.page_begins()
-    assert not running.on_screen(job)
-    running.shown(made)
-    running.page_ended()
-    assert running.on_screen(job)
-    running.page_begins()
-    assert running.on_screen(job), "not drawn yet"
-    now[0] += running.DRAWN_SECONDS - 1
-    running.page_begins()
-    assert running.on_screen(job), "cut short, and begun again"
-    now[0] += 2
-    assert not running.on_screen(job), "such a page has failed"
-    now[0] -= 2
-    running.page_ended()
-    assert not running.on_screen(job), "another page is there now"
-    running.shown(made)
-    there.clear()
-    assert not running.on_screen(job), "the tab is closed"
 
 
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):
@@ -159,7 +128,7 @@ def test_a_partial_result_goes_with_the_job_that_failed(queue):
     made = batch(2)
     running.submit(made)
     for job in queue.all:
-        job.arrived(pack(results()["contributions"]))
+        job.advance(0.0, None, "", pack(results()["contributions"]))
     queue.all[0].state = "running"
     running.poll(made)
     assert set(made.results) == {"contributions.0", "contributions.1"}

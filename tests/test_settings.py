@@ -18,7 +18,7 @@ from test_pages import app, session_of
 from workers import Messages
 
 from ed_core import settings
-from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
+from ed_core.errors import ModelNotFound, NotAllowed, SettingsError
 from ed_core.models.bundled import MODELS
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, ResidualErasure
@@ -190,7 +190,7 @@ def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, t
     write(HOSTED)
     for request in asked:
         with pytest.raises(NotAllowed):
-            measure.submit(idle_queue(), request, "me")
+            measure.submit(Queue(Messages, warm=False, watch=False), request, "me")
 
 
 @pytest.mark.process
@@ -203,27 +203,6 @@ def test_the_command_line_may_what_its_user_may(small_folder, tmp_path):
     assert done.returncode == 0, done.stderr
     wrong = subprocess.run(command, cwd=ROOT, env=env | {"ED_LOGIN": "on"}, capture_output=True, text=True)
     assert wrong.returncode == 2 and "ED_LOGIN is 'on'" in wrong.stderr and "Traceback" not in wrong.stderr
-
-
-# -------------------------------------------------------------------- how much
-
-
-def idle_queue() -> Queue:
-    """One whose workers do nothing."""
-    return Queue(Messages, warm=False, watch=False)
-
-
-def asked(i: int):
-    return Contributions().request(ModelRef.parse("ed-demo-8"), Prompt(f"{i} + 7 = "))
-
-
-def test_without_a_login_a_visitor_is_a_session(write):
-    write("max_jobs_per_visitor = 1")
-    jobs = idle_queue()
-    measure.submit(jobs, asked(0), "tab 1")
-    measure.submit(jobs, asked(1), "tab 2")
-    with pytest.raises(QueueFull):
-        measure.submit(jobs, asked(2), "tab 1")
 
 
 # -------------------------------------------------------------------- pages

@@ -249,14 +249,10 @@ def test_a_set_that_cannot_be_had_is_refused_in_one_sentence(files, body, told):
 
 
 def test_a_published_set_without_a_network_says_what_is_missing_and_what_would_do(files, monkeypatch):
-    monkeypatch.setattr("datasets.load_dataset_builder", _unreachable)
+    monkeypatch.setattr("datasets.load_dataset_builder", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(StudyError, match=r"openai/gsm8k, main, test\) is unavailable.*file = …, format = 'gsm8k'"):
         load(files, 'hub = "gsm8k"')
     assert load(files, 'file = "gsm.jsonl"\nformat = "gsm8k"').examples[0].prompt.answer == "\nr\nThe final answer is 5"
-
-
-def _unreachable(*_, **__):
-    raise ConnectionError("no network")
 
 
 def test_levels_limits_and_lengths_choose_the_prompts(files):

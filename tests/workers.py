@@ -22,8 +22,8 @@ def until(holds, seconds: float = 60.0) -> None:
 class Messages:
     """Does nothing: what it was sent, and `says` what the test has it say."""
 
-    def __init__(self, lane, heard, died):
-        self._heard, self._died = heard, died
+    def __init__(self, lane, on_message, on_exit):
+        self._on_message, self._on_exit = on_message, on_exit
         self.sent, self.killed = [], False
 
     def send(self, header, *payload):
@@ -33,10 +33,11 @@ class Messages:
         self.killed = True
 
     def says(self, kind, job=None, body=b"", **more):
-        self._heard(self, {"type": kind, "job": job and job.id, **more}, body)
+        defaults = {"progress": {"what": ""}, "item": {"full": False}}
+        self._on_message(self, {"type": kind, "job": job and job.id, **defaults.get(kind, {}), **more}, body)
 
     def dies(self, code):
-        self._died(self, code)
+        self._on_exit(self, code)
 
     def steps(self):
         return [one["job"] for one in self.sent if one["type"] == "step"]
@@ -59,11 +60,11 @@ class Direct(Server):
 class Threads:
     """A `Server` in a thread of this process."""
 
-    def __init__(self, lane, heard, died):
+    def __init__(self, lane, on_message, on_exit):
         from ed_core.work import compute
 
         self._todo = queue.SimpleQueue()
-        self.server = Direct(compute.Models(), lambda header, body: heard(self, header, body))
+        self.server = Direct(compute.Models(), lambda header, body: on_message(self, header, body))
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self):
@@ -74,7 +75,7 @@ class Threads:
         if header["type"] == "cancel":
             self.server.cancelled.add(header["job"])
         elif header["type"] == "step":
-            self._todo.put((header["job"], header.get("room", True), pickle.dumps(payload) if payload else b""))
+            self._todo.put((header["job"], header["room"], pickle.dumps(payload) if payload else b""))
 
     def kill(self):
         self._todo.put(None)

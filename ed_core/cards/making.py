@@ -95,7 +95,11 @@ def check_model(source: str) -> None:
 
 
 def make(
-    asked: Asked, out: Path, tell: Tell = lambda share, what: None, engine: running.MakesEngine | None = None
+    asked: Asked,
+    out: Path,
+    tell: Tell = lambda share, what: None,
+    engine: running.MakesEngine | None = None,
+    opened: Any = None,
 ) -> Card:
     """Measure what is missing, and write the card in its three forms. `engine`: who computes, this process unless
     given."""
@@ -109,7 +113,7 @@ def make(
     fits = {fit.kind: fit for fit in reversed(of_model(spec))}
     missing += [f"No {say.lens(kind)} is fitted to these weights." for kind in LENSES if kind not in {*fits, "logit"}]
     stems = ",".join(sorted(fit.path.stem for fit in fits.values()))
-    measured = claims.measure(asked.claims, out, CLAIMS, tell, READ, engine, others, stems)
+    measured = claims.measure(asked.claims, out, CLAIMS, tell, READ, engine, others, stems, opened)
     report = claims.judged(measured, CLAIMS)
     report = report.but(findings=claim_words.adjusted(report.findings))
     claims.write(report, out)

@@ -28,6 +28,7 @@ from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..studies.study import read as read_study
 from ..types import ModelSpec, changed, command_line
 from ..work.resolve import settle
+from ..work.turn import Turn
 from . import CLAIMS, words
 from .claim import Claim
 from .evidence import Evidence, Measured, Part, Sized
@@ -224,9 +225,11 @@ def measure(
     engine: running.MakesEngine | None = None,
     others: Sequence[str] = (),
     fits: str = "",
+    opened: Any = None,
 ) -> Measurement:
     """Measure what is missing. `more`: parts that no claim needs; `others`: precisions that the rules are read in too;
-    `fits`: fitted lenses, by the names of their files. `engine`: who computes, this process unless given."""
+    `fits`: fitted lenses, by the names of their files. `engine`: who computes, this process unless given;
+    `opened`: its models, where it has some."""
     spec = asked.spec
     _same_family(asked, spec)
     whole = sets.load(asked.entry(), Path(), asked.model)
@@ -251,7 +254,7 @@ def measure(
         passes=spec.n_passes or 1,
     )
     needed = {part for claim in claims if not _refused(claim, bare) for part in claim.parts} | set(more)
-    opened = running.opened_models()
+    opened = Turn().models if opened is None else opened
     plan = _plan(_study(asked, needed, whole, layers, others, fits), out, asked.device)
     planning.write_plan(plan, out)
     share = 0.9 if REPLACEMENT in needed else 1.0
@@ -364,11 +367,12 @@ def run(
     out: Path,
     tell: Tell = lambda share, what: None,
     engine: running.MakesEngine | None = None,
+    opened: Any = None,
 ) -> Report:
     """Measure what is missing, judge the claims together with those of earlier runs on the same model and prompts, and
     write both files. A claim that does not apply says so; what makes all of them impossible is refused."""
     claims = asked.chosen()
-    measured = measure(asked, out, claims, tell, engine=engine)
+    measured = measure(asked, out, claims, tell, engine=engine, opened=opened)
     told = _with_earlier(judged(measured, claims), asked, out)
     told = told.but(findings=words.adjusted(told.findings))
     tell(1.0, "")

@@ -21,7 +21,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from .. import disk, machine
-from ..errors import EffectiveDepthError, ModelError, ParameterError
+from ..errors import EffectiveDepthError, ParameterError
 from ..machine import gigabytes, uncollected
 from ..models import gguf_files, permits
 from ..notebook.model import Model
@@ -273,13 +273,6 @@ def run(args: argparse.Namespace) -> None:
         first = next(counts_first(probe) for probe in probes if probe.name == READS[0])
         reached = verdict(Sample.of(*(results[name] for name in READS), first_token=first, forms=forms))
         print("\n".join(say.lines(reached)))
-    if todo:
-        sys.stdout.flush()  # the results are there; now what they rest on is measured, if it was believed
-        try:
-            model.recheck(store)
-        except ModelError as error:
-            out.unlink(missing_ok=True)
-            raise type(error)(f"{error} {out} rested on it and was removed.") from None
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import bounds
 from ..errors import ParameterError
+from ..machine import free_memory, gigabytes
 from ..models.ref import ModelRef
 from ..notebook import model as opened
 from ..types import ModelSpec
@@ -101,7 +102,9 @@ def fetch(args: argparse.Namespace) -> None:
 
 
 def estimate(args: argparse.Namespace) -> None:
-    from ..work.estimate import report, save_rates
+    from ..models.sizes import PRECISIONS, WIDEST_FIRST
+    from ..probes import PROBES
+    from ..work import estimate as of
 
     if not (ref := ModelRef.named(args.model)).weights_here:
         raise ParameterError(
@@ -111,8 +114,33 @@ def estimate(args: argparse.Namespace) -> None:
     if args.calibrate:
         from ..models.devices import measure_rates
 
-        save_rates(device.partition(":")[0], measure_rates(device))
-    print("\n".join(report(args.model, ref.size(), args.precision, args.tokens, device, free)))
+        of.save_rates(device.partition(":")[0], measure_rates(device))
+    size, free = ref.size(), free_memory() if free is None else free
+    counted = "" if size.exact else "; family unknown here, counted as a Llama"
+    print(
+        f"{args.model}: {size.family}, {size.n_layers} layers x {size.d_model}, {of.count(size.parameters)} parameters "
+        f"({of.count(size.block)} in each layer){counted}"
+    )
+    precision = args.precision
+    if precision == "auto":
+        precision, why = of.choose(size, args.tokens, device, free)
+        print(f"auto takes {why}")
+    precision = PRECISIONS.get(precision, precision)
+    print("weights:", ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST))
+    print(f"{precision} on {device}, {args.tokens} tokens:")
+    row = "  {:<22} {:>12} {:>10} {:>8}".format
+    print(row("probe", "activations", "in all", "time"))
+    for probe in PROBES:
+        each = of.estimate(size, precision, args.tokens, device, free, [probe()])
+        in_all, seconds = gigabytes(each.peak), of.duration(each.needs[0].seconds)
+        too_large = "" if each.fits else "  too large"
+        print(row(probe.name, gigabytes(each.needs[0].activations), in_all, seconds) + too_large)
+    found = of.estimate(size, precision, args.tokens, device, free)
+    speeds = "a measurement of this device" if found.calibrated else "default speeds; --calibrate measures this device"
+    print(f"times rest on {speeds}")
+    need = f"{gigabytes(found.peak)} needed for the first page, {gigabytes(free)} free on {device}"
+    others = ", ".join(of.fitting(size, free, args.tokens, device)) or "no precision; take a smaller model or --offload"
+    print(f"fits: {need}" if found.fits else f"too large: {need}, a tenth of which stays free; what fits: {others}")
 
 
 def models(args: argparse.Namespace) -> None:

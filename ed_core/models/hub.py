@@ -134,14 +134,6 @@ class Download(threading.Thread):
         self._cancel.set()
 
 
-def ensure_reachable(name: str) -> None:
-    """Raise `HubUnreachable` within seconds where the hub does not answer (other libraries take half a minute)."""
-    from huggingface_hub import constants, get_session
-
-    with _plain_errors(name, ""):
-        get_session().head(constants.ENDPOINT, timeout=ANSWER_SECONDS)
-
-
 def file_bytes(file: str) -> int:
     """The bytes of a file of a published set (hf://…) or of this machine; 0 where they are not known."""
     if not file.startswith("hf://"):

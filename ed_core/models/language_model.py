@@ -88,7 +88,7 @@ class LanguageModel:
         self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
         self.unmeasured = ""  # of a model in memory: a note on its hooks that do not run
-        self.to_recheck = False  # they were measured before, not at this opening
+        self.identities_kept = False  # they were measured at an earlier opening
         self.elsewhere: dict[str, Any] = {}  # of a model that is measured elsewhere: by whom, for the birth certificate
         self.say: Callable[[str], None] = lambda told: None  # is told what such a model waits for
         self.trace_bytes = 0  # that the latest traces may take together, kept for the next probe of the same prompts

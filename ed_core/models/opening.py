@@ -18,8 +18,6 @@ from .. import bounds, disk, outside, settings
 from ..errors import (
     DeviceFailed,
     EffectiveDepthError,
-    IdentityFailed,
-    NotFinite,
     TooLarge,
     lost_device,
     one_line,
@@ -42,26 +40,14 @@ def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_k
     """Load, check the identities, and return; refuses with a `ModelError` otherwise.
 
     `architecture` overrides the family's own description (for trying out a new family). `trust_kept`: identities that
-    held when these weights were opened so before are not measured now; whoever asks for this measures them later
-    (`recheck`), and `to_recheck` of the model says so.
+    held when these weights were opened so before are not measured again; `identities_kept` of the model says so.
     """
     return explained(spec, lambda: _checked(_loaded(spec, architecture), trust_kept and architecture is None))
 
 
-def recheck(model: LanguageModel) -> None:
-    """Measure the identities of a model that was opened with kept ones. Raises as `open_model` does where they do not
-    hold, and nothing is kept of them any more."""
-    try:
-        explained(model.spec, lambda: _measured(model))
-    except (IdentityFailed, NotFinite):
-        forget_identities(model)
-        raise
-    model.to_recheck = False
-
-
 def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
     if trust_kept and model.identities is None and (before := kept_identities(model)):
-        model.identities, model.to_recheck = before, True
+        model.identities, model.identities_kept = before, True
     else:
         _measured(model)
         if trust_kept:
@@ -72,7 +58,7 @@ def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
 
 
 def _measured(model: LanguageModel) -> LanguageModel:
-    found = model.identities if model.identities and not model.to_recheck else verify(model)
+    found = model.identities or verify(model)
     found.require(model.architecture)
     return model
 
@@ -117,8 +103,8 @@ def _loaded(ref: ModelRef, architecture: Architecture | None) -> LanguageModel:
 
 # ---------------------------------------------------------------- identities that held before
 
-# Of the same weights, run by the same code on the same device. A worker opens a model with them at once, and measures
-# them again when it has nothing else to do (`work.worker`); so does the shell's `run`, once its file is written.
+# Of the same weights, run by the same code on the same device. The interactive worker and the shell's
+# `run` open a model with them.
 
 LIBRARIES = ("torch", "transformers", "tokenizers")
 SAVED = TypeAdapter(Identities)
@@ -143,12 +129,6 @@ def keep_identities(model: LanguageModel) -> None:
     with contextlib.suppress(OSError, EffectiveDepthError):
         file.parent.mkdir(parents=True, exist_ok=True)
         disk.write(file, SAVED.dump_json(model.identities))
-
-
-def forget_identities(model: LanguageModel) -> None:
-    """Remove what was kept for it."""
-    if (file := _kept_file(model)) is not None:
-        file.unlink(missing_ok=True)
 
 
 def _kept_file(model: LanguageModel) -> Path | None:

@@ -151,8 +151,8 @@ class Result(ProbeResult):
 
 class Model:
     """The model that `spec` names: a handle without weights. Models stay open within `ED_MODEL_MEMORY`; one that was
-    closed to make room for another is opened again when it is used. `trust_kept`: open it with identities that held
-    before; `recheck` measures them when the results are there."""
+    closed to make room for another is opened again when it is used. `trust_kept`: believe identities that held
+    at an earlier opening."""
 
     def __init__(self, spec: ModelSpec, trust_kept: bool = False):
         self._spec, self._trust_kept = spec, trust_kept
@@ -254,23 +254,11 @@ class Model:
                     bar.set_description(probe.name)
                     if request.key not in found:
                         found[request.key] = compute.run(model, request, memory=memory)
-                        if model.to_recheck:
-                            _models(self._trust_kept).computed(request)
                         try:
                             if store:
                                 store.put(found[request.key])
                         except StoreError as error:
                             print(f"ed_core: {error}", file=sys.stderr)
-
-    def recheck(self, store: Store | None) -> None:
-        """Measure identities that were believed at the opening. Where they do not hold, what rests on them leaves the
-        store, and an error says why."""
-        if (models := _models(self._trust_kept)).to_recheck:
-            keys, error = models.recheck()
-            if error is not None:
-                if store:
-                    store.forget(keys)
-                raise error
 
 
 class InMemory(Model):

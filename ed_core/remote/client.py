@@ -64,23 +64,36 @@ def _kind(error: BaseException) -> str:
     return "failed"
 
 
+def _named(name: str) -> type[Any]:
+    """nnsight's class of models, for one that goes by this name at the service."""
+    from nnsight.modeling.transformers import TransformersModel
+
+    class Named(TransformersModel):  # type: ignore[misc]  # nnsight has no types
+        def _remoteable_class(self) -> Any:
+            return TransformersModel
+
+        def _remoteable_model_key(self) -> str:
+            """It is the hub's own spelling, so the hub is not asked for it."""
+            return json.dumps({"repo_id": name, "revision": self.revision, "task": self.task})
+
+    return Named
+
+
 class _Asks:
     """One model at one service. `head`: the model's `folder`, its name at the service, and the service's `host`."""
 
     def __init__(self, head: dict[str, Any]):
         from nnsight import ndif
-        from nnsight.modeling import huggingface
-        from nnsight.modeling.transformers import TransformersModel
-        from nnsight.schema.config import CONFIG
 
         from ..models import loading, permits
         from ..models.ref import Folder
 
         permits.as_owner()
-        CONFIG.APP.REMOTE_LOGGING = False
         self.host, self.ndif, self.name = head["host"], ndif, head["name"]
         self.local = self.host == "local"
-        ndif._PULLED_ENV = True  # of the modules here only those below are shipped
+        here, sys.path[:] = list(sys.path), []
+        ndif.pull_env()  # finds nothing: of the modules here only those below are shipped
+        sys.path[:] = here
         for name in SHIPPED:
             module = importlib.import_module(name)
             ndif.register(module)
@@ -90,11 +103,10 @@ class _Asks:
         loading.quiet()
         if self.local:
             hf, tokenizer, *_ = loading.load(Folder(head["folder"]))
-            self.model = TransformersModel(hf, task="text-generation", tokenizer=tokenizer)
+            self.model = _named(self.name)(hf, task="text-generation", tokenizer=tokenizer)
         else:
             _, tokenizer, *_ = loading.skeleton(Folder(head["folder"]))
-            self.model = TransformersModel(head["folder"], task="text-generation", tokenizer=tokenizer)  # no weights
-        huggingface._ID_CACHE[self.name] = self.name  # it is the hub's own spelling: nothing is asked of the hub
+            self.model = _named(self.name)(head["folder"], task="text-generation", tokenizer=tokenizer)  # no weights
         self.model.repo_id, self.model.args = self.name, (self.name,)  # the folder's name is not sent
 
     def all(self, plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -11,11 +11,13 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from .. import disk
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
+from ..work.turn import Turn
 from . import items
 from .plan import FAILURES, Chunk, Item, Plan, StudyModel
 
@@ -60,22 +62,26 @@ MakesEngine = Callable[[Plan, Path], Engine]
 
 
 class Here:
-    """This process. `opened`: its models, where several studies follow each other."""
+    """This process. `opened`: its models, where several studies follow each other; `turn`: after each item another job
+    may have its turn, and a cancelled one ends."""
 
-    def __init__(self, plan: Plan, out: Path, opened: Any = None):
-        self._plan, self._out = plan, out
-        self._opened = opened_models() if opened is None else opened  # one that is still empty is false
+    def __init__(self, plan: Plan, out: Path, opened: Any = None, turn: Turn | None = None):
+        self._plan, self._out, self._turn = plan, out, turn or Turn()
+        self._opened = self._turn.models if opened is None else opened  # one that is still empty is false
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         for model, of_model in todo.items():
             if why := try_out(self._opened, self._plan, model, [item.chunk for item in of_model]):
                 yield model, why
+            self._turn.item()
 
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
         for model, of_model in todo.items():
             for item in of_model:
-                found = status(self._opened, self._plan, self._out, item, lambda: done(model, 1))
+                tell = partial(done, model, 1)
+                found = status(self._opened, self._plan, self._out, item, tell, self._turn.cancelled)
                 yield found
+                self._turn.item()
                 if found.why:
                     break
 
@@ -188,10 +194,3 @@ def missing(plan: Plan, out: Path) -> dict[StudyModel, list[Item]]:
         if item.chunk.digest not in there[item.model.digest]:
             found.setdefault(item.model, []).append(item)
     return found
-
-
-def opened_models(share: int = 1) -> Any:
-    """This process's models; one of `share` processes that have the machine's memory between them."""
-    from ..work.compute import Models
-
-    return Models(share=share)

@@ -3,9 +3,9 @@ free. Torch-free.
 
 A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
 per call, `b` for multiplying. Both are measured per precision by `models.devices.measure_rates` and kept in the cache
-folder; `DEFAULT_RATES` stand in until then. Activations follow what each probe's sweep holds at its peak. All of it is
-an estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the
-nodes they took) and no memory was underestimated."""
+folder; `DEFAULT_RATES` stand in until then. How often a probe calls the blocks and the head, and what it holds at its
+peak, the probe itself declares (`Probe.work`, `Probe.holds`). All of it is an estimate: on a random model of 12 blocks
+x 768, times came within a factor of two of the measured and no memory was underestimated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from .. import bounds, disk, outside, settings
+from pydantic import Field, TypeAdapter
+
+from .. import disk, settings
 from ..errors import EffectiveDepthError, StoreError
-from ..files import parse
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..models import tokens
 from ..models.ref import ModelRef
@@ -27,10 +28,10 @@ from ..probes import PROBES, Probe, find
 from ..probes.base import Shape
 from ..results import lookup
 from ..sweeps import budget
-from ..types import ModelSpec, Request, canonical_json
+from ..types import ModelSpec, Request
 
 TOKENS = 64
-FIRST_PAGE = tuple(probe.name for probe in PROBES if probe.first_page)
+FIRST_PAGE: tuple[Probe, ...] = tuple(probe() for probe in PROBES if probe.first_page)
 DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
     "cpu": {
         "fp32": (5e-10, 2.5e-11),
@@ -47,12 +48,14 @@ DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2
         "4bit": (5e-12, 2e-14),
     },
 }
+Rate = Annotated[float, Field(ge=0, lt=1)]
 Rates = Mapping[str, tuple[float, float]]
+SAVED = TypeAdapter(dict[str, dict[str, tuple[Rate, Rate]]])  # by device and precision
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one probe needs beside the weights: bytes at its peak, and seconds."""
+    """What one probe needs above the weights: bytes at its peak, and seconds."""
 
     probe: str
     activations: int
@@ -61,8 +64,8 @@ class Need:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One model in one precision against what is free on its device. `calibrated`: whether the times rest on a
-    measurement here."""
+    """One model in one precision, with some probes, against what is free on its device. `calibrated`: whether the times
+    rest on a measurement here."""
 
     precision: str
     weights: int
@@ -72,22 +75,13 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """Bytes of the weights and of the hungriest probe of the first page; the others are judged one by one
-        (`has_room`)."""
-        return self.peak_of(FIRST_PAGE)
+        """Bytes of the weights and of the hungriest probe."""
+        return self.weights + max(need.activations for need in self.needs)
 
     @property
     def fits(self) -> bool:
-        """Whether weights and the first page's probes take at most the share `ROOM` of what is free."""
+        """Whether that takes at most the share `ROOM` of what is free."""
         return self.peak <= ROOM * self.free
-
-    def peak_of(self, probes: Collection[str]) -> int:
-        """Bytes of the weights and of the hungriest of these probes."""
-        return self.weights + max((need.activations for need in self.needs if need.probe in probes), default=0)
-
-    def has_room(self, need: Need) -> bool:
-        """The same of one probe."""
-        return self.weights + need.activations <= ROOM * self.free
 
 
 def estimate(
@@ -96,68 +90,19 @@ def estimate(
     n_tokens: int = TOKENS,
     device: str = "cpu",
     free: int | None = None,
-    probes: Sequence[Probe] = (),
+    probes: Sequence[Probe] = FIRST_PAGE,
 ) -> Estimate:
-    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows them.
-    `probes`: which have a need there, in this order, with their parameters; all, with their defaults, unless given."""
+    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows
+    them."""
     kind = device.partition(":")[0]
     rates, calibrated = load_rates(kind)
-    asked_for = probes or [probe() for probe in PROBES]
     most = probe_bytes(kind, total_bytes(device))
-    needs = tuple(Need(p.name, *_need(p, size, precision, n_tokens, kind, most, rates)) for p in asked_for)
+    needs = tuple(_need(probe, size, precision, n_tokens, kind, most, rates) for probe in probes)
     return Estimate(precision, size.weight_bytes(precision), needs, free_memory() if free is None else free, calibrated)
 
 
-def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> tuple[str, str]:
-    """`auto`: the widest precision that fits with room for the probes, and the sentence that says why."""
-    free = free_memory() if free is None else free
-    tried: list[Estimate] = []
-    for precision in WIDEST_FIRST:
-        found = estimate(size, precision, n_tokens, device, free)
-        if found.fits:
-            wider = (
-                f"; {tried[-1].precision} would take {gigabytes(tried[-1].peak)}" if tried else ", the widest there is"
-            )
-            return (
-                precision,
-                f"{precision}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on "
-                f"{device}{wider}.",
-            )
-        tried.append(found)
-    return WIDEST_FIRST[-1], (
-        f"{WIDEST_FIRST[-1]}, the narrowest, and even that takes {gigabytes(tried[-1].peak)} with room for the probes, "
-        f"of {gigabytes(free)} free on "
-        f"{device}."
-    )
-
-
-def fitting(
-    size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Sequence[Probe] = ()
-) -> list[str]:
-    """The precisions in which these probes fit, widest first; those of the first page unless given."""
-    names = {probe.name for probe in probes} or FIRST_PAGE
-    return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free, probes).peak_of(names) <= ROOM * free]
-
-
-# ---------------------------------------------------------------- what a probe does and holds
-
-
-def work(probe: Probe, n_layers: int, n_tokens: int, precision: str = "fp32") -> int:
-    """Tokens × layers × rows: how often one token goes through one block."""
-    return int(_block_tokens(probe, n_layers, n_tokens, precision))
-
-
-def _block_tokens(probe: Probe, n_layers: int, n_tokens: int, precision: str) -> int | float:
-    """A further token is read alone, the keys and values before it being kept; a quantized model reads the whole
-    anew."""
-    read = n_tokens if precision in QUANTIZED else 1
-    return probe.work(n_layers, n_tokens)[0] * n_tokens + n_layers * probe.further_tokens * read
-
-
-def _need(
-    probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, most: int, rates: Rates
-) -> tuple[int, float]:
-    """Bytes and seconds. `most`: bytes that a probe may hold on the device."""
+def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, most: int, rates: Rates) -> Need:
+    """`most`: bytes that a probe may hold on the device."""
     L, T, d = size.n_layers, n_tokens, size.d_model
     passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]
@@ -170,17 +115,43 @@ def _need(
     states = probe.holds(Shape(L, T, stream, 8 * T * d, graph, half, max(T, most_tokens) / T))
     logits = min(budget.lens_bytes(kind), unembedded * size.d_vocab * 24)
     trace = (3 * L + 1) * stream if probe.traces else 0
-    held = trace + states + inside + logits + unpacked
+    # A further token is read alone, as keys and values are kept; a quantized model reads the whole again.
+    block_tokens = passes * T + L * probe.further_tokens * (T if precision in QUANTIZED else 1)
     measuring = unembedded * size.d_vocab * probe.seconds_per_logit / (1 if kind == "cpu" else 200)
     (read, multiply), (head_read, head_multiply) = rates[precision], rates[compute_name(precision)]
     calls = max(ceil(passes * T / per_call), L) + L * probe.further_tokens
-    blocks = size.block_maps * (calls * read + _block_tokens(probe, L, T, precision) * multiply)
+    blocks = size.block_maps * (calls * read + block_tokens * multiply)
     heads = ceil(unembedded / 256) + probe.further_tokens
     head = d * size.d_vocab * (heads * head_read + unembedded * head_multiply)
-    return int(held), blocks + head + measuring
+    return Need(probe.name, int(trace + states + inside + logits + unpacked), blocks + head + measuring)
 
 
-# ---------------------------------------------------------------- what this machine has
+# ---------------------------------------------------------------- which precision fits
+
+
+def fitting(
+    size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Sequence[Probe] = FIRST_PAGE
+) -> list[str]:
+    """The precisions in which these probes fit, widest first."""
+    return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free, probes).fits]
+
+
+def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> tuple[str, str]:
+    """`auto`: the widest precision that fits with room for the probes, and the sentence that says why."""
+    free = free_memory() if free is None else free
+    chosen, wider = (fitting(size, free, n_tokens, device) or WIDEST_FIRST[-1:])[0], ", the widest there is"
+    found = estimate(size, chosen, n_tokens, device, free)
+    if place := WIDEST_FIRST.index(chosen):
+        next_wider = WIDEST_FIRST[place - 1]
+        wider = f"; {next_wider} would take {gigabytes(estimate(size, next_wider, n_tokens, device, free).peak)}"
+    which = "" if found.fits else ", the narrowest"
+    return chosen, (
+        f"{chosen}{which}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on "
+        f"{device}{wider if found.fits else ''}."
+    )
+
+
+# ---------------------------------------------------------------- what was measured here
 
 
 def rates_file() -> Path:
@@ -189,93 +160,29 @@ def rates_file() -> Path:
 
 def load_rates(kind: str) -> tuple[Rates, bool]:
     """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which goes by the GPU's defaults)."""
-    default = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"])
-    try:
-        measured = _measured()[kind]
-        here = [name for name in default if name in measured or name not in QUANTIZED]  # these may not be installed
-        return default | {name: (_rate(measured[name][0]), _rate(measured[name][1])) for name in here}, True
-    except (ValueError, KeyError, TypeError, IndexError):
-        return default, False
-
-
-def _measured() -> Any:
-    """What the rates' file holds; `ValueError` where it cannot be read."""
-    found = parse(outside.content(rates_file(), bounds.RATES, outside.Unreadable), bounds.RATES)
-    canonical_json(found)  # 1e999 is none
-    return found
-
-
-def _rate(given: float) -> float:
-    if isinstance(given, (int, float)) and 0 <= given < 1:  # seconds per weight
-        return float(given)
-    raise ValueError("no rate")
+    default, measured = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"]), _measured().get(kind, {})
+    return default | measured, bool(measured)
 
 
 def save_rates(kind: str, rates: Rates) -> None:
     """Keep a calibration; the measurements of other devices stay."""
     file = rates_file()
     try:
-        known = _measured()
-    except ValueError:
-        known = {}
-    kept = (known if isinstance(known, dict) else {}) | {kind: {name: list(rate) for name, rate in rates.items()}}
-    try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        disk.write(file, json.dumps(kept).encode())
+        disk.write(file, json.dumps({**_measured(), kind: rates}).encode())
     except OSError as error:
         raise StoreError(f"The rates cannot be written to {file}: {disk.why(error)}") from error
 
 
+def _measured() -> dict[str, dict[str, tuple[float, float]]]:
+    """What the rates' file holds; nothing where it is damaged."""
+    try:
+        return SAVED.validate_json(rates_file().read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
 # ---------------------------------------------------------------- words
-
-
-def report(
-    name: str, size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None
-) -> list[str]:
-    """What the command line prints; the same figures are in `estimate`."""
-    free = free_memory() if free is None else free
-    lines = [
-        f"{name}: {size.family}, {size.n_layers} layers x {size.d_model}, {count(size.parameters)} parameters "
-        f"({count(size.block)} in each layer){'' if size.exact else '; family unknown here, counted as a Llama'}"
-    ]
-    if precision == "auto":
-        precision, why = choose(size, n_tokens, device, free)
-        lines.append(f"auto takes {why}")
-    found = estimate(size, precision, n_tokens, device, free)
-    weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
-
-    def row(*cells: str) -> str:
-        return "  {:<22} {:>12} {:>10} {:>8}{}".format(*cells)
-
-    lines += [
-        f"weights: {weights}",
-        f"{found.precision} on {device}, {n_tokens} tokens:",
-        row("probe", "activations", "in all", "time", ""),
-    ]
-    for need in found.needs:
-        in_all, remark = gigabytes(found.weights + need.activations), "" if found.has_room(need) else "  too large"
-        lines.append(row(need.probe, gigabytes(need.activations), in_all, duration(need.seconds), remark))
-    if device == "cpu" and precision in QUANTIZED:
-        also = ", and fits" if "bf16" in fitting(size, free, n_tokens) else ""
-        lines.append(f"on a CPU quantized weights save memory, not time: bf16 is as fast{also}")
-    lines.append(
-        "times rest on "
-        f"{'a measurement of this device' if found.calibrated else 'default speeds; --calibrate measures this device'}"
-    )
-    if not found.fits:
-        others = fitting(size, free, n_tokens, device)
-        instead = (
-            f"what fits: {', '.join(others)}"
-            if others
-            else "no precision fits: take a smaller model, more devices, or --offload"
-        )
-        lines.append(
-            f"too large: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}, a tenth of which stays "
-            f"free; {instead}"
-        )
-    else:
-        lines.append(f"fits: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}")
-    return lines
 
 
 def count(n: int) -> str:
@@ -293,14 +200,14 @@ def duration(seconds: int | float) -> str:
 
 def about(seconds: int | float) -> str:
     """ "about 12 min"; "<0.1 s"."""
-    told = duration(seconds)
-    return told if told.startswith("<") else f"about {told}"
+    text = duration(seconds)
+    return text if text.startswith("<") else f"about {text}"
 
 
 # ---------------------------------------------------------------- how long a request takes
 
 
-UNKNOWN_SECONDS = 30.0  # of a model whose sizes cannot be told, or that has to be fetched first
+UNKNOWN_SECONDS = 30.0  # of a model whose size is not known, or that has to be fetched first
 BYTES_A_SECOND = 300e6  # at which weights are opened and checked; chosen
 
 

@@ -21,8 +21,8 @@ AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks fo
 
 
 def submit(queue: Queue, request: Request, viewer: str, owner: str = "") -> Job:
-    """Queue a request, in the lane where it belongs by its estimate, or join the job that computes it. `NotAllowed` and
-    `QueueFull` where the settings do not let it in."""
+    """Queue a request, in the lane where it belongs by its estimate, or join the job that computes it. `NotAllowed`
+    where the settings do not let it in."""
     admit(request)
     seconds = estimate.expected(request, queue.open_models(INTERACTIVE))
     lane = INTERACTIVE if seconds <= SHORT_SECONDS else BATCH
@@ -64,7 +64,6 @@ def compute(turn: Turn, request: Request) -> bytes:
         Store().put(result)
     except StoreError as error:
         result = with_provenance(result, not_stored=str(error))
-    turn.models.computed(request)
     return pack(result)
 
 

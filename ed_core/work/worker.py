@@ -4,8 +4,8 @@ A process of its own, because a crash or an out-of-memory in native code must no
 app must not import torch. Frames both ways: lengths, a JSON header, bytes. To the worker these are pickled (a job's
 function and its arguments, from its own parent), from it never. It ends when its input ends.
 
-It works on one job at a time, each in a thread of its own: the queue says which one goes on (`step`), and that one
-works until it has done an item (`Turn.item`), waits for memory, or ends."""
+Each job has a thread, and one of them works at a time: the queue says which goes on (`step`), and that one works until
+it has done an item (`Turn.item`), lacks memory, or ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from io import BufferedIOBase
 from typing import IO, TYPE_CHECKING, Any
 
 from .. import disk, machine
-from ..errors import DeviceFailed, EffectiveDepthError, StoreError, lost_device
+from ..errors import Cancelled, DeviceFailed, EffectiveDepthError, lost_device
 from .turn import Turn, Work
 
 if TYPE_CHECKING:
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from .compute import Models
 
 LENGTHS = struct.Struct(">IQ")
-IDLE = 2.0  # seconds without a job after which trusted identities are measured; chosen
 DEVICE_LOST = 75  # the exit code of a worker whose device failed
 Stream = BufferedIOBase | IO[bytes]
 _sending = threading.Lock()
 
 
 def send(stream: Stream, header: dict[str, Any], body: bytes = b"") -> None:
-    """Write one frame; of several threads one at a time."""
+    """Write one frame."""
     head = json.dumps(header).encode()
     with _sending:
         stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
@@ -56,20 +55,20 @@ def receive(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
 
 
 class Process:
-    """A worker as the queue sees it. `heard` is called with each message, `died` with the exit code, from a thread."""
+    """A worker as the queue sees it. A thread calls `on_message` with each message and `on_exit` with the exit code;
+    `OSError` where the process cannot be started."""
 
     def __init__(
         self,
         lane: str,
-        heard: Callable[[Any, dict[str, Any], bytes], None],
-        died: Callable[[Any, int], None],
+        on_message: Callable[[Any, dict[str, Any], bytes], None],
+        on_exit: Callable[[Any, int], None],
         module: str = __name__,
     ):
         command = [sys.executable, "-m", module, lane]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | machine.PASSIVE
-        )
-        threading.Thread(target=self._read, args=(heard, died), daemon=True).start()
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=os.environ | machine.PASSIVE)
+        threading.Thread(target=self._read, args=(on_message, on_exit), daemon=True).start()
 
     def send(self, header: dict[str, Any], *payload: Any) -> None:
         assert self.process.stdin is not None  # a pipe
@@ -79,26 +78,26 @@ class Process:
     def kill(self) -> None:
         self.process.kill()
 
-    def _read(self, heard: Callable[..., None], died: Callable[..., None]) -> None:
+    def _read(self, on_message: Callable[..., None], on_exit: Callable[..., None]) -> None:
         assert self.process.stdout is not None
         while (frame := receive(self.process.stdout)) is not None:
-            heard(self, *frame)
-        died(self, self.process.wait())
+            on_message(self, *frame)
+        on_exit(self, self.process.wait())
 
 
 # ---------------------------------------------------------------- in the process
 
 
 class Run(Turn):
-    """A job, in a thread that works while `step` waits for it."""
+    """A job in a thread of its own, which works while `step` waits for it."""
 
     def __init__(self, server: Server, job: str, work: Work, arguments: tuple[Any, ...]):
         self.models = server.models
         self._server, self._job, self._work, self._arguments = server, job, work, arguments
         self._go, self._rests = threading.Semaphore(0), threading.Semaphore(0)
-        self._room, self._told = True, ("", -1)
+        self._room, self._sent = True, ("", -1)
         self.over = False
-        threading.Thread(target=self._all, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
 
     def step(self, room: bool) -> None:
         """Let it work until its next rest. `room`: memory may have become free."""
@@ -107,11 +106,11 @@ class Run(Turn):
         self._rests.acquire()
 
     def say(self, text: str) -> None:
-        self._server.tell({"type": "stage", "job": self._job, "text": text})
+        self._server.tell({"type": "progress", "job": self._job, "what": text})
 
     def progress(self, share: float, what: str = "", data: bytes = b"") -> None:
-        if data or self._told != (what, int(100 * share)):
-            self._told = what, int(100 * share)
+        if data or self._sent != (what, int(100 * share)):
+            self._sent = what, int(100 * share)
             self._server.tell({"type": "progress", "job": self._job, "share": share, "what": what}, data)
 
     def publish(self, data: bytes, share: float) -> None:
@@ -121,44 +120,40 @@ class Run(Turn):
         return self._job in self._server.cancelled
 
     def item(self) -> None:
-        self.check()
-        self._rest({"type": "item"})
+        self._rest(False)
 
     def room(self, spec: ModelSpec) -> bool:
-        """A model does not fit the free memory; whether to try again, once there may be more."""
-        from . import estimate
-
-        self._rest({"type": "full", "needs": estimate.weights(spec), "free": self._server.free(spec.device)})
+        """A model does not fit the free memory: whether to try again, once there may be more."""
+        self._rest(True)
         return self._room
 
-    def _rest(self, header: dict[str, Any]) -> None:
-        self._server.tell({**header, "job": self._job, "models": self._server.open_models()})
+    def _rest(self, full: bool) -> None:
+        self._server.tell({"type": "item", "job": self._job, "full": full, "models": self.models.sizes()})
         self._rests.release()
         self._go.acquire()
-        self.check()
+        if self.cancelled():
+            raise Cancelled("The computation was cancelled.")
 
-    def _all(self) -> None:
+    def _run(self) -> None:
         self._go.acquire()
-        end: dict[str, Any] = {"type": "done"}
-        data, fatal = b"", False
+        end, data, lost = {"type": "done"}, b"", False
         try:
-            self.check()
             data = self._work(self, *self._arguments)
         except BaseException as error:
             known = isinstance(error, EffectiveDepthError)
             defect = f"{type(error).__name__}: {error}. This is a defect; please report it."
             why = str(error) if known else disk.lacks(error) or defect
             end = {"type": "failed", "error": type(error).__name__ if known else "JobError", "message": why}
-            fatal = isinstance(error, DeviceFailed) or lost_device(error)
+            lost = isinstance(error, DeviceFailed) or lost_device(error)
         self.over = True
-        self._server.tell({**end, "job": self._job, "models": self._server.open_models()}, data)
-        if fatal:
+        self._server.tell({**end, "job": self._job, "models": self.models.sizes()}, data)
+        if lost:
             self._server.end()
         self._rests.release()
 
 
 class Server:
-    """The process: what it holds, and what it does with each message."""
+    """The process: its models and jobs, and what it does with each message."""
 
     def __init__(self, models: Models, out: Stream):
         self.models, self._out = models, out
@@ -169,28 +164,13 @@ class Server:
         send(self._out, header, body)
 
     def end(self) -> None:
-        """End this process: its device answers nothing any more, and a new one can use it again."""
-        self._out.flush()
+        """End this process: its device no longer answers, and a new process can use it again."""
         os._exit(DEVICE_LOST)
-
-    def open_models(self) -> dict[str, int]:
-        """The bytes of the open models, by their keys."""
-        return self.models.sizes()
-
-    @staticmethod
-    def free(device: str) -> int:
-        from ..models import devices
-
-        return devices.free_bytes(device)
 
     def step(self, job: str, room: bool, payload: bytes) -> None:
         """Work on one job until its next rest."""
         if payload:
-            try:
-                self._runs[job] = Run(self, job, *pickle.loads(payload))
-            except Exception as error:  # a function that cannot be imported here
-                self.tell({"type": "failed", "job": job, "error": "JobError", "message": f"{error}"})
-                return
+            self._runs[job] = Run(self, job, *pickle.loads(payload))
         run = self._runs[job]
         self.models.room = run.room
         run.step(room)
@@ -198,28 +178,6 @@ class Server:
         if run.over:
             del self._runs[job]
             self.cancelled.discard(job)
-
-    def give(self, idle: float) -> None:
-        """Close what has been idle for so long, for the other lane."""
-        self.models.close_idle(idle)
-        self.tell({"type": "gave", "models": self.open_models()})
-
-    def recheck(self) -> None:
-        """Measure identities that were trusted, while nobody waits. Where they do not hold, what was computed on them
-        is withdrawn: from the store, and from the pages."""
-        from ..results.store import Store
-
-        try:
-            withdrawn, error = self.models.recheck()
-        except Exception as failed:
-            if isinstance(failed, DeviceFailed) or lost_device(failed):
-                self.end()
-            raise
-        if error is None:
-            return
-        with suppress(StoreError):
-            Store().forget(withdrawn)
-        self.tell({"type": "withdrawn", "keys": withdrawn, "error": type(error).__name__, "message": str(error)})
 
 
 def main(lane: str) -> None:
@@ -244,20 +202,17 @@ def main(lane: str) -> None:
         from ..models import devices
         from . import compute
 
-    # Nobody looks for two seconds at a model of the batch lane: it is measured at each opening.
+    # Nobody waits two seconds for a model of the batch lane: it is measured at each opening.
     server = Server(compute.Models(share=2, trust_kept=lane == "interactive"), out)
     server.cancelled = cancelled
     server.tell({"type": "ready", "devices": devices.overview(), "totals": devices.totals()})
     while True:
-        try:
-            header, body = todo.get(timeout=IDLE if server.models.to_recheck else None)
-        except queue.Empty:
-            server.recheck()
-            continue
+        header, body = todo.get()
         if header["type"] == "step":
-            server.step(header["job"], header.get("room", True), body)
-        elif header["type"] == "give":
-            server.give(header["idle"])
+            server.step(header["job"], header["room"], body)
+        else:  # memory for the other lane
+            server.models.close_idle(header["idle"])
+            server.tell({"type": "models", "models": server.models.sizes()})
 
 
 if __name__ == "__main__":

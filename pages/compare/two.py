@@ -23,7 +23,7 @@ from ed_ui import (
     show,
     two_sides,
 )
-from ed_ui.two_sides import Shown
+from ed_ui.two_sides import Shown, Side
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
 
@@ -93,7 +93,7 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
     probe_page.texts(TEXTS)
 
 
-def by_precision(a: side_by_side.Side, b: side_by_side.Side) -> bool:
+def by_precision(a: Side, b: Side) -> bool:
     """Whether the sides are one model in two precisions."""
     return a.model != b.model and replace(a.model, precision=b.model.precision) == b.model
 

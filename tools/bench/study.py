@@ -88,7 +88,7 @@ def large_study(here: Path) -> Path:
 def overhead(here: Path) -> Row:
     """The runner and `compute.run` on the same prompts with the same probes, in turn, CPU seconds of one process."""
     made = plan.make(parse(STUDY), here)
-    models = running.opened_models()
+    models = compute.Models()
     model = models.get(made.models[0].spec)
     prompts = [example.prompt for example in made.sets[0].examples]
     requests = [entry.make().request(model.spec, prompt) for prompt in prompts for entry in made.study.probes]

@@ -23,31 +23,7 @@ def engine(turn: Turn) -> MakesEngine:
     """What a run's items are computed by."""
     if turn.executor is not None:
         return partial(Spread, executor=turn.executor)
-    models = running.opened_models() if turn.models is None else turn.models
-    return partial(InTurn, opened=models, turn=turn)
-
-
-class InTurn(running.Here):
-    """This process; after each item another run of the lane may have its turn."""
-
-    def __init__(self, plan: Plan, out: Path, opened: Any, turn: Turn):
-        super().__init__(plan, out, opened)
-        self._turn = turn
-
-    def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
-        for model in todo:
-            yield from super().try_out({model: todo[model]})
-            self._turn.item()
-
-    def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
-        for model, of_model in todo.items():
-            for item in of_model:
-                told = partial(done, model, 1)
-                found = running.status(self._opened, self._plan, self._out, item, told, self._turn.cancelled)
-                yield found
-                self._turn.item()
-                if found.why:
-                    break
+    return partial(running.Here, opened=turn.models, turn=turn)
 
 
 class Spread:
@@ -60,22 +36,16 @@ class Spread:
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         for model, of_model in todo.items():
             self._ask(model, _try_out, self._plan, model, [item.chunk for item in of_model])
-        for model, why in self._answers():
-            if why:
-                yield model, why
+        yield from ((model, why) for model, why in self._answers() if why)
 
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
-        for of_model in todo.values():
-            for item in of_model:
-                self._ask(item, _compute, self._plan, self._out, item)
-        failed = set()
+        for item in (item for of_model in todo.values() for item in of_model):
+            self._ask(item, _compute, self._plan, self._out, item)
         for item, (what, why) in self._answers():
-            if why and item.model not in failed:
-                failed.add(item.model)
-                for future in [future for future, other in self._pending.items() if other.model == item.model]:
-                    if future.cancel():
-                        del self._pending[future]
-            elif not why:
+            if why:  # nothing more of this model is begun
+                for future in [f for f, other in self._pending.items() if other.model == item.model and f.cancel()]:
+                    del self._pending[future]
+            else:
                 done(item.model, len(item.chunk.examples))
             yield Status(item, what, why)
 

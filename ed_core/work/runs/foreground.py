@@ -10,13 +10,13 @@ from ..turn import Turn, Work
 
 
 class Foreground(Turn):
-    """Draws a bar on a terminal; `lines`: every per cent on a line of its own. `failed`: a part of the work failed."""
+    """Draws a bar on a terminal; `lines`: every per cent on a line of its own."""
 
     def __init__(self, lines: bool = False):
         from tqdm import tqdm
 
         self._lines, self._done = lines, -1
-        self._bar: tqdm[Any] = tqdm(total=100, disable=lines or not sys.stderr.isatty(), unit="%", delay=1)
+        self.bar: tqdm[Any] = tqdm(total=100, disable=lines or not sys.stderr.isatty(), unit="%", delay=1)
 
     def say(self, text: str) -> None:
         print(text, flush=True)
@@ -27,24 +27,18 @@ class Foreground(Turn):
             self._done = done
             print(f"{done} %{f' · {what}' if what else ''}", file=sys.stderr, flush=True)
         if what:
-            self._bar.set_description(what, refresh=False)
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        self._bar.close()
+            self.bar.set_description(what, refresh=False)
+        self.bar.update(done - self.bar.n)
 
 
 def run(
     work: Work, *arguments: Any, lines: bool = False, processes: int = 1, ray: str = "", device: str = "cpu"
 ) -> int:
-    """Carry it out, and print what came of it; returns the exit code, 1 where a part of it failed. `processes`, `ray`:
-    who computes (`executors`)."""
+    """Carry it out and print its result; returns the exit code, 1 where a part failed. `processes`, `ray`: who computes
+    (`executors`)."""
     turn = Foreground(lines)
-    try:
-        with executor(processes, ray, device) as turn.executor:
-            said = work(turn, *arguments)
-    finally:
-        turn.close()
-    if said:
-        print(said.decode())
+    with turn.bar, executor(processes, ray, device) as turn.executor:
+        result = work(turn, *arguments)
+    if result:
+        print(result.decode())
     return int(turn.failed)

@@ -129,7 +129,7 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
-    told = running.run(asked, out, turn.tell, engine=engine(turn))
+    told = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
     width, lines = max(len(f.id) for f in told.findings), []
     for one in told.findings:
         values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
@@ -148,6 +148,6 @@ def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     asked.check()  # before anything is fetched
     files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
     _prepare(asked.model, asked.also, asked.prompts, files)
-    told = making.make(asked, out, turn.tell, engine=engine(turn))
+    told = making.make(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
     lines = [page.headline(told), f"{len(told.claims)} claims: {page.counted(told)}"]
     return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()
