@@ -165,7 +165,7 @@ def test_words_of_a_stranger_are_only_words(told):
         (lambda told: "{", "damaged, or not a depth card"),
         (lambda told: json.dumps({k: v for k, v in told.items() if k != "cuts"}), "damaged, or not a depth card"),
         (lambda told: json.dumps(told | {"said": ["It is deep."]}), "damaged, or not a depth card"),  # edited
-        (lambda told: json.dumps(told | {"version": 99}, indent=1), "of version 99, this program reads version"),
+        (lambda told: json.dumps(told | {"version": 99}, indent=1), "of version 99, and this program reads version"),
         (lambda told: " " * (card.MOST_BYTES + 1), "at most 3 MiB are read"),
     ],
 )

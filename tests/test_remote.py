@@ -325,7 +325,10 @@ def test_over_the_network_one_round_trip_a_prompt(keyed, service, monkeypatch, t
 def test_what_opens_weights_says_where_they_are(keyed, capsys):
     for argv, says in (
         (["verify", NAME], "The weights of ndif:ed-demo-8 are elsewhere, and this needs them here"),
-        (["card", "--model", NAME, "--out", "card"], "A card needs weights, twins and precisions"),
+        (
+            ["card", "--model", NAME, "--out", "card"],
+            "A card needs the weights, and those of ndif:ed-demo-8",
+        ),
         (
             ["fit", "affine", "--model", NAME, "--set", "s", "--out", "o.safetensors", "--dry-run"],
             "elsewhere, and this",

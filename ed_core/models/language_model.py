@@ -156,7 +156,7 @@ class LanguageModel:
             "samples": len(HARD_SAMPLES),
             "tokens_differ": self.encoder.differ,
             "changed": sum(self.encoder.changes(text) is not None for text in HARD_SAMPLES),
-            "added": self.encoder.added(),
+            "added": [list(tokens) for tokens in self.encoder.added()],
             "template": bool(getattr(self.tokenizer, "chat_template", None)),
             "tied": self.tied,
             "positions": self.n_positions,

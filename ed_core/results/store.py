@@ -18,7 +18,7 @@ import sqlite3
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -94,7 +94,7 @@ class Store:
             )
 
         def work(data: diskcache.Cache, cards: diskcache.Cache) -> None:
-            data.set(key, _sealed(key, packed), tag=f"{series} {secrets.token_hex(8)}")
+            data.set(key, _sealed(key, packed), tag=secrets.token_hex(8))
             cards.delete(name := f"{series}/{key}")  # so that it is the newest
             cards.set(name, _sealed(name, _pack_card(result)))
 
@@ -149,17 +149,6 @@ class Store:
         for key in keys:
             self.get(key)
         return len(keys), [problem for problem in self.problems if problem not in before]
-
-    def forget(self, keys: Sequence[str]) -> None:
-        """Remove these results."""
-
-        def work(data: diskcache.Cache, cards: diskcache.Cache) -> None:
-            for key in keys:
-                tag = _tag(data, key) or ""
-                data.delete(key)
-                cards.delete(f"{tag.partition(' ')[0]}/{key}")
-
-        self._run(work)
 
     def clear(self) -> int:
         """Remove all results, and what killed processes left of theirs; return how many there were."""
