@@ -15,7 +15,7 @@ from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import say, side_by_side
 from ed_core.depth.sample import READS
-from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, nearest
+from ed_core.depth.side_by_side import COMPARED, SIDES, Pair
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw
@@ -499,12 +499,10 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
         return show.empty("B − A", DRAWN, MAP_HEIGHT) if expected else st.caption(f"**No map of B − A:** {TOKENS}")
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return st.caption(f"**No map of B − A:** {show.plain(reason)}")
-    n, key = min(a.n_layers, b.n_layers), f"{name}-difference"
-    broken = find(name).broken_layers
-    failed = {row for r in (a, b) for row, layer in enumerate(nearest(r.n_layers, n)) if layer in broken(r)}
+    key = f"{name}-difference"
     sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
     seen = replace(view(a, key, 0), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
-    fig = figures.difference_map(a, b, shown.measure, seen, first_token, sorted(failed))
+    fig = figures.difference_map(a, b, shown.measure, seen, first_token)
     about = partial(about_map, key, shown.measure, both)
     caption = "**B − A** · orange: larger in B, blue: larger in A"
     dims = a.measures[shown.measure].spec.dims
@@ -514,7 +512,9 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
         caption += f" · {most}"
     if a.n_layers != b.n_layers:
         deep, shallow = ("A", "B") if a.n_layers > b.n_layers else ("B", "A")
-        caption += f" · on relative depth: {shallow}'s {n} layers, each against {deep}'s nearest"
+        caption += (
+            f" · on relative depth: {shallow}'s {min(a.n_layers, b.n_layers)} layers, each against {deep}'s nearest"
+        )
     show.figure(key, fig, caption, about=about)
 
 

@@ -385,21 +385,28 @@ def residual_erasure(hf, ids, answer_start, background, target: str = "answer") 
     return effect
 
 
+# 15 nodes of Kronrod's rule on [0, 1] with their weights, as QUADPACK prints them.
+_AT = (0.991455371120812639, 0.949107912342758525, 0.864864423359769073, 0.741531185599394440, 0.586087235467691130)
+_AT += (0.405845151377397167, 0.207784955007898468)
+_OF = (0.022935322010529225, 0.063092092629978553, 0.104790010322250184, 0.140653259715525919, 0.169004726639267903)
+_OF += (0.190350578064785410, 0.204432940075298892)
+KRONROD = [((1 + s * x) / 2, w / 2) for x, w in zip(_AT, _OF) for s in (-1, 1)] + [(0.5, 0.209482141084727828 / 2)]
+
+
 def integrated_gradients(
-    hf, ids, answer_start, part: str = "layer", steps: int = 512, rule: str = "midpoint", layers=None
+    hf, ids, answer_start, part: str = "layer", steps: int = 512, rule=(), layers=None
 ) -> np.ndarray:
-    """Sums by the midpoint's rule, or the trapezoid's, over whole forward and backward passes, one node at a time; NaN
-    for blocks left out."""
+    """Sums by the midpoint's rule, or by another of (alpha, weight), over whole forward and backward passes, one node
+    at a time; NaN for blocks left out."""
     base, n_tokens = run(hf, ids), len(ids)
     n_layers = len(base.attn)
-    midpoint = [((i + 0.5) / steps, 1.0) for i in range(steps)]
-    trapezoid = [(i / steps, 0.5 if i in (0, steps) else 1.0) for i in range(steps + 1)]
+    rule = rule or [((i + 0.5) / steps, 1 / steps) for i in range(steps)]
     out = np.full((n_layers, n_tokens), np.nan)
     for layer in range(n_layers) if layers is None else layers:
         x = {"layer": base.resid[layer + 1], "attention": base.attn[layer], "mlp": base.mlp[layer]}[part].float()
         start = x.mean(0, keepdim=True).expand_as(x)
         total = torch.zeros_like(x, dtype=torch.float64)
-        for alpha, weight in midpoint if rule == "midpoint" else trapezoid:
+        for alpha, weight in rule:
             point = (start + alpha * (x - start)).requires_grad_()
 
             def put(module, args, output):
@@ -416,7 +423,7 @@ def integrated_gradients(
                 probabilities = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].softmax(-1)
             sum(probabilities[t - 1, ids[t]] for t in range(answer_start, n_tokens)).backward()
             total += weight * point.grad
-        out[layer] = ((x - start) * total / steps).sum(-1)
+        out[layer] = ((x - start) * total).sum(-1)
     return out
 
 

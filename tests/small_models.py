@@ -3,9 +3,11 @@ byte."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -14,6 +16,7 @@ from transformers.utils import logging
 
 from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
+from ed_core.results.aggregate import summarize
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_core.work import compute
 from tools import families
@@ -98,3 +101,13 @@ def save_random(folder, family: str = "qwen3", **overrides):
     random_hf(family, **overrides).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder
+
+
+def unsettled(result):
+    """Integrated gradients whose sums are half as large again as they should be."""
+    values = {name: m.values for name, m in result.measures.items()}
+    attribution = values["attribution"] * np.float32(1.5)
+    error = np.abs(attribution.sum(-1) - (values["f_x"] - values["f_baseline"]))
+    changed = {"attribution": attribution, "completeness_error": error}
+    measures = {name: replace(m, values=changed.get(name, m.values)) for name, m in result.measures.items()}
+    return summarize(replace(result, measures=measures))

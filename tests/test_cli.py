@@ -111,7 +111,7 @@ def test_the_causal_probes_write_every_name_with_its_shape(small_folder, tmp_pat
         "layer_skip.mode=future",
         "layer_skip.boundaries=3,7",
         "layer_skip.direct=true",
-        "integrated_gradients.nodes=3",
+        "integrated_gradients.nodes=17",
     ]
     prompts = [Prompt(*one) for one in texts]
     data = wrote(tmp_path, prompts, *probes, "--memory", "64M", given=settings, model=small_folder)

@@ -233,7 +233,7 @@ def test_without_an_answer_they_refuse(model_of, measure, probe):
 
 @pytest.mark.parametrize("family, part", [("gpt_neox", "layer"), ("granite", "mlp"), ("gemma2", "attention")])
 def test_gradients(measure, family, part, monkeypatch):
-    """With a tiny tolerance the doubling goes on, and the map is the integral."""
+    """With a tiny tolerance the map is the integral."""
     monkeypatch.setattr(integrated_gradients, "TOLERANCE", 1e-5)
     model = random_model(family, num_hidden_layers=2)
     found = measure(model, IntegratedGradients(part, nodes=1025), Prompt("5+7=", "12"))
@@ -251,10 +251,11 @@ def test_what_the_tolerance_promises_is_kept(measure):
     assert np.abs(found["attribution"] - expected).max() <= 0.005 * np.abs(expected).max()
     gain = found["f_x"] - found["f_baseline"]
     assert np.allclose(np.abs(found["attribution"].sum(-1) - gain), found["completeness_error"], atol=1e-6)
-    assert (found["nodes_used"] >= 17).all() and not found.notes
+    assert (found["nodes_used"] >= 47).all() and not found.notes
 
 
-def test_a_block_that_does_not_settle_is_said(model_of, measure):
-    found = measure(model_of("qwen3"), IntegratedGradients(nodes=3), PROMPT)
-    assert (found["nodes_used"] <= 3).all()
+def test_a_block_that_does_not_settle_is_said(model_of, measure, monkeypatch):
+    monkeypatch.setattr(integrated_gradients, "TOLERANCE", 1e-12)
+    found = measure(model_of("qwen3"), IntegratedGradients(nodes=60), PROMPT)
+    assert (found["nodes_used"] <= 60).all()
     assert "did not settle" in found.notes[0] and "0, 1, 2" in found.notes[0]

@@ -34,7 +34,6 @@ ROW_CURVES = {  # a measure's own reduction over tokens: what the strip beside i
 }
 DAMAGED = ("L2 of probabilities", "relative change")  # units of what an intervention breaks
 
-NOT_DRAWN = "did not settle: not drawn"
 L2 = "L2, at most √2"  # the largest distance of two probability vectors
 
 
@@ -152,18 +151,13 @@ def token_map(
     result: ProbeResult,
     view: View,
     measure: str,
-    failed: Sequence[int] = (),
     left_out: Callable[[ProbeResult], Sequence[int]] = lambda _: (),
 ) -> go.Figure:
     """Any other measure over layers or depths and tokens: diverging around 0 where it has no lower bound
-    (attributions), from 0 else. Rows that `failed` stay empty: what was computed there is not to be relied on. The
-    strip holds the measure's own reduction over tokens, without the positions that are `left_out` of it."""
-    z, spec = blank(result[measure], failed), result.measures[measure].spec
-
-    def values(r: ProbeResult) -> np.ndarray:
-        return z if r is result else r[measure]
-
-    bound = spec.high or colours.ceiling(view.coloured(result, values), BOUNDS)
+    (attributions), from 0 else. The strip holds the measure's own reduction over tokens, without the positions that are
+    `left_out` of it."""
+    z, spec = result[measure], result.measures[measure].spec
+    bound = spec.high or colours.ceiling(view.coloured(result, lambda r: r[measure]), BOUNDS)
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
     scale = colours.DAMAGE if spec.unit in DAMAGED else colours.SEQUENTIAL
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound, scale)
@@ -173,7 +167,7 @@ def token_map(
     title += (", L2 ≤ √2" if at else f",<br>{L2}") * (bound == 2**0.5 and not out)
 
     def rows(r: ProbeResult) -> np.ndarray:
-        row: np.ndarray = blank(reduced(without(values(r), {*left_out(r), *out})), failed if r is result else ())
+        row: np.ndarray = reduced(without(r[measure], {*left_out(r), *out}))
         return row
 
     curve, behind = rows(result), view.behind(rows)
@@ -183,21 +177,7 @@ def token_map(
             colours.ceiling(np.append(view.together(result, rows), behind.get("behind", [])), BOUNDS),
         )
     strip = Strip(curve, low, bound, title, colours.BOTH if behind else colours.GREY, **behind)
-    plain = plain_hover(result, measure, z)
-
-    def hover(row: int, column: int) -> str:
-        return NOT_DRAWN if row in failed else plain(row, column)
-
-    return token_panel(result, view, z, shade, spec.unit, strip, hover, spec.dims[0])
-
-
-def blank(values: np.ndarray, rows: Sequence[int]) -> np.ndarray:
-    """A copy without the rows that are not to be relied on."""
-    if not len(rows):
-        return values
-    found = np.array(values, np.float64)
-    found[list(rows)] = np.nan
-    return found
+    return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
 
 
 def mean_title(first_token: bool = True, uncounted: Sequence[int] = ()) -> str:

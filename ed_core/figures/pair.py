@@ -4,7 +4,7 @@ costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..types import ProbeResult
 from . import colours
 from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, size, tick_step, whole_ticks
 from .curves import MARGIN
-from .maps import NOT_DRAWN, blank, mean_title
+from .maps import mean_title
 from .panel import (
     Strip,
     View,
@@ -136,20 +136,15 @@ def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
     )
 
 
-def difference_map(
-    a: ProbeResult, b: ProbeResult, measure: str, view: View, first_token: bool = True, failed: Sequence[int] = ()
-) -> go.Figure:
+def difference_map(a: ProbeResult, b: ProbeResult, measure: str, view: View, first_token: bool = True) -> go.Figure:
     """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. Of
     models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The colours' range
     (`_most`) is over tokens without the first, whose stream is huge in many models, and without the view's sinks,
-    which the strip leaves out too unless they count; the strip's holds all of its values. Rows that `failed` on a side
-    stay empty."""
-    z, spec = blank(side_by_side.difference(a, b, measure), failed), a.measures[measure].spec
+    which the strip leaves out too unless they count; the strip's holds all of its values."""
+    z, spec = side_by_side.difference(a, b, measure), a.measures[measure].spec
     values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
     def hover(row: int, column: int) -> str:
-        if row in failed:
-            return NOT_DRAWN
         found = [f"{name} {number(v[row, column])}" for name, v in zip(side_by_side.SIDES, values)]
         return (
             f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(found)}"

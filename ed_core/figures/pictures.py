@@ -92,8 +92,7 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
         return f"{picture.caption}{behind}: at 1 a layer changes by as much as its own update; ringed: off the scale"
     if (at := find(result.request.probe).left_out(result)) and isinstance(picture, TokenMap):
         return f"{picture.caption}; strip: the largest of a row, without token {at[0]}, which predicts the answer"
-    empty = "; empty rows did not settle" if find(result.request.probe).broken_layers(result) else ""
-    return picture.caption + empty
+    return picture.caption
 
 
 def beside(picture: Picture, view: View, look: Look = Look()) -> str:
@@ -129,7 +128,7 @@ def figure(result: ProbeResult, measure: str = "") -> go.Figure:
 
 def _token_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
     probe = find(result.request.probe)
-    return token_map(result, view, measure, probe.broken_layers(result), probe.left_out)
+    return token_map(result, view, measure, probe.left_out)
 
 
 def _skip_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:

@@ -316,11 +316,6 @@ class Probe:
         return 0
 
     @classmethod
-    def broken_layers(cls, result: ProbeResult) -> list[int]:
-        """Layers whose values are not to be relied on: left empty in every map."""
-        return []
-
-    @classmethod
     def left_out(cls, result: ProbeResult) -> tuple[int, ...]:
         """Positions that do not count where the largest of a row is taken: beside its map, and in a summary."""
         return ()
