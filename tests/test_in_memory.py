@@ -30,7 +30,7 @@ PROBES = (
     LogitLens(),
     LayerSkip(part="attention"),
     ResidualErasure(background=BACKGROUND),
-    IntegratedGradients(nodes=4),
+    IntegratedGradients(nodes=17),
 )
 
 
@@ -145,7 +145,7 @@ def test_training_goes_on_as_if_nothing_had_been_measured():
             ids = torch.randint(0, 200, (2, 12))
             model(input_ids=ids, labels=ids).loss.backward()
             if held:
-                held.run([LogitLens(), IntegratedGradients(nodes=4)][_ % 2], PROMPT)
+                held.run([LogitLens(), IntegratedGradients(nodes=17)][_ % 2], PROMPT)
             optimizer.step()
             optimizer.zero_grad()
         ends.append({name: p.detach().clone() for name, p in model.named_parameters()})
@@ -197,7 +197,7 @@ def in_float64() -> Iterator[None]:
 )
 def test_within_inference_mode_and_autocast_the_numbers_are_the_same(around):
     hf = random_hf("qwen3", num_hidden_layers=2)
-    probes, held = (LogitLens(), LayerSkip(direct=True), IntegratedGradients(nodes=4)), ed_core.open(hf, TOKENIZER)
+    probes, held = (LogitLens(), LayerSkip(direct=True), IntegratedGradients(nodes=17)), ed_core.open(hf, TOKENIZER)
     expected = [held.run(probe, PROMPT, fresh=True) for probe in probes]
     with around():
         for model in (held, ed_core.open(hf, TOKENIZER)):
