@@ -69,7 +69,7 @@ export class Story {
     };
     const band = [...points(ghost.best), ...points(ghost.worst).reverse()];
     this.ranks.replaceChildren(shape('polygon', 'ghost', band), shape('polyline', 'rank', points(own)));
-    const twins = ghost.twins === 1 ? 'an untrained twin' : `${ghost.twins} untrained twins`;
+    const twins = ghost.twins === 1 ? 'an untrained copy' : `${ghost.twins} untrained copies`;
     return [`line: rank of the final word, 1 on top; grey: ${twins}, each by its own final word`];
   }
 
@@ -82,7 +82,7 @@ export class Story {
     const where = depth ? `After layer ${layer} (depth ${depth} of ${last})` : `Before any layer (depth 0 of ${last})`;
     const rank = step.rank === 1 ? 'its final word' : `its final word ‘${seen(final)}’ is number ${step.rank.toLocaleString('en')}`;
     this.said.textContent = `${where}: ${share}, ${step.echo && step.rank !== 1 ? 'the word just read, repeated; ' : ''}${rank}.`;
-    this.twin.textContent = step.twin === undefined ? '' : `An untrained twin reads ‘${seen(step.twin)}’ here.`;
+    this.twin.textContent = step.twin === undefined ? '' : `An untrained copy reads ‘${seen(step.twin)}’ here.`;
     this.slider.setAttribute('aria-valuetext', `${where}: ${seen(step.word)}, ${share}`);
     if (lead) set({ depth, n: last, token: at });
   }

@@ -52,7 +52,7 @@ def body(wanted: Claims) -> None:
     if found:
         of, standing = f"{found.model} on {found.set}", words.standing(found.findings)
         st.markdown(f"**{show.plain(of)}** · {words.counted(found.findings)}{f' · {standing}' if standing else ''}")
-    elif (card := card_of(wanted.model)) is not None:
+    elif (card := card_of(wanted.model)) is not None and card.claims:
         by_id, of = {one.id: one for one in card.claims}, f"{card.model.name} on {card.set.name}"
         st.markdown(f"**{show.plain(of)}**, from its depth card · {card_page.counted(card)} {OF_CARD}")
     listed(by_id)

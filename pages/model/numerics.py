@@ -65,7 +65,8 @@ def verdict(result, contributions) -> None:
 
 def text(result) -> None:
     """What was checked of the text when the model opened."""
-    rows = certificate.text_rows(result.provenance)
+    if not (rows := certificate.text_rows(result.provenance)):
+        return
     st.markdown("#### What goes in")
     show.markdown_table("text-identities", ("checked", "found"), [(name, show.plain(said)) for name, said in rows])
 
