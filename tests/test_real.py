@@ -161,7 +161,7 @@ def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(real, tmp_path, visitor)
     with serving(tmp_path / "cache") as app:
         page = visitor()
         page.goto(app.address)
-        page.locator(".st-key-headline", has_text="best guess").wait_for()
+        page.locator(".st-key-headline", has_text="On average").wait_for()
         page.get_by_text("stored example").wait_for()
         page.locator(".st-key-model-box button").first.click()
         page.get_by_text("Q4_1 in the file, computed in fp32").wait_for()
