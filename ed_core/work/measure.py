@@ -16,7 +16,9 @@ from .queue import BATCH, INTERACTIVE, Job, Queue
 from .resolve import admit
 from .turn import Turn
 
-SHORT_SECONDS = 10.0  # what is estimated to take no longer is interactive
+SHORT_SECONDS = (
+    3.0  # what is estimated to take no longer is interactive; ten made panels wait 8 s and more behind sweeps
+)
 AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks for it
 
 

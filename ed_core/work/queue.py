@@ -26,7 +26,7 @@ from .worker import DEVICE_LOST, Process
 INTERACTIVE, BATCH = "interactive", "batch"
 ABANDONED_SECONDS = 90.0  # without a poll: a tab in the background polls once a minute
 TICK_SECONDS = 0.5  # between two looks at the queue
-RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
+START_SECONDS = 3.0  # without a job, the interactive worker is started so long after the app, or after it ended
 STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model half loaded) takes its worker down
 IDLE_SECONDS = 60.0  # after which a lane gives a model up for the other one
 RETRY_SECONDS = 2.0  # between two tries of a job that waits for memory
@@ -113,7 +113,8 @@ class Lane:
 
 class Queue:
     """The jobs of a server. `start` makes a lane's worker, as `worker.Process` does. `warm` starts the interactive
-    worker at once, so that importing torch is over before the first click. `watch=False`: `look_after` is the
+    worker without a job, so that importing torch is over before the first click; a little later than the app, as it
+    would take the processor from the first page. `watch=False`: `look_after` is the
     caller's."""
 
     def __init__(
@@ -125,12 +126,10 @@ class Queue:
     ):
         self._start, self._warm, self._clock = start, warm, clock
         self._lock = threading.RLock()
-        self._lanes = {name: Lane(name) for name in (INTERACTIVE, BATCH)}
+        self._lanes = {name: Lane(name, started=clock()) for name in (INTERACTIVE, BATCH)}
         self._jobs: dict[str, Job] = {}
         self._closed = False
         self.devices: dict[str, int] = {}  # what a worker can use, and the bytes free there when it started
-        if warm:
-            self._start_worker(self._lanes[INTERACTIVE])
         if watch:
             threading.Thread(target=self._watch, daemon=True).start()
 
@@ -215,7 +214,7 @@ class Queue:
                 if since and now - since > STUCK_SECONDS:
                     lane.worker.kill()
                 wanted = self._warm and lane.name == INTERACTIVE and not self._closed
-                if wanted and lane.worker is None and now - lane.started > RESTART_SECONDS:
+                if wanted and lane.worker is None and now - lane.started > START_SECONDS:
                     self._start_worker(lane)
                 self._dispatch(lane)
 
