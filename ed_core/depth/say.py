@@ -509,8 +509,8 @@ def kept_answers(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) 
     exact = np.asarray(written["exact"], np.float64)
     whole, *others = (round(float(v) * n_prompts) for v in (written["exact_whole"], exact.min(), exact.max()))
     worst = stretch(int(exact.argmin()), int(exact.argmin()) + n)
-    without = f"without {worst} {others[0]}, the fewest" if others[0] < others[1] else f"without any one {others[0]}"
-    return f"The whole model writes {whole} of {count(n_prompts, 'answer')}; {without}."
+    part = f"{worst}, the worst," if others[0] < others[1] else "any one of its layers"
+    return f"The whole model writes {whole} of {count(n_prompts, 'answer')}; without {part} it writes {others[0]}."
 
 
 def lens(kind: str) -> str:
