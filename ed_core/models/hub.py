@@ -134,15 +134,6 @@ class Download(threading.Thread):
         self._cancel.set()
 
 
-def file_bytes(file: str) -> int:
-    """The bytes of a file of a published set (hf://…) or of this machine; 0 where they are not known."""
-    if not file.startswith("hf://"):
-        return Path(file).stat().st_size if Path(file).is_file() else 0
-    from huggingface_hub import HfFileSystem
-
-    return int(HfFileSystem().info(file)["size"] or 0)
-
-
 def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type:
     """The library's progress bar: it reports the bytes written, and raises where the user has cancelled."""
     from tqdm import tqdm

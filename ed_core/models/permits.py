@@ -26,11 +26,6 @@ def as_owner() -> None:
     _owner = True
 
 
-def is_owner() -> bool:
-    """Whether everything is lifted for this process."""
-    return _owner
-
-
 def why_not(check: Callable[..., None], *arguments: object) -> str:
     """The sentence with which a check refuses, or "": for widgets, which say beforehand why they are off."""
     try:
