@@ -13,7 +13,6 @@ TOKENIZER = 64 << 20  # tokenizer.json, and the lists of its tokens; one takes 1
 WEIGHTS = 1 << 46  # a file of weights, which is never read whole
 HEADER = 100 << 20  # the header of a .safetensors file, as the library has it
 SET = 1 << 30  # a table that a study's set reads
-RATES = 1 << 16  # how fast this machine computes
 ITEM = 256 << 20  # the sums of one item of a study
 SUMS, ROWS = 4 << 30, 10_000_000  # all sums of a study: bytes, prompts of all its models
 UNPACKED = 256 << 20  # numbers and text of a parquet file

@@ -109,4 +109,3 @@ ROOMS = (
     ),
 )
 KEPT_FROM = {entry.kept_as: entry.path for room in ROOMS for entry in room.tabs if entry.kept_as}
-ADDRESSES = tuple(entry.address for room in ROOMS for entry in room.tabs)

@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike
 from ..types import ProbeResult
 
 FACTOR = 5.0
-NAN = float("nan")
 FEWEST = 3  # tokens of a prompt with sinks: of fewer, a single one would be the median
 PROBE = "contributions"
 MEANING = (
