@@ -356,7 +356,7 @@ prompt, or a refusal.
 | round trip | the ids decode to the text | a note: what became what |
 | seam | the question's ids begin the ids of question and answer | a note that names the token |
 | space | question and answer do not run together as one word | a note, and the answer with its space in one click |
-| causality | another last token changes no earlier logit | a refusal |
+| causality | another last token changes no earlier logit (not measured in int8, whose rounding depends on all tokens) | a refusal |
 | head | there is one over the vocabulary, tied where the configuration says so | a refusal; a note |
 | labels | no two ids have the same label | – |
 | positions | writing with a cache equals reading the whole again | the whole is read again, also past a change of rotary scaling |
