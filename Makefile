@@ -60,7 +60,7 @@ study: $(VENV)/.installed
 	$(BIN)/python -m ed_core study ed_core/demo/studies/toys/study.toml --out ed_core/demo/studies/toys
 
 bench: $(VENV)/.installed
-	$(BIN)/python -m ed_core bench
+	$(BIN)/python -m tools.bench
 
 load: $(VENV)/.installed
 	$(BIN)/python -m tools.load

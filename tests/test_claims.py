@@ -29,7 +29,7 @@ from ed_core.claims.judging import (
     verdict,
 )
 from ed_core.claims.record import Curve
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth import sinks
 from ed_core.depth.mean_depth import mean_depth_kl
 from ed_core.errors import ClaimRefused, PromptError

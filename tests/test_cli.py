@@ -13,11 +13,9 @@ from shell import arrays, refused, wrote
 from ed_core.cards import making
 from ed_core.cases.snippet import run_command
 from ed_core.claims import running as claims
-from ed_core.commands import long_work, main, parser
-from ed_core.commands.models import opened_as
+from ed_core.cli import fits, main, studies
 from ed_core.models.ref import ModelRef
 from ed_core.probes.contributions import Contributions
-from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
 from ed_core.types import Prompt, command_line
 from ed_core.work.runs.fit import Fit, Opened
@@ -300,7 +298,8 @@ ASKED = {
 @pytest.mark.parametrize("name", ASKED)
 def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(long_work, "run", lambda work, one, *_, **__: asked.append(one) or 0)
+    for module in (fits, studies):
+        monkeypatch.setattr(module, "run", lambda work, one, *_, **__: asked.append(one) or 0)
     monkeypatch.setattr(making.Asked, "check", lambda self: None)
     monkeypatch.chdir(tmp_path)
     line = ASKED[name].command
@@ -309,14 +308,18 @@ def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
     assert main(words[2:]) == 0 and asked == [ASKED[name]], line
 
 
-def test_the_command_of_probes_asks_for_them():
+def test_the_command_of_probes_asks_for_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.jsonl").write_text('{"text": "1 + 2 = "}')
     model = ModelRef.parse("ed-demo-8", "bf16", control="untrained", control_seed=4)
-    probes = [LogitLens(k=3), LayerSkip(), Contributions()]
-    args = parser("run").parse_args(
-        shlex.split(run_command(probes, model, "p.jsonl", "-o.npz").replace("\\\n", ""))[3:]
-    )
-    assert opened_as(args) == model and (args.prompts, args.out) == ("p.jsonl", "-o.npz")
-    assert args.probes == [one.name for one in probes] and args.set == ["logit_lens.k=3"]
+    probes = [LogitLens(k=3), Contributions()]
+    assert main(shlex.split(run_command(probes, model, "p.jsonl", "-o.npz").replace("\\\n", ""))[3:]) == 0
+    runs = json.loads(str(arrays(tmp_path / "-o.npz")["provenance"]))["runs"]
+    assert [run["probe"]["name"] for run in runs] == ["logit_lens", "contributions"]
+    assert runs[0]["probe"]["parameters"]["k"] == 3
+    assert [(run["model"]["precision"], run["model"]["control"], run["model"]["control_seed"]) for run in runs] == [
+        ("bf16", "untrained", 4)
+    ] * 2
 
 
 @pytest.mark.parametrize(

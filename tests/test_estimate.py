@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_models import FAMILIES
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.errors import ModelNotFound
 from ed_core.models import catalogue, sizes
 from ed_core.models.devices import measure_rates

@@ -17,7 +17,7 @@ from shell import refused
 from small_models import random_model
 
 from ed_core import fits
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth import lenses, say
 from ed_core.depth.rules import OF_LENS
 from ed_core.depth.verdict import verdict

@@ -14,7 +14,7 @@ from PIL import Image
 
 from ed_core import figures
 from ed_core.cases.kept import Kept
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.errors import ImageFailed
 from ed_core.figures import View, images
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from small_models import save_random
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.models import opening
 from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify

@@ -14,7 +14,7 @@ from shell import refused
 from small_models import byte_tokenizer, random_model, save_random
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth import matching, say
 from ed_core.errors import FitRefused, TooLarge
 from ed_core.fits import maps, measured, replacement
@@ -332,7 +332,7 @@ def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, cap
         (["--out", str(tmp_path / "no" / "maps.npz")], "does not exist"),
         (["--out", str(tmp_path / "m.npz"), "--test", str(tmp_path / "none.jsonl")], "no prompts file"),
         (["--out", str(tmp_path / "m.npz"), "--memory", "much"], "memory budget"),
-        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--other-seed is a control's; give --other-control"),
+        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--other-seed needs --other-control"),
     ):
         refused(capsys, [*fit, *more], said)
 
@@ -345,6 +345,7 @@ def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("9 source taps, 5 MB each, 41 MB in all: 2 at once")
     assert main(["fit", "replacement", *fit]) == 0
     assert capsys.readouterr().out.startswith("8 source taps, 262 kB each, 2 MB in all: 8 at once")
-    for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
+    refused(capsys, ["fit", "maps", *fit], "--other is missing")
+    for nameless in (["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
         refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
-    refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "The precision is 'fp23'")
+    refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "fp23")

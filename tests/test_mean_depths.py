@@ -14,7 +14,7 @@ import pytest
 from shell import wrote
 
 import ed_core
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth.rules import COSINES
 from ed_core.models.bundled import STUDIES
 from ed_core.prompts import to_jsonl

@@ -13,7 +13,7 @@ from small_models import byte_tokenizer, random_hf
 from streamlit.testing.v1 import AppTest
 from workers import until
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.models import tokens
 from ed_core.models.bundled import STUDIES

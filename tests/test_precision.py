@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
 from ed_core.machine import ROOM
 from ed_core.models import devices, quantized, sizes, weights

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from functools import partial
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,8 +16,8 @@ from test_report import Page, hostile
 
 from ed_core.cards import card
 from ed_core.cases import bundle
-from ed_core.cases.kept import Kept
-from ed_core.commands import main
+from ed_core.cases.kept import SHIPPED, Kept
+from ed_core.cli import main
 from ed_core.models.bundled import STUDIES
 from ed_core.sharing import site
 from ed_core.studies import bundle as study_bundle
@@ -32,7 +34,7 @@ def out(tmp_path):
 
 
 def publish(out, *options) -> int:
-    return main(["publish", "static", "--out", str(out), *options])
+    return main(["publish", "--out", str(out), *options])
 
 
 def files(out) -> set[str]:
@@ -79,13 +81,15 @@ def test_ones_own_is_published_with_its_files_and_renewed(out):
     assert files(out) == {"index.html", site.MARKER, *ASSETS, *of_second, ".git/HEAD", "cases/CNAME"}
 
 
-def test_only_what_is_named_or_shipped_is_published_where_that_is_asked(out, monkeypatch):
+def test_only_what_is_named_or_shipped_is_published_where_that_is_asked(out, tmp_path, monkeypatch):
     kept, mine, other = Kept(), small("Mine"), small("Other")
     kept.add(mine), kept.add(other)
     assert publish(out, "--case", other.id) == 0 and titles(out) == ["Other"]
     monkeypatch.setattr(items, "shipped", list)
     monkeypatch.setattr(card, "shipped", lambda: [CARD])
-    monkeypatch.setattr(site, "shipped_cases", lambda kept: ["6sg64f3464"])
+    (tmp_path / "shipped").mkdir()
+    shutil.copy(SHIPPED / "6sg64f3464.edcase", tmp_path / "shipped")
+    monkeypatch.setattr(site, "Kept", partial(Kept, shipped=tmp_path / "shipped"))
     assert publish(out, "--shipped") == 0 and len(titles(out)) == 2 and "Mine" not in titles(out)
     assert publish(out, "--shipped", "--own") == 0 and {"Mine", "Other"} < {*titles(out)} and len(titles(out)) == 4
 
@@ -138,13 +142,13 @@ def test_a_damaged_one_is_left_out_and_said_and_refused_where_it_is_named(out, c
     before = {name: (out / name).read_bytes() for name in files(out)}
     file = kept.path / f"{bad.id}.edcase"
     file.write_bytes(file.read_bytes()[:-40])
-    assert publish(out, "--case", good.id, bad.id) == 2 and "damaged" in capsys.readouterr().err
+    assert publish(out, "--case", good.id, "--case", bad.id) == 2 and "damaged" in capsys.readouterr().err
     assert {name: (out / name).read_bytes() for name in files(out)} == before
     assert publish(out) == 0 and titles(out) == ["Good"]
 
 
 def test_a_card_of_ones_own_replaces_the_shipped_one_of_the_same(out, monkeypatch):
-    monkeypatch.setattr(site, "shipped_cases", lambda kept: [])
+    monkeypatch.setattr(site, "Kept", partial(Kept, shipped=None))
     monkeypatch.setattr(items, "shipped", list)
     monkeypatch.setattr(card, "shipped", lambda: [CARD])
     own = card.folder() / "x" / card.FILE

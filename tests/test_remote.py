@@ -18,7 +18,7 @@ from small_models import byte_tokenizer
 
 import ed_core
 from ed_core import settings
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.errors import (
     IdentityFailed,
     ModelNotFound,
@@ -333,6 +333,6 @@ def test_what_opens_weights_says_where_they_are(keyed, capsys):
             ["fit", "affine", "--model", NAME, "--set", "s", "--out", "o.safetensors", "--dry-run"],
             "elsewhere, and this",
         ),
-        (["estimate", NAME], "ndif:ed-demo-8 takes no memory for weights here"),
+        (["estimate", NAME], "ndif:ed-demo-8 needs no memory for weights here"),
     ):
         refused(capsys, argv, says)

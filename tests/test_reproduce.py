@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth.published import Published, published
 from ed_core.studies import difficulty, points, reproduce, study, tables
 from ed_core.studies.items import open_folder
@@ -74,8 +74,8 @@ def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
 
 def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(capsys, tmp_path, files, monkeypatch):
     monkeypatch.setattr("datasets.load_dataset_builder", Mock(side_effect=ConnectionError("no network")))
-    given = [f"gsm8k={files / 'gsm8k.jsonl'}", "hellaswag"]
-    code, _, err = ran(capsys, "hu2025", "--models", "ed-demo-8", "--sets", *given, "--out", tmp_path / "out")
+    given = ["--sets", f"gsm8k={files / 'gsm8k.jsonl'}", "--sets", "hellaswag"]
+    code, _, err = ran(capsys, "hu2025", "--models", "ed-demo-8", *given, "--out", tmp_path / "out")
     assert code == 2 and "hellaswag" in err and "or give a local copy" in err and not (tmp_path / "out").exists()
 
 
@@ -124,9 +124,9 @@ def test_no_movement_is_said_only_where_the_range_holds_nothing_else(slope, low,
 @pytest.mark.process
 def test_measured_stands_beside_published_and_a_second_run_computes_nothing(capsys, tmp_path, files, monkeypatch):
     """A published entry is made up for the bundled model, so that every verdict is met on a model that is here."""
-    given = [f"{name}={files / name}.jsonl" for name in ("gsm8k", "aime24", "hellaswag")]
+    given = [f"--sets={name}={files / name}.jsonl" for name in ("gsm8k", "aime24", "hellaswag")]
     out = tmp_path / "out"
-    command = ["hu2025", "--models", "ed-demo-8", "--precision", "float32", "--sets", *given, "--out", out]
+    command = ["hu2025", "--models", "ed-demo-8", "--precision", "float32", *given, "--out", out]
     code, said, _ = ran(capsys, *command)
     folder = open_folder(out / "hu2025")
     assert code == 0 and "Precision fp32, while the paper ran in int8" in said
@@ -150,8 +150,8 @@ def test_measured_stands_beside_published_and_a_second_run_computes_nothing(caps
 
 @pytest.mark.process
 def test_csordas_runs_part_by_part_on_local_files(capsys, tmp_path, files):
-    given = [f"{name}={files / name}.jsonl" for name in ("gsm8k", "mquake")]
-    command = ["csordas2025", "--models", "ed-demo-8", "--limit", "5", "--precision", "float32", "--sets", *given]
+    given = [f"--sets={name}={files / name}.jsonl" for name in ("gsm8k", "mquake")]
+    command = ["csordas2025", "--models", "ed-demo-8", "--limit", "5", "--precision", "float32", *given]
     code, said, _ = ran(capsys, *command, "--out", tmp_path)
     assert code == 0 and "Sets of the paper that are not run: math." in said
     told = (tmp_path / "report.md").read_text("utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens

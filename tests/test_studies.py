@@ -20,7 +20,7 @@ from pyarrow import parquet
 from shell import refused, wrote
 
 from ed_core import disk
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth import rules, sinks
 from ed_core.errors import JobError, StudyError
 from ed_core.models.bundled import MODELS, load_prompts

@@ -16,7 +16,7 @@ from archives import MANIFEST, resealed
 from pyarrow import parquet
 from shell import refused
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.errors import ImportRefused, OtherVersion, StudyError
 from ed_core.files import Bounds
 from ed_core.studies import bundle, plan, report, running, study, tables
@@ -245,5 +245,5 @@ def test_figures_are_drawn_of_what_the_tables_hold(computed):
     ],
 )
 def test_a_file_that_nobody_knows_is_refused_and_none_is_written(computed, tmp_path, capsys, name, told):
-    refused(capsys, ["study", computed, "--export", tmp_path / "summary.csv", tmp_path / name], told)
+    refused(capsys, ["study", computed, "--export", tmp_path / "summary.csv", "--export", tmp_path / name], told)
     assert not list(tmp_path.iterdir())

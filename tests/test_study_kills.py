@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.studies.items import open_folder
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ import pytest
 from small_models import byte_tokenizer, random_hf, save_random
 
 from ed_core import figures
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.errors import StudyError
 from ed_core.figures import colours
 from ed_core.studies import bundle, steps, study, tables

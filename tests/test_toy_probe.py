@@ -79,7 +79,7 @@ import numpy as np
 from streamlit.testing.v1 import AppTest
 from ed_core.cases import bundle, case_study, drawings, export, report
 from ed_core.cases.kept import Kept
-from ed_core.commands import main
+from ed_core.cli import main
 from ed_core.depth import among_others, say
 from ed_core.probes import Toy
 from ed_core.results import lookup

@@ -34,6 +34,7 @@ from ..depth.sample import READS, Sample
 from ..depth.side_by_side import SIDES, Pair, relative_depth
 from ..depth.sinks import Sink, Span
 from ..depth.verdict import verdict
+from ..errors import ParameterError
 from ..probes import Probe
 from ..results.aggregate import aggregate, counts_first, probe_of
 from ..types import ProbeResult
@@ -275,3 +276,46 @@ def parquet(result: ProbeResult, measure: str) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     return buffer.getvalue()
+
+
+EXPORTS = (".edcase", ".html", ".npz", ".csv", ".parquet", ".png", ".svg", ".sh", ".py")
+
+
+def exported(case: Case, ending: str, which: str = "") -> bytes:
+    """A case study as a file of one of `EXPORTS` but `.edcase`; `which`: the measure of a table, the figure of a
+    picture."""
+    kind = ending.removeprefix(".")
+    if kind == "html":
+        from .report import report
+
+        return report(case).encode()
+    if kind in ("sh", "py"):
+        from .snippet import snippet
+
+        commands = snippet(case)
+        return f"{commands.shell if kind == 'sh' else commands.python}\n".encode()
+    if kind in ("png", "svg"):
+        return _picture(case, kind, which)
+    if kind == "npz":
+        return npz(case_arrays(case))
+    measures = tables(case)
+    if which not in measures:
+        raise _unknown("--measure", which, sorted(measures))
+    return csv(*measures[which]).encode() if kind == "csv" else parquet(*measures[which])
+
+
+def _picture(case: Case, kind: str, name: str) -> bytes:
+    from ..figures import images
+    from .drawings import by_name
+
+    drawings = by_name(case)
+    if name.lower() not in drawings:
+        raise _unknown("--figure", name, drawings)
+    drawing = drawings[name.lower()]
+    results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
+    return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
+
+
+def _unknown(option: str, value: str, known: Iterable[str]) -> ParameterError:
+    found = f"is {value!r}" if value else "is missing"
+    return ParameterError(f"{option} {found}; this case study has {'; '.join(known)}.")

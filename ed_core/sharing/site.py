@@ -22,12 +22,12 @@ from ..cases import bundle, case_study, report
 from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
 from ..cases.report import to_html
-from ..errors import PublishError
+from ..errors import EffectiveDepthError, PublishError
 from ..figures import depth_over_steps
 from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
+from ..studies import items, steps, tables
 from ..studies import report as study_report
-from ..studies import steps, tables
 from ..studies.items import Folder, open_folder
 from ..types import from_json
 
@@ -158,14 +158,45 @@ OVER_TRAINING = "lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: t
 DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
 
 
-def own_cases(kept: Kept) -> list[str]:
-    """The ids of the case studies kept here."""
-    return [card.id for card in kept.cards() if not kept.is_shipped(card.id)]
+NAMES = {CASES: "case study", OF_STUDIES: "study", OF_CARDS: "depth card"}
 
 
-def shipped_cases(kept: Kept) -> list[str]:
-    """The ids of the case studies that come with the product."""
-    return [card.id for card in kept.cards() if kept.is_shipped(card.id)]
+def publish(
+    out: Path, case_ids: list[str], studies: list[Path], card_files: list[Path], *, own: bool, shipped: bool
+) -> tuple[list[Page], list[str]]:
+    """Write a site of what is named, of everything kept here (`own`, or where nothing is named) and of what is
+    `shipped`; return its pages and what could not be published. Something named that cannot be published is an
+    error."""
+    kept, problems, places = Kept(), [], set()
+    own = own or not (case_ids or studies or card_files or shipped)
+    named = {*case_ids, *studies, *card_files}
+    cards_here = kept.cards() if own or shipped else []
+    cases = [*case_ids, *(c.id for c in cards_here if (shipped if kept.is_shipped(c.id) else own))]
+    folders = [*studies, *(items.made_here() if own else ())]
+    files = [*card_files, *(cards.made_here() if own else ())]
+    if shipped:
+        names = {folder.name for folder in folders}
+        folders += [folder for folder in items.shipped() if folder.name not in names]
+        files += cards.shipped()
+    if not (cases or folders or files):
+        raise PublishError("Nothing is kept here; give --shipped for what comes with the product.")
+
+    def pages() -> Iterator[Page]:
+        for make, of_kind in ((lambda id: of_case(kept, id), cases), (of_study, folders), (of_card, files)):
+            for one in dict.fromkeys(of_kind):
+                try:
+                    page = make(one)
+                except EffectiveDepthError as error:
+                    if one in named:
+                        raise
+                    problems.append(f"{one}: {error}")
+                    continue
+                if page.place not in places or one in named or one not in cards.shipped():
+                    yield page  # a shipped card of a model that was measured here too is left out
+                places.add(page.place)
+
+    written = write(pages(), out)
+    return written, [*kept.problems, *problems]
 
 
 def of_case(kept: Kept, id: str) -> Page:

@@ -11,10 +11,9 @@ import streamlit as st
 from ed_core import settings
 from ed_core.cases.case_study import Case, edited
 from ed_core.cases.drawings import Drawing, Section, says, sections
-from ed_core.cases.export import tables
+from ed_core.cases.export import exported, tables
 from ed_core.cases.report import to_html
 from ed_core.cases.snippet import snippet
-from ed_core.commands.cases import exported
 from ed_core.depth import say
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_ui import case_studies, inputs, link, session, show

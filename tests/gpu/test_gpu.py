@@ -1,4 +1,4 @@
-"""The pack of `python -m ed_core bench gpu`, a part a test: what is promised of a GPU holds on the one that is here."""
+"""The pack of `python -m tools.bench gpu`, a part a test: what is promised of a GPU holds on the one that is here."""
 
 from __future__ import annotations
 

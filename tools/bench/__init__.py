@@ -1,4 +1,4 @@
-"""`python -m ed_core bench`: speed and memory, measured in one run and compared with a target.
+"""`python -m tools.bench`: speed and memory, measured in one run and compared with a target.
 
 Each measurement runs in a process of its own, so that its number of threads is fixed before torch starts and its memory
 is its own. docs/benchmarks.md says what each row means."""
@@ -61,7 +61,11 @@ def measured(name: str) -> list[Row]:
         "HF_HUB_OFFLINE": "1",
     }
     process = subprocess.run(
-        [sys.executable, "-m", "tools.bench", name], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tools.bench", "--one", name],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     if process.returncode:
         raise JobError(f"The measurement {name} failed with exit code {process.returncode}; its error is above.")

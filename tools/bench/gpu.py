@@ -1,4 +1,4 @@
-"""`python -m ed_core bench gpu`: one device, in a few minutes. Identities, every probe in every precision against
+"""`python -m tools.bench gpu`: one device, in a few minutes. Identities, every probe in every precision against
 float32 on the CPU, waits of the host, memory that runs out, a 7B shape, a worker process.
 
 Needs torch, transformers, numpy and what `ed_core` imports; no network, and only random or bundled models. On a CPU a

@@ -1,0 +1,214 @@
+"""`study`, `reproduce`, `claims`, `card`: work on many prompts that resumes where it was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import disk, outside
+from ..cards.card import OTHERS, PROMPTS
+from ..errors import ParameterError, StudyError
+from ..models.bundled import default_set
+from ..notebook.model import fetch, on
+from ..work.runs import study as studies
+from ..work.runs.foreground import run
+from .options import (
+    Adapter,
+    Also,
+    BootstrapSeed,
+    Device,
+    DryRun,
+    ModelOption,
+    Processes,
+    Progress,
+    PromptSet,
+    Ray,
+)
+
+if TYPE_CHECKING:
+    from ..studies.items import Folder
+
+Precision = Annotated[str, typer.Option(metavar="P", help="fp32, bf16, fp16, int8 or 4bit.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (study, reproduce, claims, card):
+        app.command()(command)
+
+
+def study(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="Or FILE.edstudy, to open; or DIR, with --export.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="The study's folder; finished items stay.")] = "",
+    export: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a study's folder as NAME.edstudy; verdict, summary or prompts as .csv or .parquet; depths or "
+            "PROBE.MEASURE as .svg, .png or .html; repeatable.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    device: Device = "auto",
+    processes: Processes = 1,
+    ray: Ray = "",
+) -> int:
+    """Run a study's file (models × prompt sets × probes), or continue it."""
+    if export:
+        if out or dry_run:
+            raise ParameterError("--export computes nothing; leave --out and --dry-run out.")
+        return _export(Path(file), export)
+    if not out:
+        raise ParameterError("--out is missing; give the study's folder.")
+    if outside.ending(Path(file)) == ".edstudy":
+        from ..studies import bundle
+
+        if dry_run:
+            place = bundle.require_new(Path(out))
+            print(f"{bundle.name_of(Path(file))}: would be opened into {place}; nothing is computed")
+        else:
+            print(f"{out}: measures {bundle.unpack(Path(file), Path(out))[:16]}, as the file says")
+        return 0
+    who = _processes(processes, ray, device)
+    return run(studies.study, file, disk.require_out_folder(Path(out)), device, dry_run, **who)
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="hu2025 (effective depths) or csordas2025 (contributions, skips).")],
+    models: Annotated[
+        list[str],
+        typer.Option(metavar="[NAME=]MODEL", help="Repeatable; NAME= says which published model a folder holds."),
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SET[=FILE]", help="Only these of the paper's sets, from the hub or a file; repeatable."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts of each set or level; the paper's else.")] = None,
+    precision: Annotated[str | None, typer.Option(metavar="P", help="The paper's unless given.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="A folder of the paper's name unless given.")] = None,
+    dry_run: DryRun = False,
+    device: Device = "auto",
+    processes: Processes = 1,
+    ray: Ray = "",
+) -> int:
+    """Measure a paper's figures by its protocol, and say for each entry how it compares."""
+    who = _processes(processes, ray, device)
+    request = paper, tuple(models), tuple(sets or ()), limit, precision, device
+    if dry_run:
+        with TemporaryDirectory() as place:
+            return run(studies.reproduce, *request, Path(place), True, **who)
+    return run(studies.reproduce, *request, disk.require_out_folder(paper if out is None else out), False, **who)
+
+
+def claims(
+    model: ModelOption,
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Finished items there stay.")],
+    claim: Annotated[list[str] | None, typer.Option(metavar="ID", help="Repeatable; all unless given.")] = None,
+    prompts: Annotated[int, typer.Option(min=0, help="At most so many prompts for any claim; 0: no limit.")] = 0,
+    set: PromptSet = "",
+    also: Also = None,
+    precision: Precision = "fp32",
+    device: Device = "auto",
+    adapter: Adapter = "",
+    seed: BootstrapSeed = 0,
+    processes: Processes = 1,
+    ray: Ray = "",
+    progress: Progress = False,
+) -> int:
+    """Check published statements about depth on a model and a prompt set."""
+    from ..claims.running import Asked
+
+    how = _on_a_set(model, set, also, precision, device, adapter, seed)
+    asked = Asked(claims=tuple(claim or ()), most=prompts, **how)
+    return run(
+        studies.claims, asked, disk.require_out_folder(out), lines=progress, **_processes(processes, ray, device)
+    )
+
+
+def card(
+    model: ModelOption,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="The app's own folder unless given.")] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts per measurement, balanced across levels.")] = PROMPTS,
+    precisions: Annotated[
+        str, typer.Option(metavar="P,P", help="Compared with the card's own; empty for none.")
+    ] = ",".join(OTHERS),
+    set: PromptSet = "",
+    also: Also = None,
+    precision: Precision = "fp32",
+    device: Device = "auto",
+    adapter: Adapter = "",
+    seed: BootstrapSeed = 0,
+    processes: Processes = 1,
+    ray: Ray = "",
+    progress: Progress = False,
+) -> int:
+    """Write a depth card: rules, lenses, claims, cuts, sinks and precisions of a model in one document."""
+    from ..cards.making import Asked
+
+    others = tuple(name.strip() for name in precisions.split(",") if name.strip())
+    asked = Asked(most=prompts, others=others, **_on_a_set(model, set, also, precision, device, adapter, seed))
+    asked.check()
+    if out is None:
+        fetch(model)  # its content names the folder
+    place = disk.require_out_folder(asked.place if out is None else out)
+    return run(studies.card, asked, place, lines=progress, **_processes(processes, ray, device))
+
+
+def _on_a_set(
+    model: str, set: str, also: list[str] | None, precision: str, device: str, adapter: str, seed: int
+) -> dict[str, Any]:
+    return {
+        "model": model,
+        "prompts": set or default_set(model),
+        "also": tuple(also or ()),
+        "precision": precision,
+        "device": on(device)[0],
+        "adapter": adapter,
+        "seed": seed,
+    }
+
+
+def _processes(processes: int, ray: str, device: str) -> dict[str, Any]:
+    """Who computes; the device matters only to several processes."""
+    here = processes == 1 and not ray
+    return {"processes": processes, "ray": ray, "device": "cpu" if here else on(device)[0]}
+
+
+def _export(place: Path, names: list[str]) -> int:
+    """Write a study's folder as each of these files; all are made before one is written."""
+    from ..studies.items import open_folder
+
+    folder = open_folder(place)
+    for name in names:
+        disk.require_out(name, place.rglob("*"), "--export")
+    made = {Path(name): _exported(folder, Path(name)) for name in names}
+    for file, data in made.items():
+        try:
+            disk.write(file, data)
+        except OSError as error:
+            raise StudyError(f"{file} cannot be written: {disk.why(error, '--export')}") from error
+        print(f"{file}: {len(data)} bytes")
+    return 0
+
+
+def _exported(folder: Folder, file: Path) -> bytes:
+    from ..studies import bundle, tables
+
+    kind = outside.ending(file).lstrip(".")
+    if kind == "edstudy":
+        return bundle.packed(folder.out)
+    if kind in ("csv", "parquet"):
+        if file.stem not in tables.TABLES:
+            raise ParameterError(f"{file.name} is no table of a study; expected {', '.join(tables.TABLES)}.{kind}.")
+        return tables.as_file(tables.TABLES[file.stem](folder), kind)
+    if kind == "html":
+        page: str = tables.figure(folder, file.stem).to_html(include_plotlyjs=True)
+        return page.encode()
+    if kind in ("svg", "png"):
+        from ..figures import images
+
+        return images.render(tables.figure(folder, file.stem), kind, f"{folder.plan['name']} · {file.stem}")
+    raise ParameterError(f"{file.name} ends in none of .edstudy, .csv, .parquet, .svg, .png, .html.")
