@@ -3,7 +3,6 @@ README's example run."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -188,20 +187,6 @@ print([name for name in heavy if name in sys.modules])
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr[-2000:]
     assert out.stdout == "['numpy']\n"
-
-
-def test_the_notebook_runs_from_its_first_cell_to_its_last():
-    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))
-    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
-    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
-    space: dict = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None, "stripped"
-            exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
-    assert space["lens"].kl.shape == (9, space["lens"].n_tokens)
-    assert not np.array_equal(space["lens"].kl, space["twin"].run(ed_core.LogitLens(), space["prompt"]).kl)
-    assert set(space["found"].rules) == {"cosine", "kl", "overlap"} and space["skip"].request.parameters != ()
 
 
 def test_the_example_of_the_readme_is_five_lines_that_run():

@@ -105,8 +105,10 @@ class Result(ProbeResult):
 
         together = OVER_SEVERAL.get(find(self.request.probe))
         if together and not measure:
-            return next(together([self])).figure
-        return figure(self, self._measure(measure).name if measure else "")
+            drawn = next(together([self])).figure
+        else:
+            drawn = figure(self, self._measure(measure).name if measure else "")
+        return drawn.update_layout(paper_bgcolor="white")  # the colours of the text are for light paper
 
     def _measure(self, name: str) -> Measure:
         if name not in self.measures:

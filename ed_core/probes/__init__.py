@@ -39,8 +39,8 @@ PROBES: tuple[type[Probe], ...] = (
 
 
 def find(name: str) -> type[Probe]:
-    """The probe of that name; a `ParameterError` names the known ones."""
-    for probe in PROBES:
+    """The probe of that name, one that a notebook defined included; a `ParameterError` names the known ones."""
+    for probe in (*PROBES, *reversed(Probe.__subclasses__())):
         if probe.name == name:
             return probe
     raise ParameterError(f"There is no probe '{name}'; the probes are {', '.join(p.name for p in PROBES)}.")
