@@ -3,7 +3,7 @@
     python examples/looped.py [--prompts 8]
 
 A chain applies one to four fixed permutations of the ten digits from left to right. `ed-loop-4x4` runs its four layers
-four times, `ed-plain-16` has sixteen layers of its own, `ed-plain-4` only four. Printed are the average depth (KL, where
+four times, `ed-plain-16` has sixteen layers of its own, `ed-plain-4` only four. Printed: the average depth (KL, where
 the answer is predicted), in layers of the whole run, and the share of chains answered correctly. Where a model no
 longer solves a chain, its depth is small again: depth goes with solving it.
 
