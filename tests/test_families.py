@@ -3,7 +3,6 @@ probe agrees with its naive twin, and reading anywhere else is refused."""
 
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import naive
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from small_models import BACKGROUND, MECHANISMS, VARIANTS, by_mechanism, byte_tokenizer
 
 from ed_core.errors import IdentityFailed, ParameterError
-from ed_core.models.families import FAMILIES, REFUSED, find
+from ed_core.models.families import FAMILIES, find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.modules import first, hooked
 from ed_core.models.verify import verify
@@ -36,9 +35,8 @@ from ed_core.probes import (
 )
 from ed_core.prompts import read_jsonl
 from ed_core.types import ModelSpec, Prompt
-from tools.families import markdown, random_hf, random_model
+from tools.families import random_hf, random_model
 
-DOCS = Path(__file__).parent.parent / "docs"
 PROMPT = Prompt("5+7=", "12")  # 6 tokens: more than the sliding windows hold
 NODES = 5
 
@@ -50,8 +48,10 @@ def test_every_family_has_a_small_model():
 
 
 @pytest.mark.process
-def test_the_table_of_families_is_what_was_measured():
-    assert (DOCS / "models.md").read_text(encoding="utf-8") == markdown(FAMILIES, REFUSED)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_identities_hold_in_bfloat16(variant):
+    model = random_model(variant, "bf16")
+    verify(model).require(model.architecture)
 
 
 def plain(model):

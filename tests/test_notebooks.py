@@ -17,8 +17,9 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("own_cache")]
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.stem)
-def test_a_notebook_runs(file, monkeypatch):
+def test_a_notebook_runs(file, tmp_path, monkeypatch):
     """Cells tagged `real` need SmolLM2 and are left out where it is not here."""
+    monkeypatch.chdir(tmp_path)
     space: dict = {"__name__": file.stem}
     for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
         real = "real" in cell["metadata"].get("tags", ())

@@ -69,7 +69,7 @@ def test_multipliers_and_caps_that_the_config_names_are_tried(monkeypatch, tmp_p
 )
 def test_where_no_layout_holds_the_nearest_is_told(monkeypatch, tmp_path, capsys, variant, words):
     forget(monkeypatch, VARIANTS[variant][0])
-    known = (f"'{VARIANTS[variant][0]}'", "docs/adding-a-model-family.md")
+    known = (f"'{VARIANTS[variant][0]}'", "examples/a_new_family.ipynb")
     refused(capsys, ["verify", save_random(tmp_path / "m", variant)], *known, *words)
 
 

@@ -30,7 +30,7 @@ class Architecture:
     reads the normed stream behind each pass and gives the logit of leaving there.
     `refused`: `(config field, values that are fine, reason)`: variants of the family whose stream is no plain sum.
     `layers`: the kinds of layers (config field `layer_types`) that are read; all where there are none.
-    `norms`: for the table in docs/models.md. `note`: what a user of a family that nobody described must
+    `norms`: for `effective-depth models --families`. `note`: what a user of a family that nobody described must
     know."""
 
     family: str

@@ -1,5 +1,5 @@
 """The families that are read, and those that are refused by name. To add one: ten lines here, then `python -m ed_core
-verify FOLDER`; the identities tell whether the paths are right. docs/adding-a-model-family.md goes through it step by
+verify FOLDER`; the identities tell whether the paths are right. examples/a_new_family.ipynb goes through it step by
 step.
 
 A family is refused where its stream is no plain sum, or an intervention on it would not be what it seems."""

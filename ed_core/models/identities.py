@@ -183,7 +183,7 @@ class Identities:
                 f"{failures[0]}{more}. "
                 f"Modules read: {architecture.modules_read()}. Its curves would be smooth and wrong. Fix the family's "
                 "entry in "
-                "ed_core/models/families.py (docs/adding-a-model-family.md), then run 'python -m ed_core verify "
+                "ed_core/models/families.py (examples/a_new_family.ipynb), then run 'python -m ed_core verify "
                 "MODEL'."
             )
 

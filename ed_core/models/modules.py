@@ -18,7 +18,7 @@ from .architecture import Architecture
 Pretrained: TypeAlias = Any
 Config: TypeAlias = Any
 Tokenizer: TypeAlias = Any
-SEE_GUIDE = "docs/adding-a-model-family.md tells how to describe such a model"
+SEE_GUIDE = "examples/a_new_family.ipynb tells how to describe such a model"
 
 
 def submodule(root: nn.Module, path: str) -> nn.Module:
