@@ -4,7 +4,7 @@
 All are 128 wide: `loop` runs 4 blocks 4 times, `plain16` is as deep, `plain4` has as many parameters. Two tasks,
 written in characters: sums of 2 to 6 digits, and chains of 1 to 4 fixed permutations of the ten digits, each a letter,
 applied to a digit from left to right. Longer ones (sums of 7 to 9, chains of 5 and 6) are for the test alone. The loss
-is on answers and the character that ends them. docs/studies/looped.md has the results."""
+is on answers and the character that ends them. docs/findings.md has the results."""
 
 from __future__ import annotations
 
