@@ -25,7 +25,7 @@ from ed_core.models.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.models.ref import ModelRef
 from ed_core.models.remote import PREFIX
 from ed_core.probes import LayerSkip, Probe, find
-from ed_core.probes.base import Picture, told
+from ed_core.probes.base import Picture, described
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
@@ -211,7 +211,7 @@ def _differing(mine: Side, theirs: Side) -> Iterator[str]:
         other = theirs.probes.get(name, probe)
         for f in fields(probe):
             if (value := getattr(probe, f.name)) != getattr(other, f.name):
-                label, words = told(f, value)
+                label, words = described(f, value)
                 yield f"{label.lower()}: {words}"
 
 

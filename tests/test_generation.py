@@ -139,7 +139,7 @@ def test_rows_beside_the_output_are_measured_as_the_formulas_say():
     torch.manual_seed(3)
     logits = torch.randn(9, 5003) * torch.linspace(0.1, 9, 9)[:, None]
     logits[3] = logits[8] + 1e-3 * torch.randn(5003)
-    jsd, sure, ids = metrics.beside_output(logits)
+    jsd, sure, ids = metrics.jsd_to_output(logits)
     p, q = logits.double().softmax(-1), logits[8].double().softmax(-1)
     m = (p + q) / 2
     expected = ((p * (p / m).log2()).sum(-1) + (q * (q / m).log2()).sum(-1)) / 2

@@ -128,7 +128,7 @@ def test_what_is_measured_in_one_go_is_what_the_formulas_say(logits, out):
     """To 1e-6; of small divergences to the digits that float32 logits have: their rounding is 1e-7, and moves a
     divergence by that times its root."""
     k = min(5, out.shape[1])
-    found, expected = metrics.Against(out, k).measure(logits), by_the_formulas(logits, out, k)
+    found, expected = metrics.AgainstOutput(out, k).measure(logits), by_the_formulas(logits, out, k)
     for name in ("kl", "jsd"):
         tolerance = 1e-5 * expected[name] + 5e-7 * expected[name].clamp_min(0).sqrt()
         limit = tolerance.clamp_max(1e-6 * expected[name].clamp_min(1))
@@ -141,7 +141,7 @@ def test_what_is_measured_in_one_go_is_what_the_formulas_say(logits, out):
 
 
 def test_the_output_is_no_distance_from_itself():
-    against = metrics.Against(FAR, 5)
+    against = metrics.AgainstOutput(FAR, 5)
     for same in (FAR, FAR.clone()):
         found = against.measure(same)
         assert not found["kl"].any() and (found["jsd"] < 1e-12).all()
@@ -150,9 +150,9 @@ def test_the_output_is_no_distance_from_itself():
 
 def test_a_row_that_is_not_finite_is_no_number_and_spoils_no_other():
     logits = noisy(FAR, 1.0)
-    clean = metrics.Against(FAR, 5).measure(logits)
+    clean = metrics.AgainstOutput(FAR, 5).measure(logits)
     logits[3, 7], logits[20] = math.inf, math.nan
-    found = metrics.Against(FAR, 5).measure(logits)
+    found = metrics.AgainstOutput(FAR, 5).measure(logits)
     for name in ("kl", "jsd", "entropy"):
         bad = found[name].isnan()
         assert bad.nonzero()[:, 0].tolist() == [3, 20] and torch.equal(found[name][~bad], clean[name][~bad]), name

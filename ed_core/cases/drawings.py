@@ -25,7 +25,7 @@ from ..figures.pictures import caption as picture_caption
 from ..models import controls
 from ..probes import Probe, find
 from ..probes.answers import ExactAnswers
-from ..probes.base import told
+from ..probes.base import described
 from ..probes.generation import Generation
 from ..probes.lenses import EarlyExit
 from ..probes.loops import Loops
@@ -400,7 +400,7 @@ def _asked(probe: Probe) -> Iterator[str]:
     nothing."""
     for f in fields(probe):
         if f.name in probe.settings():
-            label, words = told(f, getattr(probe, f.name))
+            label, words = described(f, getattr(probe, f.name))
             yield f"{label}: {shown(words.rpartition('/')[2], 40)}"
 
 

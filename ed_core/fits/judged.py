@@ -106,7 +106,7 @@ def _divergence(
 ) -> dict[str, np.ndarray]:
     """The sums over these tokens of every lens's divergence from the output, `[depth]`, and of the constant's."""
     with torch.no_grad():
-        out = metrics.Against(model.unembed(resid[-1]), 1)
+        out = metrics.AgainstOutput(model.unembed(resid[-1]), 1)
 
         def apart(h: Tensor) -> float:
             return float(out.measure(model.unembed(h.to(resid[-1].dtype)))["kl"].double().sum())

@@ -88,7 +88,7 @@ class ExactAnswers(Probe):
     token: the same tokens as if they were written one by one. A text that comes to the answer by other tokens is read
     in passes of its own.
 
-    Log-loss tells how likely the given text is; what is written hangs on every best token in a row, and the two can
+    Log-loss says how likely the given text is; what is written hangs on every best token in a row, and the two can
     tell different stories of the same layer.
 
     Source: likelihood against generation, arXiv 2510.02091; the stretches as on *Prune and exit*."""

@@ -85,7 +85,7 @@ class Curve:
 class Score:
     """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
     the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `share`: the curve whose first half the
-    sentence tells of, and what that curve is."""
+    sentence is about, and what that curve is."""
 
     name: str
     value: str = ""
@@ -99,7 +99,7 @@ class Picture:
     """A figure of one result, described once: on its probe's page, in *Compare two*, in a case study and its report.
     Its class says how it is drawn (`figures.pictures`).
 
-    `measures`: what it shows, the first one in front; in a name `{branch}` and `{shade}` stand for what the reader
+    `measures`: what it shows, the first one in front; `{branch}` and `{shade}` in a name become what the reader
     chose. `caption` says what is seen, `reading` how to read it, `teach` what an empty panel says. `choice`: what
     *Compare two* calls it where a probe has several maps. A picture whose first measure a result does not have is left
     out."""
@@ -112,7 +112,7 @@ class Picture:
     choice: str = ""
 
     low: ClassVar[bool] = False  # curves over layers, drawn lower than a map
-    strip: ClassVar[bool] = False  # a strip beside the map summarises each row over tokens
+    strip: ClassVar[bool] = False  # a strip next to the map summarises each row over tokens
     read: ClassVar[bool] = False  # a rule reads the strip's curve
 
 
@@ -217,11 +217,11 @@ def parameter(
     label: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> Any:
-    """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the
-    cache key. `file`: it names a file (or a bundled default), whose content enters the key in the path's place.
-    `later`: it came when results were kept already, and is no part of the key at its default, with which everything is
-    as it was. `empty`: what an empty list means. `label`: what it is called where somebody reads it, if its name alone
-    does not say it; `labels`: the same of its choices."""
+    """A probe's parameter. `view_only`: it changes only how stored numbers are combined, so it is no part of the cache
+    key. `file`: it names a file (or a bundled default), whose content enters the key instead of its path. `later`: it
+    was added when results were stored already, and at its default, which changes nothing, it is no part of the key.
+    `empty`: what an empty list means. `label`: its name on screen, where that differs; `labels`: the names of its
+    choices."""
     meta = {
         "help": help,
         "low": low,
@@ -237,7 +237,7 @@ def parameter(
     return field(default=default, metadata=meta)
 
 
-def told(f: Field[Any], value: Any) -> tuple[str, str]:
+def described(f: Field[Any], value: Any) -> tuple[str, str]:
     """A parameter and a value of it in the words of the forms."""
     meta = f.metadata
     if isinstance(value, bool):
@@ -262,7 +262,7 @@ class Probe:
     first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
     needs_passes: ClassVar[bool] = False  # only for models whose layers run several times
-    seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, beside unembedding
+    seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, besides unembedding
     curves: ClassVar[tuple[Curve, ...]] = ()  # by which prompts, models and controls are compared; none: they are not
     score: ClassVar[Score | None] = None  # with `curves`
     derives_stacked: ClassVar[bool] = False  # `derive` takes many curves at once, along a first axis
@@ -298,7 +298,7 @@ class Probe:
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
-        tokens. `left_out`: the positions that `left_out` tells of this result."""
+        tokens. `left_out`: the positions that `left_out` gives for this result."""
         return {}
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
@@ -312,17 +312,17 @@ class Probe:
         return 0
 
     def holds(self, shape: Shape) -> int:
-        """Bytes held at the peak beside the trace, one call and the logits."""
+        """Peak bytes on top of the trace, one call and the logits."""
         return 0
 
     @classmethod
     def left_out(cls, result: ProbeResult) -> tuple[int, ...]:
-        """Positions that do not count where the largest of a row is taken: beside its map, and in a summary."""
+        """Positions that do not count where the largest of a row is taken: next to its map, and in a summary."""
         return ()
 
     @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
-        """Whether a prompt's summary may stand for it among others; what says no is left out of spreads, and
+        """Whether a prompt's summary may represent it among others; what says no is left out of spreads, and
         counted."""
         return True
 

@@ -63,7 +63,7 @@ class Contributions(Probe):
             ("{branch}_ratio",),
             "size of what is added relative to the stream",
             "In Llama 3.1 70B the ratio stays above 0.15 in the first half and falls below 0.05 in the second "
-            "(Csordás et al. 2025).\nThe first token is often an attention sink of huge norm, so it stands outside "
+            "(Csordás et al. 2025).\nThe first token is often an attention sink of huge norm, so it is outside "
             "the colour range.",
             "How much each layer adds to the residual stream, token by token.",
             "size",
@@ -164,7 +164,7 @@ class Contributions(Probe):
 class Turns(Probe):
     """Every layer turns the residual stream by an angle, `arccos cos(h[l], h[l+1])`. Small angles of much the same size
     from layer to layer are what many layers doing nearly the same thing look like; whether neighbouring updates then
-    point the same way is told by the angle between them, `arccos cos(D[l], D[l+1])`, which is 90 degrees where they
+    point the same way is measured by the angle between them, `arccos cos(D[l], D[l+1])`, which is 90 degrees where they
     have nothing in common.
 
     Source: *Inverse Depth Scaling From Most Layers Being Similar*, arXiv 2602.05970."""

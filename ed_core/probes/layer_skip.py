@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerSkip(Probe):
-    """Layer s is skipped: what it would add to the stream is left out, and all that follows is computed anew. The
+    """Layer s is skipped: what it would add to the stream is left out, and everything after it is computed again. The
     effect on a later layer l is how much that layer's own update changes, relative to its size, at the token where it
     changes most: 0 is unaffected, 1 is a change by as much as the update itself. The first token is never intervened
     on.
@@ -191,9 +191,9 @@ class LayerSkip(Probe):
                 )
                 raise ParameterError(f"layer_skip.boundaries holds {wrong[0]}; {what}.")
             return list(self.boundaries)
-        drawn = list(range(8, n_tokens - 4, 8))
-        random.Random(self.seed).shuffle(drawn)
-        return drawn[: self.n_boundaries]
+        random_boundaries = list(range(8, n_tokens - 4, 8))
+        random.Random(self.seed).shuffle(random_boundaries)
+        return random_boundaries[: self.n_boundaries]
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         variants = self._n_points(n_tokens) * n_layers
@@ -215,13 +215,13 @@ class LayerSkip(Probe):
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """`layer_effect` over later blocks, `depth_score` of it, `depth_score_output` of the output change (Csordás et
         al. 2025 §5); with `_mean` of the means over prompts."""
-        found: dict[str, float | np.ndarray] = {}
+        derived: dict[str, float | np.ndarray] = {}
         for suffix in ("", "_mean"):
             if f"effect{suffix}" in curves:
                 e = layer_effect(curves[f"effect{suffix}"])
-                found |= {f"layer_effect{suffix}": e, f"depth_score{suffix}": depth_score(e)}
-                found[f"depth_score_output{suffix}"] = depth_score(curves[f"output{suffix}"])
-        return {name: np.asarray(value, np.float32) for name, value in found.items()}
+                derived |= {f"layer_effect{suffix}": e, f"depth_score{suffix}": depth_score(e)}
+                derived[f"depth_score_output{suffix}"] = depth_score(curves[f"output{suffix}"])
+        return {name: np.asarray(value, np.float32) for name, value in derived.items()}
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)

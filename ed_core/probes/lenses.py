@@ -144,7 +144,7 @@ class LogitLens(Probe):
     whose Jensen–Shannon divergence first falls to g only in the late part, from ceil(rho L) on.
 
     With **half layers** the stream is read within every layer too, after attention and before the MLP: `h[l] + a[l]`,
-    depth l + ½ (`half_…`, row l). Where blocks compute attention and MLP beside each other there is no such point.
+    depth l + ½ (`half_…`, row l). Where blocks compute attention and MLP in parallel there is no such point.
 
     Source: nostalgebraist 2020; Csordás et al. 2025 §3.3; deep-thinking ratio: Chen et al. 2026, arXiv 2602.13517.
     """
@@ -176,7 +176,7 @@ class LogitLens(Probe):
             ("{shade}", "top_ids"),
             "columns are input tokens, cells predict the next token (blank: as below, or no room; grey: repeats its "
             "input)",
-            "Row 0 is the embedding, the top row the model's own output, which stands over the map too; a token is "
+            "Row 0 is the embedding, the top row the model's own output, which is above the map too; a token is "
             "written where it is\nanother than in the row below and there is room.",
             "What the model would predict if it ended at each depth.",
         ),
@@ -230,7 +230,7 @@ class Lenses(Probe):
 
     The affine lens minimises squared error and not the divergence; it is not the tuned lens. The Jacobian lens is made
     to be read by ranks, its distribution is not calibrated: its divergence enters no verdict. Whether a fitted lens
-    beats the constant prediction stands in its certificate.
+    beats the constant prediction is in its certificate.
 
     Source: nostalgebraist 2020; Din et al. 2023, arXiv 2303.09435; Gurnee et al. 2026.
     """
@@ -284,18 +284,18 @@ class Lenses(Probe):
 
     def fits(self) -> list[Fit]:
         """The named fits, one of a kind at most; one that is named twice is one."""
-        found = [find(name) for name in dict.fromkeys(self._named())]
-        kinds = [fit.kind for fit in found]
+        fits = [find(name) for name in dict.fromkeys(self._named())]
+        kinds = [fit.kind for fit in fits]
         if len(set(kinds)) < len(kinds):
             twice = next(kind for kind in kinds if kinds.count(kind) > 1)
             raise ParameterError(f"lenses.fit names two {twice} lenses; name one of a kind.")
-        return found
+        return fits
 
     @classmethod
     def at_first(cls, model: ModelSpec) -> Lenses:
         """With what is fitted to the model here: the bundled lenses, else the kept ones, one of a kind."""
-        there = of_model(model)
-        first = {fit.kind: fit.path.stem for fit in reversed(there)}
+        available = of_model(model)
+        first = {fit.kind: fit.path.stem for fit in reversed(available)}
         return cls(fit=",".join(sorted(first.values())))
 
     def _named(self) -> list[str]:
@@ -335,7 +335,7 @@ class Lenses(Probe):
 class EarlyExit(Probe):
     """Early exit through the logit lens: a token leaves at the first depth where the lens's best token has at least the
     threshold's probability, at the latest at the output. Agreement is whether it then says what the whole model would
-    have said. No exit is trained here: the figures are what the model's own head makes of its own stream."""
+    have said. No exit is trained here: the figures are what the model's own head makes of its stream."""
 
     threshold: float = exit_confidence("leaves")
 

@@ -37,7 +37,7 @@ class Loops(Probe):
 
     The **fixed point**: how far a layer's stream is from where it was one pass earlier, `|h[r, n] - h[r-1, n]| /
     |h[r, n]|` (arXiv 2604.11791), and from the last pass. The **update** of a pass is what it moves the stream by; its
-    length, and its angle to the one before (arXiv 2509.23314). **between** is how much what stands between two passes
+    length, and its angle to the one before (arXiv 2509.23314). **between** is how much the modules between two passes
     (a norm, the embedding added once more) changes the stream; it belongs to no layer.
 
     The model is then changed: a layer left out in every pass; and 0 to 2R passes instead of R. All passes are the same
@@ -69,7 +69,7 @@ class Loops(Probe):
             "between",
             "later_pass",
             "ratio",
-            "change of the stream by what stands before a pass, relative to the stream that left the pass before",
+            "change of the stream by the modules before a pass, relative to the stream that left the pass before",
         ),
         *_changed("block_skip", "block", "without one layer in every pass"),
         *_changed("times", "times", "with 0, 1, …, 2R passes"),

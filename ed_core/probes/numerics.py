@@ -34,7 +34,7 @@ class Numerics(Probe):
     is the most that two additions rounded to the stream's dtype can be off, whatever their order: half a rounding step
     of the partial sum and half a step of the result. An error within it is arithmetic; an error beyond it is a term
     that is not read.
-    **slope** regresses what the stream moved by on what was read: 1, or something is scaled on the way; it is not told
+    **slope** regresses what the stream moved by on what was read: 1, or something is scaled on the way; it is not given
     where a branch is below rounding. **closure**, **replay**, **detour** and
     **suffix** compare logits: of the last residual unembedded, of layers called by hand, of another stream sent through
     both, and of the second half of the prompt alone. **resid_norm** shows whether the first token is an attention sink.

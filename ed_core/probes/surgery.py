@@ -34,14 +34,14 @@ PROXIES = ("block_influence", "angular_distance", "update_cosine")
 class Prune(Probe):
     """Every stretch of `n` consecutive layers is taken out in turn, on all tokens, and the change of the predictions is
     **measured**: the divergence from the whole model, the share of tokens whose best prediction stays, the log-loss on
-    the text itself. Beside it stand the proxies by which layers are usually chosen: **block influence**, `1 - cos`
+    the text itself. Next to it are the proxies by which layers are usually chosen: **block influence**, `1 - cos`
     between the stream before and after the stretch, the **angular distance** `arccos(cos) / pi`, and the **update's
     cosine** `cos(h[s+n] - h[s], h[s])`, for one layer the cosine criterion's `cos(D, h)`: above 0 the stretch
     strengthens what is there, which is taken for a sign that it can go. Whether a proxy ranks the stretches as the
     measurement does is shown as a rank correlation; it is known to be weak in places (a layer of low influence can be
     crucial).
 
-    `drop` names any set of layers, measured beside the stretches.
+    `drop` names any set of layers, measured next to the stretches.
 
     Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last
     token, here at every one too, and at those that are no sinks); the update's cosine, Hu et al. 2025; on the
@@ -104,15 +104,15 @@ class Prune(Probe):
         `drop_perplexity` where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured
         divergence, NaN where it is not defined; `cheapest`, the first block of the stretch whose removal changes the
         predictions least, NaN where none leaves a finite divergence."""
-        found: dict[str, float | np.ndarray] = {f"perplexity{s}": np.exp(curves[f"nll{s}"]) for s in ("", "_whole")}
+        derived: dict[str, float | np.ndarray] = {f"perplexity{s}": np.exp(curves[f"nll{s}"]) for s in ("", "_whole")}
         if "drop_nll" in curves:
-            found["drop_perplexity"] = np.exp(curves["drop_nll"])
+            derived["drop_perplexity"] = np.exp(curves["drop_nll"])
         for name, values in {**{name: curves[name] for name in PROXIES}, "top1_lost": 1 - curves["top1_kept"]}.items():
             correlation = rank_correlation(values, curves["kl"])
-            found[f"spearman_{name}"] = np.nan if correlation is None else correlation
+            derived[f"spearman_{name}"] = np.nan if correlation is None else correlation
         kl = np.where(np.isfinite(curves["kl"]), curves["kl"], np.inf)
-        found["cheapest"] = int(kl.argmin()) if np.isfinite(kl).any() else np.nan
-        return {name: np.asarray(value, np.float32) for name, value in found.items()}
+        derived["cheapest"] = int(kl.argmin()) if np.isfinite(kl).any() else np.nan
+        return {name: np.asarray(value, np.float32) for name, value in derived.items()}
 
     def check_layers(self, n_layers: int) -> None:
         """Refuse stretches and sets that this model has no blocks for."""
@@ -133,8 +133,8 @@ class Prune(Probe):
 def check_stretch(probe: str, n: int, n_layers: int) -> None:
     """Refuse stretches that would leave no layer."""
     if n >= n_layers:
-        there = f"{n_layers} layer{'s' * (n_layers > 1)}"
-        raise ParameterError(f"{probe}.n is {n}; expected less than the model's {there}.")
+        count = f"{n_layers} layer{'s' * (n_layers > 1)}"
+        raise ParameterError(f"{probe}.n is {n}; expected less than the model's {count}.")
 
 
 MAPS: dict[str, tuple[tuple[str, ...], str]] = {  # kind: its axes, and what is done in the words of a meaning
@@ -257,14 +257,14 @@ class Surgery(Probe):
         (`kl_without`) and with one run twice (`kl_twice`), NaN where that map is not measured, and the `center` of the
         first; `swap_score`, `[layer, other]`, the permutation score `|loss - loss'| / loss` of every exchange."""
         n_layers = len(curves["block_influence"])
-        found: dict[str, float | np.ndarray] = {}
+        derived: dict[str, float | np.ndarray] = {}
         for name, kind in (("kl_without", "drop"), ("kl_twice", "repeat")):
             stretches = curves.get(f"{kind}_kl", np.full((n_layers, n_layers + 1), np.nan))
-            found[name] = np.diagonal(stretches, 1)
-        found["center"] = depth_score(found["kl_without"])
+            derived[name] = np.diagonal(stretches, 1)
+        derived["center"] = depth_score(derived["kl_without"])
         if "swap_loss" in curves:
-            found["swap_score"] = np.abs(curves["loss_whole"] - curves["swap_loss"]) / curves["loss_whole"]
-        return {name: np.asarray(values, np.float32) for name, values in found.items()}
+            derived["swap_score"] = np.abs(curves["loss_whole"] - curves["swap_loss"]) / curves["loss_whole"]
+        return {name: np.asarray(values, np.float32) for name, values in derived.items()}
 
 
 def stretches(order: Sequence[int]) -> list[Sequence[int]]:

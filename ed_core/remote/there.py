@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..models.identities import miss, slopes
-from ..sweeps.metrics import Against, contributions, relative_change
+from ..sweeps.metrics import AgainstOutput, contributions, relative_change
 
 STEPS = (1 << 24) - 1  # of a number from 0 to 1 in three bytes
 
@@ -216,7 +216,7 @@ def lens(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str,
     pieces: dict[str, list[Tensor]] = {name: [] for name in names}
     for some in torch.arange(plan["n_tokens"]).split(plan["positions"]):
         out = unembed(model, plan, base["resid"][-1][0, some])
-        against = Against(out, part["k"])
+        against = AgainstOutput(out, part["k"])
         rows: dict[str, list[Tensor]] = {name: [] for name in names}
         together = max(1, plan["positions"] // len(some))  # the head's weights are read once for many depths
         streams = [h[0, some] for h in base["resid"][:-1]]

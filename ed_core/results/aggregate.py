@@ -1,4 +1,4 @@
-"""From prompts to aggregates: small sums stored beside every result, and what the papers make of them. Numpy only.
+"""From prompts to aggregates: small sums stored with every result, and what the papers make of them. Numpy only.
 
 A study of thousands of prompts reads summaries, never arrays. Means are token-weighted over all tokens of all prompts
 [H25]; sums are kept with and without the first token, so that leaving out an attention sink needs no recomputation."""
@@ -28,8 +28,8 @@ def _of_means(spec: MeasureSpec) -> bool:
 
 
 def following(probe: type[Probe]) -> set[str]:
-    """The parts of a summary that are a stored array over again, or that array times the number of tokens: nobody has
-    to keep them beside it."""
+    """The parts of a summary that are a stored array again, or that array times the number of tokens: they need not be
+    kept with it."""
     return {f"{spec.name}.{end}" for spec in probe.measures if _of_means(spec) for end in ("sum", "first", "count")}
 
 
@@ -103,9 +103,9 @@ def counts_first(probe: Probe) -> bool:
 def aggregate(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Aggregates over prompts, float32, keyed by measure name; `<measure>_mean` beside every maximum.
+    """Aggregates over prompts, float32, keyed by measure name; `<measure>_mean` next to every maximum.
 
-    How each measure is put together stands in its `MeasureSpec.reduce`. NaN (a prompt without boundaries) is left out.
+    How each measure is aggregated is in its `MeasureSpec.reduce`. NaN (a prompt without boundaries) is left out.
     """
     out: dict[str, np.ndarray] = {}
     for spec in probe.measures:

@@ -53,7 +53,7 @@ def _shared(result: ProbeResult | None) -> ProbeResult | None:
     return result
 
 
-_read: Shelf[ProbeResult] = Shelf(HELD, _bytes)  # by key and what changes when it is stored anew
+_read: Shelf[ProbeResult] = Shelf(HELD, _bytes)  # by key and what changes when it is stored again
 
 
 def by_key(key: str) -> ProbeResult | None:
@@ -62,10 +62,10 @@ def by_key(key: str) -> ProbeResult | None:
         return None
     try:
         stamp = store().stamp(key)
-        found = None if stamp is None else _read.get((key, stamp), lambda: _shared(store().get(key)))
+        stored = None if stamp is None else _read.get((key, stamp), lambda: _shared(store().get(key)))
     except StoreError:
-        found = None  # `trouble` says so on every page; what is computed is shown all the same
-    return _of_shipped(EXAMPLES, key) if found is None else found
+        stored = None  # `trouble` says so on every page; computed results are shown anyway
+    return _of_shipped(EXAMPLES, key) if stored is None else stored
 
 
 def _of_shipped(folder: Path, key: str) -> ProbeResult | None:
@@ -81,17 +81,17 @@ def by_short(short: str) -> ProbeResult:
     """The result whose run id is, or begins with, these hex digits; a `ParameterError` says why there is none."""
     if not re.fullmatch(r"[0-9a-f]{8,32}", short):
         raise ParameterError(f"{short[:40]!r} is no run id; expected its first 8 hex digits or more.")
-    found = {name for name in _names() if name.startswith(short)}
+    stored = {name for name in _names() if name.startswith(short)}
     try:
-        found.update(store().keys(short))
+        stored.update(store().keys(short))
     except StoreError:
         pass  # `trouble` says so on every page
-    if len(found) > 1:
-        raise ParameterError(f"{len(found)} stored results have ids that begin with {short}; give more of its digits.")
-    result = by_key(found.pop()) if found else None
+    if len(stored) > 1:
+        raise ParameterError(f"{len(stored)} stored results have ids that begin with {short}; give more of its digits.")
+    result = by_key(stored.pop()) if stored else None
     if result is None:
         raise ParameterError(
-            f"No stored result has the id {short}: it was removed, or computed elsewhere. Run computes what stands "
+            f"No stored result has the id {short}: it was removed, or computed elsewhere. Run computes what is asked "
             "here."
         )
     return result
@@ -105,14 +105,14 @@ def find(request: Request) -> ProbeResult | None:
 def find_shown(request: Request) -> ProbeResult | None:
     """The same for a page, to which on another device than the CPU a shipped result will do: it says where it was
     measured."""
-    found, key = find(request), _on_cpu(request)
-    return _of_shipped(EXAMPLES, key) if found is None and key else found
+    stored, key = find(request), _on_cpu(request)
+    return _of_shipped(EXAMPLES, key) if stored is None and key else stored
 
 
 def find_read(request: Request) -> ProbeResult | None:
     """The same, or what is shipped of it for a verdict to read: not all of its measures are there."""
-    found = find_shown(request)
-    return _of_shipped(TWINS, _on_cpu(request) or request.key) if found is None else found
+    stored = find_shown(request)
+    return _of_shipped(TWINS, _on_cpu(request) or request.key) if stored is None else stored
 
 
 def is_read(request: Request) -> bool:
@@ -131,10 +131,10 @@ def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
     """Summaries of other prompts on the same model, by the same probe with the same parameters, by run id: what is
     stored, and the shipped examples."""
     try:
-        found = store().series(request.series)
+        stored = store().series(request.series)
     except StoreError:
-        found = {}
-    both = {**_shipped().get(request.series, {}), **found}
+        stored = {}
+    both = {**_shipped().get(request.series, {}), **stored}
     return {key: summary for key, summary in both.items() if key != request.key}
 
 
@@ -147,11 +147,11 @@ def _names() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
     """Summaries of the shipped examples by series and key."""
-    found: dict[str, dict[str, Any]] = {}
+    stored: dict[str, dict[str, Any]] = {}
     for name in _names():
         if (result := by_key(name)) is not None:
-            found.setdefault(result.request.series, {})[result.request.key] = result.summary
-    return found
+            stored.setdefault(result.request.series, {})[result.request.key] = result.summary
+    return stored
 
 
 def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
@@ -162,7 +162,7 @@ def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
     except StoreError:
         recent = []
     keys = [card["key"] for card in recent if (card["model"], card["precision"]) == (spec.name, spec.precision)]
-    shipped = [key for found in _shipped().values() for key in found]
+    shipped = [key for stored in _shipped().values() for key in stored]
     results = (by_key(key) for key in [*keys, *shipped])
     return next(
         (r.provenance for r in results if r is not None and r.request.models[0].identity() == spec.identity()), None

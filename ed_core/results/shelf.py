@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, overload
 from ..types import ProbeResult
 
 T = TypeVar("T")
-LONG = 256  # bytes of an array, beyond which its hash stands for it
+LONG = 256  # bytes of an array, beyond which its hash is used
 SCALARS = (bool, int, float, type(None), Enum)
 
 
@@ -31,21 +31,21 @@ class Shelf(Generic[T]):
     def get(self, key: Hashable, make: Callable[[], T | None]) -> T | None:
         """The cached value, or what `make` returns, which is cached unless it is None."""
         with self._lock:
-            if (found := self._held.get(key)) is not None:
+            if (value_of := self._held.get(key)) is not None:
                 self._held.move_to_end(key)
-                return found
-        found = make()  # twice where two ask at once, which is right all the same
-        if found is not None:
+                return value_of
+        value_of = make()  # twice where two ask at once, which is harmless
+        if value_of is not None:
             with self._lock:
                 if key not in self._held:
-                    self._held[key] = found
-                    self._taken += self._size(found)
+                    self._held[key] = value_of
+                    self._taken += self._size(value_of)
                 while self._taken > self._most:
                     self._taken -= self._size(self._held.popitem(last=False)[1])
-        return found
+        return value_of
 
     def made(self, make: Callable[..., T], *given: Any, **named: Any) -> T:
-        """What a pure function makes of these; made anew where nothing can stand for one of them."""
+        """The value of a pure function, remembered by its arguments; computed where an argument has no key."""
         try:
             key = make, frozen(given), frozen(named)
         except TypeError:
@@ -66,11 +66,11 @@ def frozen(value: Any) -> Hashable:
         data = value.tobytes()
         return value.dtype.str, value.shape, data if len(data) <= LONG else hashlib.sha256(data).digest()
     if isinstance(value, Mapping):
-        return Mapping, tuple((frozen(key), frozen(held)) for key, held in value.items())
+        return Mapping, tuple((frozen(key), frozen(member)) for key, member in value.items())
     if isinstance(value, (tuple, list)):
         return tuple(map(frozen, value))
     if isinstance(value, (set, frozenset)):
         return frozenset(map(frozen, value))
     if is_dataclass(value) and not isinstance(value, type):
         return type(value), tuple(frozen(getattr(value, f.name)) for f in fields(value))
-    raise TypeError(f"nothing stands for a {type(value).__name__}")
+    raise TypeError(f"there is no key for a {type(value).__name__}")

@@ -114,8 +114,8 @@ class Store:
 
     def recent(self, n: int = 20) -> list[dict[str, Any]]:
         """Headlines of the results stored last, newest first; none of an engine whose numbers were different."""
-        found = self._run(lambda data, cards: list(islice(self._cards(data, cards, reversed(cards)), n)))
-        return [headline for headline, _ in found if headline["engine"] == ENGINE_VERSION]
+        results = self._run(lambda data, cards: list(islice(self._cards(data, cards, reversed(cards)), n)))
+        return [headline for headline, _ in results if headline["engine"] == ENGINE_VERSION]
 
     def series(self, name: str, n: int = 200) -> dict[str, dict[str, np.ndarray]]:
         """Summaries by key of the results of one `Request.series`, newest first, at most `n`."""
@@ -134,8 +134,8 @@ class Store:
     def info(self) -> dict[str, Any]:
         """How many results there are, what they take and may take, where, and what went wrong."""
         entries, size = self._run(lambda data, cards: (len(data), data.volume() + cards.volume()))
-        told = {"entries": entries, "bytes": size, "limit": self.limit, "path": str(self.path)}
-        return told | {"problems": list(self.problems)}
+        info_of = {"entries": entries, "bytes": size, "limit": self.limit, "path": str(self.path)}
+        return info_of | {"problems": list(self.problems)}
 
     def check(self) -> tuple[int, list[str]]:
         """Read every result and card: how many results there are, and what was damaged and removed."""
@@ -275,10 +275,10 @@ def _unpack_card(packed: bytes, key: str) -> Card:
         headline, layout = json.loads(line)
         if headline["key"] != key:
             raise ValueError(f"it is the summary of {headline['key']}")
-        summary, at = {}, 0
+        summary, offset = {}, 0
         for name, dtype, shape in layout:
-            summary[name] = np.frombuffer(rest, dtype, math.prod(shape), at).reshape(shape)
-            at += summary[name].nbytes
+            summary[name] = np.frombuffer(rest, dtype, math.prod(shape), offset).reshape(shape)
+            offset += summary[name].nbytes
     except (TypeError, KeyError, OverflowError) as error:
         raise ValueError(f"not a card ({error})") from error
     return headline, summary

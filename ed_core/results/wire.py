@@ -19,7 +19,7 @@ from .aggregate import following, summarize
 
 
 class Header(Head):
-    """What stands beside the arrays. `updates`: how many partial results came before."""
+    """Everything but the arrays. `updates`: how many partial results came before."""
 
     request: dict[str, Any]
     tokens: tuple[str, ...]
@@ -110,12 +110,13 @@ def _summed_up(result: ProbeResult) -> ProbeResult:
     if not result.complete:
         expect(not result.summary, "a partial result has no summary")
         return result
-    again, stored = summarize(result), result.summary
-    left_out = again.summary.keys() - stored.keys()
-    named = stored.keys() <= again.summary.keys() and left_out <= following(find(result.request.probe))
-    same = named and all(np.array_equal(values, again.summary[name], equal_nan=True) for name, values in stored.items())
+    summed, stored = summarize(result), result.summary
+    left_out = summed.summary.keys() - stored.keys()
+    named = stored.keys() <= summed.summary.keys() and left_out <= following(find(result.request.probe))
+    own = summed.summary
+    same = named and all(np.array_equal(values, own[name], equal_nan=True) for name, values in stored.items())
     expect(same and bool(result.measures), "the summary is not that of the measures")
-    return again
+    return summed
 
 
 def with_provenance(result: ProbeResult, **more: Any) -> ProbeResult:

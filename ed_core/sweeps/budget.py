@@ -17,7 +17,7 @@ from ..machine import free_cache, probe_bytes
 T = TypeVar("T")
 # Rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
 TOKENS_PER_CALL = {"cpu": 768}
-# What logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew; elsewhere 256 MiB
+# What logits compared at once may take; larger arrays cost a page fault per 4 KB, each time; elsewhere 256 MiB
 LOGIT_BYTES = {"cpu": 32 << 20}
 # The same where a lens is read; the logits of all depths and positions never exist together. Elsewhere 1 GiB
 LENS_BYTES = {"cpu": 150 << 20}

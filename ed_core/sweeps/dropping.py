@@ -64,17 +64,19 @@ def drop_sweep(
             record,
             lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)),
         )
-        for at in _positions(model, n_tokens, record):
-            whole = _whole(model, trace, at)
-            record.write("nll_whole", at, _loss(whole.logp, trace.ids[0, 1:][at]))
+        for place in _positions(model, n_tokens, record):
+            whole = _whole(model, trace, place)
+            record.write("nll_whole", place, _loss(whole.logp, trace.ids[0, 1:][place]))
 
-            def compare(rows: slice, at: slice = at, whole: metrics.Whole = whole, starts: range = starts) -> None:
-                changed = model.unembed(final[rows, at].flatten(0, 1)).split(at.stop - at.start)
-                _compare(whole, changed, record, ("nll", "kl", "top1_kept"), [(start, at) for start in starts[rows]])
+            def compare(
+                rows: slice, place: slice = place, whole: metrics.AgainstModel = whole, starts: range = starts
+            ) -> None:
+                changed = model.unembed(final[rows, place].flatten(0, 1)).split(place.stop - place.start)
+                _compare(whole, changed, record, ("nll", "kl", "top1_kept"), [(start, place) for start in starts[rows]])
 
-            size = at.stop - at.start
+            size = place.stop - place.start
             record.budget.run(len(starts), lambda: max(1, _rows(model, record) // size), compare)
-            record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
+            record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * place.stop / n_tokens) / len(stretches))
     if drop:
         _chosen_set(drop, model, trace, record)
 
@@ -99,7 +101,7 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     streams = torch.stack([trace.after(depth)[0, first - 1 : n_tokens - 1] for depth in range(n_layers + 1)])
     targets = trace.ids[0, first:].repeat(n_layers + 1)
-    ranks = [metrics.rank(logits, targets[at]) for at, logits in _logits(model, streams.flatten(0, 1), record)]
+    ranks = [metrics.rank(logits, targets[place]) for place, logits in _logits(model, streams.flatten(0, 1), record)]
     record.write("rank", slice(None), torch.cat(ranks).view(n_layers + 1, -1))
     record.step(0.3)
     among = np.asarray((record.arrays["rank"] <= k).all(1))
@@ -133,29 +135,29 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
         else:
             record.write(name, variant, value)
 
-    told = 0
+    n_written = 0
     groups: dict[tuple[int, ...], list[int]] = {(): list(range(none + 1))}
     while groups:
         written, variants = groups.popitem()
         laid = draft[len(written) :]
-        asked = losses and not written
+        with_loss = losses and not written
         ids = (*question, *written, *laid)
-        for variant, best, lost in _without(model, ids, len(laid), n, variants, record, asked):
-            if asked:
+        for variant, best, lost in _without(model, ids, len(laid), n, variants, record, with_loss):
+            if with_loss:
                 write("loss", variant, lost)
-            text, found = list(written), None
+            text, verdict = list(written), None
             for token, expected in zip(best, (*laid, None)):
                 text.append(token)
-                said = decode(text)
-                found = exact(said, answer) if len(text) == most else settled(said, answer)
-                if found is not None or token != expected:
+                text_so_far = decode(text)
+                verdict = exact(text_so_far, answer) if len(text) == most else settled(text_so_far, answer)
+                if verdict is not None or token != expected:
                     break
-            if found is None:
+            if verdict is None:
                 groups.setdefault(tuple(text), []).append(variant)
                 continue
-            write("exact", variant, float(found))
-            told += 1
-        record.step(max(record.progress, 0.9 * told / (none + 1)))
+            write("exact", variant, float(verdict))
+            n_written += 1
+        record.step(max(record.progress, 0.9 * n_written / (none + 1)))
 
 
 def _without(
@@ -168,7 +170,7 @@ def _without(
     losses: bool,
 ) -> Iterator[tuple[int, list[int], float]]:
     """Every variant with its best token behind each of the last `laid` + 1 positions, and its mean loss on the `laid`
-    tokens that stand there, NaN without `losses`. The rows of all variants share the products with the head."""
+    tokens there, NaN without `losses`. The rows of all variants share the products with the head."""
     none = model.n_layers - n + 1
     trace = model.trace(model.tensor(tuple(ids)), on_block=lambda *_: record.check(), keep=1)
     starts = [variant for variant in variants if variant != none]
@@ -181,10 +183,10 @@ def _without(
         targets = trace.ids[0, len(ids) - laid :].repeat(len(part), 1)
         targets = torch.nn.functional.pad(targets, (0, 1)).flatten()  # nothing is laid behind the last
         best, lost = [], []
-        for at, logits in _logits(model, ends, record):
+        for place, logits in _logits(model, ends, record):
             best.append(logits.argmax(-1))
             if losses:
-                lost.append(-metrics.log_probabilities(logits).gather(-1, targets[at, None])[:, 0])
+                lost.append(-metrics.log_probabilities(logits).gather(-1, targets[place, None])[:, 0])
         means = torch.cat(lost).view(len(part), -1)[:, :-1].mean(-1).tolist() if losses else [math.nan] * len(part)
         yield from zip(part, torch.cat(best).view(len(part), -1).tolist(), means)
 
@@ -193,8 +195,8 @@ def _logits(
     model: LanguageModel, rows: Float[Tensor, "row d_model"], record: Recorder
 ) -> Iterator[tuple[slice, Float[Tensor, "some v"]]]:
     """The logits of these rows, as many in one product as are held at once."""
-    for at in even_chunks(len(rows), _rows(model, record)):
-        yield at, model.unembed(rows[at])
+    for place in even_chunks(len(rows), _rows(model, record)):
+        yield place, model.unembed(rows[place])
         record.check()
 
 
@@ -258,25 +260,25 @@ def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, recor
     names = ("drop_nll", "drop_kl", "drop_top1_kept")
     for name in names:
         record.allocate(name, (resid.shape[1],))
-    for at in _positions(model, resid.shape[1], record):
-        _compare(_whole(model, trace, at), [model.unembed(resid[0, at])], record, names, [at])
+    for place in _positions(model, resid.shape[1], record):
+        _compare(_whole(model, trace, place), [model.unembed(resid[0, place])], record, names, [place])
 
 
-def _whole(model: LanguageModel, trace: Trace, at: slice) -> metrics.Whole:
-    return metrics.Whole(model.unembed(trace.resid[-1][0, at]), trace.ids[0, 1:][at])
+def _whole(model: LanguageModel, trace: Trace, place: slice) -> metrics.AgainstModel:
+    return metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
 
 
 def _compare(
-    whole: metrics.Whole,
+    whole: metrics.AgainstModel,
     changed: Sequence[Float[Tensor, "pos v"]],
     record: Recorder,
     names: Sequence[str],
     places: Sequence[Any],
 ) -> None:
     """Write loss, divergence and kept best tokens under these names, of each changed model in its place."""
-    for at, (loss, *others) in zip(places, whole.measures(changed), strict=True):
+    for place, (loss, *others) in zip(places, whole.measures(changed), strict=True):
         for name, values in zip(names, (_to_the_end(loss, len(others[0])), *others)):
-            record.write(name, at, values)
+            record.write(name, place, values)
     record.check()
 
 

@@ -60,7 +60,7 @@ def integrate(
         record.allocate(name, (n_layers,))
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     assert encoding.answer_start is not None  # `integrated_gradients` refuses a prompt without an answer
-    answer = metrics.on(model.device, encoding.ids[encoding.answer_start :])
+    answer = metrics.to_device(model.device, encoding.ids[encoding.answer_start :])
     failed: list[int] = []
     moving: list[int] = []
     above = 0  # blocks that were run above those that are done
@@ -131,9 +131,9 @@ class _Path:
             assert isinstance(now, Tensor)  # and no empty sum
             moved = (now - (now if before is None else before)).abs().amax()
             figures = now.sum(), now.abs().amax(), moved, *self.ends
-            total, largest, moved_by, whole, baseline = torch.stack(figures).tolist()
-            error = abs(total - (whole - baseline))
-            complete = error <= tolerance * max(abs(whole - baseline), largest)
+            total, largest, moved_by, f_end, baseline = torch.stack(figures).tolist()
+            error = abs(total - (f_end - baseline))
+            complete = error <= tolerance * max(abs(f_end - baseline), largest)
             still = before is not None and moved_by <= tolerance * largest
             if (complete and still) or self.used + 2 * NODES > most_nodes:
                 return now.float(), error, complete, still
@@ -144,8 +144,8 @@ class _Path:
 
     def _add(self, pieces: list[tuple[float, float]]) -> None:
         """Integrate pieces of the path."""
-        at = [*(-x for x in HALF[:0:-1]), *HALF]
-        alphas = [(begin + end + x * (end - begin)) / 2 for begin, end in pieces for x in at]
+        nodes_at = [*(-x for x in HALF[:0:-1]), *HALF]
+        alphas = [(begin + end + x * (end - begin)) / 2 for begin, end in pieces for x in nodes_at]
         slopes = self._evaluate(alphas)[1].view(len(pieces), NODES, -1)
         kronrod, gauss = (
             torch.tensor([*w[:0:-1], *w], dtype=torch.float64, device=slopes.device) for w in (KRONROD, GAUSS)
@@ -158,18 +158,18 @@ class _Path:
 
     def _evaluate(self, alphas: list[float]) -> tuple[Float[Tensor, " node"], Float[Tensor, "node pos"]]:
         """F and its slope along the path, `sum_d (x - x0) dF/dx` at each position, in chunks of bounded memory."""
-        found: list[tuple[Tensor, Tensor]] = []
+        evaluated: list[tuple[Tensor, Tensor]] = []
 
         def work(nodes: slice) -> None:
-            alpha = metrics.on(self.difference.device, alphas[nodes]).view(-1, 1, 1)
+            alpha = metrics.to_device(self.difference.device, alphas[nodes]).view(-1, 1, 1)
             x = (self.baseline + alpha * self.difference).to(self.model.dtype).requires_grad_()
             value = self._f(x)
             (gradient,) = torch.autograd.grad(value.sum(), x)
-            found.append((wide(value.detach()), (wide(gradient) * wide(self.difference)).sum(-1)))
+            evaluated.append((wide(value.detach()), (wide(gradient) * wide(self.difference)).sum(-1)))
             self.record.check()
 
         self.record.budget.run(len(alphas), self._at_once, work)
-        values, slopes = zip(*found)
+        values, slopes = zip(*evaluated)
         return torch.cat(values), torch.cat(slopes)
 
     def _at_once(self) -> int:

@@ -47,11 +47,11 @@ def read(
 
     `lenses`: prefix of a lens' measures to the map from the stream at a depth to `h[L]`; None is the logit lens.
     `inside`: how those begin that are read within every layer, after attention and before the MLP; "" for none.
-    `ParameterError` where nothing stands between the two. `follow`: a token id whose rank is written, -1 for none.
+    `ParameterError` where nothing is between the two. `follow`: a token id whose rank is written, -1 for none.
     `constant`: a mean of `h[L]`; `constant_kl` is the divergence of its prediction."""
     if inside and model.parallel:
         raise ParameterError(
-            f"The layers of {model.spec.name} compute attention and MLP beside each other, from the same stream, so "
+            f"The layers of {model.spec.name} compute attention and MLP in parallel, from the same stream, so "
             "there is no point between them to read; take points=layers."
         )
     n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(k, model.d_vocab)
@@ -63,17 +63,17 @@ def read(
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     chunk = max(1, record.budget.lens_bytes // (ROW_BYTES * model.d_vocab))
     chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
-    for done, at in enumerate(chunks):
-        out = model.unembed(trace.resid[-1][0, at])
-        against = metrics.Against(out, k)
+    for done, place in enumerate(chunks):
+        out = model.unembed(trace.resid[-1][0, place])
+        against = metrics.AgainstOutput(out, k)
         final = against.best[1]
         if constant is not None:
             same = model.unembed(constant.to(model.dtype).expand(len(out), -1))
-            record.write("constant_kl", at, against.measure(same)["kl"])
+            record.write("constant_kl", place, against.measure(same)["kl"])
         for number, (prefix, lens) in enumerate(lenses.items()):
             best: dict[str, list[Tensor]] = {"": [], inside: []}
-            points = {"": _depths(model, trace, at, lens, out, chunk, against.at_once)}
-            points |= {inside: _middles(model, trace, at, chunk, against.at_once)} if inside else {}
+            points = {"": _depths(model, trace, place, lens, out, chunk, against.at_once)}
+            points |= {inside: _middles(model, trace, place, chunk, against.at_once)} if inside else {}
             for half, (point, rows) in enumerate(points.items()):
                 for depths, logits in rows:
                     row = against.measure(logits)
@@ -88,22 +88,22 @@ def read(
                     row["top1_match"] = row["agreement"] = (ids[..., 0] == final[:, 0]).float()
                     for name, values in row.items():
                         if record.holds(prefix + point + name):
-                            record.write(prefix + point + name, (depths, at), values)
+                            record.write(prefix + point + name, (depths, place), values)
                     if record.holds(prefix + "top_ids"):
                         record.name_tokens(model, ids)
                     share = (half + depths.stop / n_depths) / len(points)
                     record.step((done + (number + share) / len(lenses)) / len(chunks))
             if record.holds(prefix + "settle_depth"):
-                record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(best[""])))
+                record.write(prefix + "settle_depth", place, metrics.settle_depth(torch.stack(best[""])))
             if inside and record.holds(prefix + inside + "settle_depth"):
                 every = [row for pair in zip(best[""], best[inside]) for row in pair] + best[""][-1:]
-                record.write(prefix + inside + "settle_depth", at, metrics.settle_depth(torch.stack(every)) / 2)
+                record.write(prefix + inside + "settle_depth", place, metrics.settle_depth(torch.stack(every)) / 2)
 
 
 def _depths(
     model: LanguageModel,
     trace: Trace,
-    at: slice,
+    place: slice,
     lens: Lens | None,
     out: Float[Tensor, "pos v"],
     rows: int,
@@ -113,7 +113,7 @@ def _depths(
     The last depth's are `out`, the model's own."""
 
     def stream(depth: int) -> Tensor:
-        h = trace.after(depth)[0, at]
+        h = trace.after(depth)[0, place]
         return h if lens is None else lens(depth, h).to(model.dtype)
 
     yield from _products(model, stream, len(out), rows, at_once)
@@ -121,14 +121,14 @@ def _depths(
 
 
 def _middles(
-    model: LanguageModel, trace: Trace, at: slice, rows: int, at_once: int
+    model: LanguageModel, trace: Trace, place: slice, rows: int, at_once: int
 ) -> Iterator[tuple[slice, Float[Tensor, "rows v"]]]:
     """The same within every layer, after attention and before the MLP."""
 
     def stream(layer: int) -> Tensor:
-        return (trace.resid[layer][0, at].float() + trace.attn_out[layer][0, at].float()).to(model.dtype)
+        return (trace.resid[layer][0, place].float() + trace.attn_out[layer][0, place].float()).to(model.dtype)
 
-    yield from _products(model, stream, at.stop - at.start, rows, at_once)
+    yield from _products(model, stream, place.stop - place.start, rows, at_once)
 
 
 def _products(
@@ -175,18 +175,20 @@ def write(
 
     def choose(step: int, logits: Tensor) -> int | None:
         nonlocal deep
-        jsd, confidence, best = metrics.beside_output(logits)
+        jsd, confidence, best = metrics.jsd_to_output(logits)
         settled = metrics.settle_depth(best[:, None])[0]
         *over_depths, last = on_host([jsd, confidence, best, settled])
         (jsds, confidences, ids), settles = over_depths, int(last)
         token = int(ids[-1]) if temperature == 0 else sample(logits[-1], temperature, draw.random())
         leaves = confidences >= threshold
         leaves[-1] = True
-        at = int(leaves.argmax())
+        place = int(leaves.argmax())
         deep += int((jsds <= g).argmax()) >= late
         for name, values in zip(OVER_DEPTHS, over_depths):
             record.write(name, (slice(None), step), values)
-        for name, value in zip(PER_TOKEN, (token, settles, deep / (step + 1), at, ids[at], ids[at] == ids[-1])):
+        for name, value in zip(
+            PER_TOKEN, (token, settles, deep / (step + 1), place, ids[place], ids[place] == ids[-1])
+        ):
             record.write(name, step, value)
         record.name_tokens(model, [*ids, token])
         record.step((step + 1) / n_tokens)

@@ -101,21 +101,21 @@ def _changed(model: LanguageModel, trace: Trace, record: Recorder) -> None:
         record.allocate(name, (n,))
     for block in range(n):
         end = in_order(model, trace, without(block, n, model.n_passes), record.check)
-        kl, kept = _beside(model, trace, end, record)
+        kl, kept = _divergence(model, trace, end, record)
         record.write("block_skip_kl", block, kl)
         record.write("block_skip_top1_kept", block, kept)
         record.step(0.1 + 0.3 * (block + 1) / n)
 
 
-def _beside(
+def _divergence(
     model: LanguageModel, trace: Trace, end: Float[Tensor, "1 pos d_model"], record: Recorder
 ) -> tuple[Tensor, Tensor]:
     """Mean divergence of the whole model's output from this one, and the share of best tokens kept."""
     n_tokens = end.shape[1]
     kl, kept = wide(torch.zeros(2, device=end.device))
-    for at in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
-        whole = metrics.Whole(model.unembed(trace.resid[-1][0, at]), trace.ids[0, 1:][at])
-        _, apart, same = whole.measure(model.unembed(end[0, at]))
+    for place in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
+        whole = metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
+        _, apart, same = whole.measure(model.unembed(end[0, place]))
         kl, kept = kl + wide(apart).sum(), kept + wide(same).sum()
         record.check()
     return kl / n_tokens, kept / n_tokens
@@ -124,16 +124,16 @@ def _beside(
 def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Float[Tensor, "1 pos d_model"]]:
     """The stream after 0, 1, …, `most` passes: those of the traced pass, then what more of the last one do."""
     n, n_layers = len(model.stack), model.n_layers
-    found = [trace.after(depth) for depth in (*_begins(model), n_layers)][: most + 1]
-    while len(found) <= most:
-        resid, last = found[-1], range(n_layers - n, n_layers)
+    ends = [trace.after(depth) for depth in (*_begins(model), n_layers)][: most + 1]
+    while len(ends) <= most:
+        resid, last = ends[-1], range(n_layers - n, n_layers)
         if model.crosses(n_layers - 1, last[0]):
             resid = model.between(trace, resid)
         for layer in last:
             *_, resid = model.run_block(trace, layer, resid, crosses=False)
             record.check()
-        found.append(resid)
-    return found
+        ends.append(resid)
+    return ends
 
 
 def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recorder, k: int, tested: int) -> None:
@@ -151,14 +151,14 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
     losses: list[list[Tensor]] = [[] for _ in streams]
     ranks: list[list[Tensor]] = [[] for _ in streams]
     chunks = even_chunks(n_tokens, max(1, record.budget.logit_bytes // (4 * model.d_vocab * (most + 8))))
-    for done, at in enumerate(chunks):
-        logits = [model.unembed(stream[0, at]) for stream in streams]
-        whole = metrics.Whole(logits[model.n_passes], targets[at])
+    for done, place in enumerate(chunks):
+        logits = [model.unembed(stream[0, place]) for stream in streams]
+        whole = metrics.AgainstModel(logits[model.n_passes], targets[place])
         for times, (out, (loss, apart, same)) in enumerate(zip(logits, whole.measures(logits))):
             losses[times].append(loss)
-            ranks[times].append(metrics.rank(out[: len(targets[at])], targets[at]))
+            ranks[times].append(metrics.rank(out[: len(targets[place])], targets[place]))
             whole_sums[:, times] += torch.stack([wide(apart).sum(), wide(same).sum()])
-            against = metrics.Against(out, k)
+            against = metrics.AgainstOutput(out, k)
             for readout in range(times + 1):
                 row = against.measure(logits[readout])
                 shared = metrics.overlap(row["ids"], against.best[1])

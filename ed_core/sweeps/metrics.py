@@ -100,7 +100,7 @@ def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*#batch k"]) -> Fl
 
 def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
     """The k largest logits of each row, largest first, and their ids. Of equal logits the lowest id is the best, as it
-    is for `argmax`, whatever k; behind it equals stand in any order.
+    is for `argmax`, whatever k; other ties come in any order.
 
     In a large vocabulary they are looked for in groups of 256 ids: the k largest lie in the k groups whose maxima are
     largest, or among the last ids, which fill no group. One pass instead of a sort."""
@@ -117,7 +117,7 @@ def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], In
 
 
 def _largest(values: Float[Tensor, "n v"], k: int) -> Int[Tensor, "n k"]:
-    """Where the k largest of each row stand, the first of those that no other surpasses in front."""
+    """Indices of the k largest of each row; the first of the largest comes first."""
     return values.scatter(-1, values.argmax(-1, keepdim=True), torch.inf).topk(k).indices
 
 
@@ -146,8 +146,8 @@ def relative_change(
     return per_token.masked_fill(~measured, -torch.inf).amax(-1)
 
 
-class Against:
-    """Rows of logits held against the same rows of another distribution, the output q, in as few passes over the
+class AgainstOutput:
+    """Compares rows of logits with the same rows of another distribution, the output q, in as few passes over the
     vocabulary as the formulas need.
 
     `out`: the logits of q, `[n, v]`, float32. `best`: the `k` largest of them and their ids, each `[n, k]`. `at_once`:
@@ -162,7 +162,7 @@ class Against:
         self.q = self.shifted.exp()
         z = _sum(self.q)
         self.log_z, times = z.log(), (1 / z).float()
-        e_s = torch.cat([self._dot(self.q[at], self.shifted[at]) for at in self.pieces])
+        e_s = torch.cat([self._dot(self.q[part], self.shifted[part]) for part in self.pieces])
         self.mass, self.p_log_p = _scaled(z, e_s, times)
         self.q.mul_(times.unsqueeze(-1)).clamp_min_(TINY)
 
@@ -184,10 +184,10 @@ class Against:
         times = logits.unflatten(0, (-1, n)).split(self.at_once)
         if len(times[0]) * n > self.buffers.shape[1]:
             self.buffers = logits.new_empty(4, len(times[0]) * n, logits.shape[1])
-        found = [[self._piece(some[:, at], at) for at in self.pieces] for some in times]
+        figures = [[self._piece(some[:, part], part) for part in self.pieces] for some in times]
         row = {
-            name: torch.cat([torch.cat([piece[name] for piece in pieces], 1) for pieces in found]).flatten(0, 1)
-            for name in found[0][0]
+            name: torch.cat([torch.cat([piece[name] for piece in pieces], 1) for pieces in figures]).flatten(0, 1)
+            for name in figures[0][0]
         }
         if logits is self.out:
             return row | {"kl": torch.zeros_like(row["kl"]), "jsd": torch.zeros_like(row["jsd"])}
@@ -197,19 +197,19 @@ class Against:
                 row[name][rows] = careful(log_probabilities(logits[rows]), log_probabilities(self.out[rows % n]))
         return row
 
-    def _piece(self, logits: Float[Tensor, "times n v"], at: slice) -> dict[str, Tensor]:
-        """The same for some rows, small divergences not yet mended, `[times, n]`."""
+    def _piece(self, logits: Float[Tensor, "times n v"], part: slice) -> dict[str, Tensor]:
+        """The same for some rows, before small divergences are recomputed, `[times, n]`."""
         shifted, e, both, _ = self._room(logits)
         values, ids = (x.unflatten(0, logits.shape[:2]) for x in best(logits.flatten(0, 1), self.k))
         torch.sub(logits, values[..., :1], out=shifted)
         z = _sum(torch.exp(shifted, out=e))
         e_s, times = self._dot(e, shifted), (1 / z).float()
         entropy = z.log() - e_s / z
-        kl = self.log_z[at] - self._dot(e, self.shifted[at]) / z - entropy
-        mass, p_log_p = (a + b[at] for a, b in zip(_scaled(z, e_s, times), (self.mass, self.p_log_p)))
-        torch.addcmul(self.q[at], e, times.unsqueeze(-1), out=both)  # p + q
+        kl = self.log_z[part] - self._dot(e, self.shifted[part]) / z - entropy
+        mass, p_log_p = (a + b[part] for a, b in zip(_scaled(z, e_s, times), (self.mass, self.p_log_p)))
+        torch.addcmul(self.q[part], e, times.unsqueeze(-1), out=both)  # p + q
         jsd = (p_log_p - self._dot(both, torch.log(both, out=shifted))) / (2 * math.log(2)) + mass / 2
-        target = logits.gather(-1, self.best[1][at, :1].expand(len(logits), -1, -1))
+        target = logits.gather(-1, self.best[1][part, :1].expand(len(logits), -1, -1))
         return {
             "kl": kl.float(),
             "jsd": jsd.clamp_max(1).float(),
@@ -228,9 +228,9 @@ class Against:
         return self.buffers[:, : x.shape[:-1].numel()].view(4, *x.shape)
 
 
-class Whole:
-    """The whole model's predictions at some tokens, against which those of a changed one are held in as few passes over
-    the vocabulary as the formulas need.
+class AgainstModel:
+    """Compares the predictions of changed models at some tokens with the whole model's, in as few passes over the
+    vocabulary as the formulas need.
 
     `out`: the whole model's logits, `[n, v]`, float32. `targets`: the next tokens; the last of the n tokens may have
     none."""
@@ -242,8 +242,8 @@ class Whole:
         self.pieces = pieces(out)
         self.buffers = out.new_empty(2, self.pieces[0].stop, out.shape[1])
         self.mass, self.p_log_p = (
-            torch.cat(found)
-            for found in zip(*[(_sum(self.p[at]), _sum(self.p[at] * self.logp[at])) for at in self.pieces])
+            torch.cat(figures)
+            for figures in zip(*[(_sum(self.p[part]), _sum(self.p[part] * self.logp[part])) for part in self.pieces])
         )
 
     def measure(self, logits: Float[Tensor, "n v"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -257,57 +257,59 @@ class Whole:
 
     def measures(self, changed: Sequence[Float[Tensor, "n v"]]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The same of several changed models."""
-        parts = [zip(*[self._piece(logits[at], at) for at in self.pieces]) for logits in changed]
-        found = [(torch.cat(loss), torch.cat(divergence), torch.cat(kept)) for loss, divergence, kept in parts]
-        small = not_above(*((i, divergence, SMALL_KL) for i, (_, divergence, _) in enumerate(found)))
-        for i, (logits, (_, divergence, _)) in enumerate(zip(changed, found)):
+        parts = [zip(*[self._piece(logits[part], part) for part in self.pieces]) for logits in changed]
+        figures = [(torch.cat(loss), torch.cat(divergence), torch.cat(kept)) for loss, divergence, kept in parts]
+        small = not_above(*((i, divergence, SMALL_KL) for i, (_, divergence, _) in enumerate(figures)))
+        for i, (logits, (_, divergence, _)) in enumerate(zip(changed, figures)):
             for rows in small[i].split(self.pieces[0].stop):
                 divergence[rows] = kl(self.logp[rows], log_probabilities(logits[rows]))
-        return found
+        return figures
 
-    def _piece(self, logits: Float[Tensor, "n v"], at: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """The same for some rows, small divergences not yet mended."""
+    def _piece(self, logits: Float[Tensor, "n v"], part: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for some rows, before small divergences are recomputed."""
         shifted, other = self.buffers[:, : len(logits)]
-        top, targets = logits.amax(-1, keepdim=True), self.targets[at]
+        top, targets = logits.amax(-1, keepdim=True), self.targets[part]
         torch.sub(logits, top, out=shifted)
         shifted_next = shifted[: len(targets)].gather(-1, targets)[:, 0]
         log_z = _sum(torch.exp(shifted, out=other)).log()
-        divergence = self.p_log_p[at] - _sum(torch.mul(self.p[at], shifted, out=other)) + self.mass[at] * log_z
+        divergence = self.p_log_p[part] - _sum(torch.mul(self.p[part], shifted, out=other)) + self.mass[part] * log_z
         loss = (log_z[: len(targets)] - shifted_next).float()
-        return loss, divergence.float(), (logits.gather(-1, self.best[at]) >= top)[:, 0].float()
+        return loss, divergence.float(), (logits.gather(-1, self.best[part]) >= top)[:, 0].float()
 
 
-def beside_output(
+def jsd_to_output(
     logits: Float[Tensor, "n v"],
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Int[Tensor, " n"]]:
-    """Of every row p = softmax(logits), all of one position, beside q, the last one, which is the output: the
+    """Of every row p = softmax(logits), all of one position, against q, the last one, which is the output: the
     Jensen–Shannon divergence in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, range [0, 1], about 1e-6 off and
     0 for the last row; the largest probability; and its id."""
     q = log_probabilities(logits[-1:]).exp_().clamp_min_(TINY)
     q_log_q = _sum(q * q.log())
-    found, buffers = [], logits.new_empty(2, *logits[pieces(logits)[0]].shape)
-    for at in pieces(logits):
-        shifted, p = buffers[:, : len(logits[at])]
-        top = logits[at].max(-1)
-        torch.sub(logits[at], top.values.unsqueeze(-1), out=shifted)
+    figures, buffers = [], logits.new_empty(2, *logits[pieces(logits)[0]].shape)
+    for part in pieces(logits):
+        shifted, p = buffers[:, : len(logits[part])]
+        top = logits[part].max(-1)
+        torch.sub(logits[part], top.values.unsqueeze(-1), out=shifted)
         z = _sum(torch.exp(shifted, out=p))
         p_log_p = _sum(shifted.mul_(p)) / z - z.log()
         twice_m = torch.addcmul(q, p, (1 / z).float().unsqueeze(-1), out=p)
         m_log_m = _sum(torch.log(twice_m, out=shifted).mul_(twice_m)) / 2 - math.log(2)
-        found.append((((p_log_p + q_log_q) / 2 - m_log_m) / math.log(2), 1 / z, top.indices))
-    jsd, sure, ids = (torch.cat(parts) for parts in zip(*found))
+        figures.append((((p_log_p + q_log_q) / 2 - m_log_m) / math.log(2), 1 / z, top.indices))
+    jsd, largest, ids = (torch.cat(parts) for parts in zip(*figures))
     jsd[-1] = 0
-    return jsd.clamp(0, 1).float(), sure.float(), ids
+    return jsd.clamp(0, 1).float(), largest.float(), ids
 
 
 def not_above(*each: tuple[Hashable, Float[Tensor, " n"], float]) -> dict[Hashable, Int[Tensor, " rows"]]:
-    """By name, where these values are not above their limit, NaN included. The host asks once for all of them."""
-    there = torch.stack([values > limit for _, values, limit in each]).cpu()
-    return {name: on(values.device, (~above).nonzero()[:, 0]) for (name, values, _), above in zip(each, there)}
+    """Rows whose values are not above their limit, NaN included, by name; one transfer to the host for all."""
+    above_limit = torch.stack([values > limit for _, values, limit in each]).cpu()
+    return {
+        name: to_device(values.device, (~above).nonzero()[:, 0]) for (name, values, _), above in zip(each, above_limit)
+    }
 
 
-def on(device: torch.device, values: Any) -> Tensor:
-    """A tensor or numbers of the host on a device, which the host does not wait for."""
+def to_device(device: torch.device, values: Any) -> Tensor:
+    """A tensor or numbers of the host, copied to a device without waiting."""
     return torch.as_tensor(values).to(device, non_blocking=True)
 
 
@@ -338,7 +340,7 @@ def _scaled(z: Tensor, e_s: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
 def _sum(x: Float[Tensor, "*rows v"]) -> Float[Tensor, "*rows"]:
     """The sum over the vocabulary: float32 over sixteen ids, float64 over the rest (where the device has it), which
     costs nothing. One number after the other in float32 would be 1e-5 off at 50 000 ids."""
-    wide = torch.float32 if x.device.type == "mps" else torch.float64
+    dtype = torch.float32 if x.device.type == "mps" else torch.float64
     whole = x.shape[-1] - x.shape[-1] % 16
     few = x[..., :whole].unflatten(-1, (16, whole // 16)).sum(-2)
-    return torch.cat([few, x[..., whole:]], -1).sum(-1, dtype=wide)
+    return torch.cat([few, x[..., whole:]], -1).sum(-1, dtype=dtype)

@@ -1,7 +1,7 @@
 """Where a probe writes while it runs: arrays that fill, partial results, progress, cancelling.
 
-What is written on a GPU stays there until somebody asks for it, and then comes over together: every copy on its own
-would make the host wait for the device, which meanwhile has nothing to do."""
+Values on a GPU stay there until they are read, and are then copied together: each single copy would make the host wait
+for the device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def elsewhere(values: Any) -> bool:
-    """Whether these are a tensor that the host cannot read without waiting."""
+    """Whether this is a tensor on another device than the CPU."""
     return str(getattr(values, "device", "cpu")) != "cpu"
 
 
@@ -41,13 +41,13 @@ def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     alike: dict[tuple[Any, Any], list[int]] = {}
     for i, one in enumerate(tensors):
         alike.setdefault((one.device, one.dtype), []).append(i)
-    found: list[np.ndarray] = [np.empty(0)] * len(tensors)
+    copied: list[np.ndarray] = [np.empty(0)] * len(tensors)
     for places in alike.values():
         flat = as_array(torch.cat([tensors[i].detach().reshape(-1) for i in places]))
         ends = np.cumsum([tensors[i].numel() for i in places])[:-1]
         for i, part in zip(places, np.split(flat, ends), strict=True):
-            found[i] = part.reshape(tensors[i].shape)
-    return found
+            copied[i] = part.reshape(tensors[i].shape)
+    return copied
 
 
 class Recorder:
@@ -79,13 +79,13 @@ class Recorder:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The measures with all that was written, which makes the host wait for a GPU."""
+        """The measures with everything written so far; waits for a GPU."""
         if self._written or self._unnamed:
             written, unnamed, self._written, self._unnamed = self._written, self._unnamed, [], []
-            found = on_host([values for *_, values in written] + [ids for _, ids in unnamed])
-            for (name, at, _), values in zip(written, found):
-                self._arrays[name][at] = values
-            for (model, _), ids in zip(unnamed, found[len(written) :]):
+            copied = on_host([values for *_, values in written] + [ids for _, ids in unnamed])
+            for (name, place, _), values in zip(written, copied):
+                self._arrays[name][place] = values
+            for (model, _), ids in zip(unnamed, copied[len(written) :]):
                 self.name_tokens(model, ids)
         return self._arrays
 
@@ -98,13 +98,13 @@ class Recorder:
         dtype = self.specs[name].dtype
         self._arrays[name] = np.full(shape, np.nan if dtype == "float32" else -1, dtype)
 
-    def write(self, name: str, at: Any, values: Any) -> None:
+    def write(self, name: str, place: Any, values: Any) -> None:
         """Put a tensor or array into a measure at an index or slice. A tensor on a GPU must not be changed later."""
         if elsewhere(values):
-            self._written.append((name, at, values))
+            self._written.append((name, place, values))
         else:
             into = self.arrays if any(name == one for one, *_ in self._written) else self._arrays
-            into[name][at] = as_array(values)
+            into[name][place] = as_array(values)
 
     def name_tokens(self, model: LanguageModel, ids: Any) -> None:
         """Remember the texts of token ids that appear in a measure, so that a page needs no tokenizer."""
@@ -116,7 +116,7 @@ class Recorder:
                 self.token_text[token] = model.token_text(token)
 
     def note(self, text: str) -> None:
-        """A sentence the user must see beside the numbers."""
+        """Add a sentence that the user must see next to the numbers."""
         self.notes.append(text)
 
     def ended(self, written: int, n_tokens: int) -> None:
@@ -127,7 +127,7 @@ class Recorder:
             )
 
     def check(self) -> None:
-        """Raise `Cancelled` if somebody asked for it."""
+        """Raise `Cancelled` if the job was cancelled."""
         if self._cancelled():
             raise Cancelled("The computation was cancelled; what had been computed is discarded.")
 

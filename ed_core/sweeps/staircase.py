@@ -101,7 +101,7 @@ class _Sweep:
         no-op."""
         model, trace, n_bounds = self.model, self.trace, self.n_bounds
         skipped, bound = np.divmod(np.array(variants), n_bounds)
-        self.at = metrics.on(model.device, bound), metrics.on(model.device, skipped)
+        self.at = metrics.to_device(model.device, bound), metrics.to_device(model.device, skipped)
         skips, looks = self.skip[self.at[0]], self.look[self.at[0]]
         first = int(skipped[0])
         self._nothing_before(first)
@@ -148,10 +148,10 @@ class _Sweep:
 
                 attn_edit, mlp_edit = (leave_out, None) if self.part == "attention" else (None, leave_out)
             attn, mlp, post = model.run_block(trace, layer, state[rows], attn_edit, mlp_edit)
-            seen = looks[max(rows.start - 1, 0) : rows.stop - 1]
+            shown = looks[max(rows.start - 1, 0) : rows.stop - 1]
             if rows.start == 0:
-                seen = torch.cat([torch.ones_like(looks[:1]), seen])
-            effect = metrics.relative_change(update, attn + mlp.float(), seen)
+                shown = torch.cat([torch.ones_like(looks[:1]), shown])
+            effect = metrics.relative_change(update, attn + mlp.float(), shown)
             state[rows] = post
             self.record.check()
             return effect
@@ -177,10 +177,10 @@ class _Sweep:
             self.record.check()
             return metrics.relative_change(update, attn + mlp.float(), self.look[bounds[rows]])
 
-        found = list(self.record.budget.each(len(variants), self.most_rows, work))
+        copies = list(self.record.budget.each(len(variants), self.most_rows, work))
         self.direct[(*self.at, layer)] = 0.0
-        if found:
-            self.direct[bounds, blocks, layer] = torch.cat(found)
+        if copies:
+            self.direct[bounds, blocks, layer] = torch.cat(copies)
         self.record.write("effect_direct", (slice(None), layer), _over_bounds(self.direct[:, :, layer]))
 
     def _nothing_before(self, first: int) -> None:
@@ -217,15 +217,15 @@ class _Sweep:
         change = torch.zeros(looks.shape, device=looks.device)
         same = torch.zeros(looks.shape, dtype=torch.bool, device=looks.device)
         chunk = max(LOGIT_TOKENS, self.record.budget.logit_bytes // (12 * model.d_vocab))
-        for at in even_chunks(self.n_tokens, chunk):
-            base = model.unembed(final[0, at])
+        for place in even_chunks(self.n_tokens, chunk):
+            base = model.unembed(final[0, place])
             best, base = base.argmax(-1), base.softmax(-1)
             for b in np.unique(bound):  # rows of one boundary are looked at in the same places
-                begin = max(self.first_look[b], at.start)
-                if begin < at.stop:
-                    rows = metrics.on(model.device, np.flatnonzero(bound == b))
-                    seen = slice(begin - at.start, at.stop - at.start)
-                    self._compare(state, rows, slice(begin, at.stop), best[seen], base[seen], change, same)
+                begin = max(self.first_look[b], place.start)
+                if begin < place.stop:
+                    rows = metrics.to_device(model.device, np.flatnonzero(bound == b))
+                    shown = slice(begin - place.start, place.stop - place.start)
+                    self._compare(state, rows, slice(begin, place.stop), best[shown], base[shown], change, same)
         self.output[self.at], self.kept[self.at] = change.amax(-1), (same & looks).sum(-1) / looks.sum(-1)
         self.record.write("output", slice(None), _over_bounds(self.output))
         self.record.write("top1_kept", slice(None), -_over_bounds(-self.kept))
@@ -235,7 +235,7 @@ class _Sweep:
             self.record.write("output_by_boundary", slice(None), self.output.clone())
 
     def _compare(
-        self, state: Tensor, rows: Tensor, at: slice, best: Tensor, base: Tensor, change: Tensor, same: Tensor
+        self, state: Tensor, rows: Tensor, place: slice, best: Tensor, base: Tensor, change: Tensor, same: Tensor
     ) -> None:
         """Write the change of the distribution at these positions of these rows, and whether the best token is still
         unsurpassed."""
@@ -243,10 +243,10 @@ class _Sweep:
 
         def work(part: slice) -> None:
             here = part if every else rows[part]
-            logits = self.model.unembed(state[here, at])
+            logits = self.model.unembed(state[here, place])
             target = best.expand(len(logits), -1).unsqueeze(-1)
-            same[here, at] = logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)
-            change[here, at] = logits.softmax(-1).sub_(base).norm(dim=-1)
+            same[here, place] = logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)
+            change[here, place] = logits.softmax(-1).sub_(base).norm(dim=-1)
             self.record.check()
 
         budget = self.record.budget
@@ -281,7 +281,7 @@ def erasure_sweep(
     model: LanguageModel, encoding: Encoding, record: Recorder, background: list[Prompt], future: bool = False
 ) -> None:
     """Fill `residual_erasure.effect` [depth, pos]: columns of a few positions at a time. `background`: whose mean
-    residual stands in for what is erased. `future`: look at all later tokens instead of the answer's."""
+    residual replaces what is erased. `future`: look at all later tokens instead of the answer's."""
     n_layers, n_tokens = model.n_layers, len(encoding)
     record.allocate("effect", (n_layers + 1, n_tokens))
     mean = background_mean(model, background, record)
@@ -292,7 +292,7 @@ def erasure_sweep(
         look = slice(encoding.answer_start - 1, n_tokens - 1)
     base = model.unembed(trace.resid[-1][0, look]).softmax(-1)
     suffix = model.identities is not None and model.identities.suffix_holds
-    record.provenance["prefix"] = "keys and values reused" if suffix else "computed anew"
+    record.provenance["prefix"] = "keys and values reused" if suffix else "computed again"
     if not suffix:
         record.note(
             "This model's layers cannot be replayed from the middle of a prompt on: whole sequences were computed, "
@@ -329,7 +329,7 @@ def _walk(
     n_layers, size = model.n_layers, len(group)
     n_suffix = trace.ids.shape[1] - start
     state = trace.resid[0][:, start:].repeat(len(depths) * size, 1, 1)
-    at = torch.arange(size, device=state.device), metrics.on(state.device, group) - start
+    place = torch.arange(size, device=state.device), metrics.to_device(state.device, group) - start
 
     def most() -> int:
         return record.budget.rows(n_suffix, model.call_bytes(trace.ids.shape[1]))
@@ -338,7 +338,7 @@ def _walk(
         joined = min(depth, depths[-1]) - depths[0] + 1
         if depth in depths:
             joining = trace.resid[depth][:, start:].repeat(size, 1, 1)
-            joining[at] = mean[depth].to(joining.dtype)
+            joining[place] = mean[depth].to(joining.dtype)
             state[(joined - 1) * size : joined * size] = joining
         if depth == n_layers:
             break
@@ -363,7 +363,7 @@ def _compare(
     future: bool,
     record: Recorder,
 ) -> None:
-    """Change of the predicted distribution where it is looked at: what stands before `start` has not changed."""
+    """Change of the predicted distribution where it is compared: positions before `start` have not changed."""
     begin = max(look.start, start)
     base = base[begin - look.start :]
 
@@ -371,8 +371,8 @@ def _compare(
         change = (model.unembed(final[rows, begin - start : look.stop - start]).softmax(-1) - base).norm(dim=-1)
         for row, values in zip(range(rows.start, rows.stop), change):
             depth, pos = depths[row // len(group)], group[row % len(group)]
-            seen = values[max(pos + 1 - begin, 0) :] if future else values
-            record.write("effect", (depth, pos), seen.amax())
+            shown = values[max(pos + 1 - begin, 0) :] if future else values
+            record.write("effect", (depth, pos), shown.amax())
         record.check()
 
     at_once = max(1, record.budget.logit_bytes // (12 * model.d_vocab * len(base)))

@@ -7,7 +7,7 @@ L^3 / 6 (dropped) or L^3 / 3 (repeated) passes through a block, where one full p
 Two blocks that are exchanged, i and j, share what comes before i. Where the residuals of all variants do not fit the
 memory budget, there are several walks, each over a part of the variants.
 
-Every pass through a block computes its own keys and values. Of a looped model, what stands between two passes is done
+Every pass through a block computes its own keys and values. In a looped model, the modules between two passes run
 wherever a variant begins a pass; two blocks that are exchanged leave it in its place."""
 
 from __future__ import annotations
@@ -107,17 +107,17 @@ class _Sweep:
         self._allocate("random", (n_layers,))
         self.record.allocate("random_layer", (n_layers,))
         draw = random.Random(seed)
-        drawn = [draw.randrange(n_layers) for _ in range(n_layers)]
-        variants = sorted(((n, drawn[n - 1]) for n in range(1, self.longest + 1)), key=lambda v: v[1])
-        self.record.write("random_layer", slice(0, self.longest), drawn[: self.longest])
+        random_layers = [draw.randrange(n_layers) for _ in range(n_layers)]
+        variants = sorted(((n, random_layers[n - 1]) for n in range(1, self.longest + 1)), key=lambda v: v[1])
+        self.record.write("random_layer", slice(0, self.longest), random_layers[: self.longest])
         after = [layer + 1 for _, layer in variants]
 
-        def again(part: slice, state: Tensor) -> None:
+        def repeat(part: slice, state: Tensor) -> None:
             for row, (n, layer) in enumerate(variants[part]):
                 for left in reversed(range(n)):
                     self._through(layer, state, [row], self.model.crosses(layer, layer if left else layer + 1))
 
-        self._walk("random", [(n - 1,) for n, _ in variants], after, after, again, [layer for _, layer in variants])
+        self._walk("random", [(n - 1,) for n, _ in variants], after, after, repeat, [layer for _, layer in variants])
         self.stretches("repeat")
 
     def swaps(self) -> None:
@@ -172,12 +172,12 @@ class _Sweep:
         return even_chunks(n_variants, at_once) if n_variants else []
 
     def _through(self, layer: int, state: Tensor, rows: list[int], crosses: bool | None = None) -> None:
-        """Take these rows of `state` through a block, and through what stands between passes where it `crosses`."""
+        """Take these rows of `state` through a block, and through the modules between passes where it `crosses`."""
         model, budget = self.model, self.record.budget
 
         def work(part: slice) -> None:
-            at = metrics.on(state.device, rows[part])
-            *_, state[at] = model.run_block(self.trace, layer, state[at], crosses=crosses)
+            place = metrics.to_device(state.device, rows[part])
+            *_, state[place] = model.run_block(self.trace, layer, state[place], crosses=crosses)
             self.record.check()
 
         most = model.call_bytes(self.n_tokens)
@@ -199,18 +199,18 @@ class _Sweep:
         sums = wide(torch.zeros(len(variants), 3, device=state.device))
         most = max(LOGIT_TOKENS, budget.logit_bytes // (8 * model.d_vocab))
         places = even_chunks(self.n_tokens, most)
-        for at in places:
-            whole = metrics.Whole(model.unembed(self.trace.resid[-1][0, at]), targets[at])
+        for place in places:
+            whole = metrics.AgainstModel(model.unembed(self.trace.resid[-1][0, place]), targets[place])
 
-            def work(rows: slice, at: slice = at, whole: metrics.Whole = whole) -> slice:
-                for row, found in enumerate(whole.measures(list(model.unembed(state[rows, at]))), rows.start):
-                    sums[row] += torch.stack([wide(values).sum() for values in found])
+            def work(rows: slice, place: slice = place, whole: metrics.AgainstModel = whole) -> slice:
+                for row, figures in enumerate(whole.measures(list(model.unembed(state[rows, place]))), rows.start):
+                    sums[row] += torch.stack([wide(values).sum() for values in figures])
                 self.record.check()
                 return rows
 
-            each = at.stop - at.start
+            each = place.stop - place.start
             for rows in budget.each(len(variants), lambda: max(1, (most >> budget.halvings) // each), work):
-                if at is places[-1]:
+                if place is places[-1]:
                     self._write(kind, variants[rows], sums[rows])
                 self.record.step(self.record.progress)
 
@@ -233,7 +233,7 @@ def in_order(
     model: LanguageModel, trace: Trace, order: Sequence[int], check: Callable[[], None] = lambda: None
 ) -> Tensor:
     """The last residual `[1, pos, d_model]` where the blocks run in this order; what it shares with the whole model's
-    is not computed again. What stands between passes is done wherever a pass begins (`crosses`)."""
+    is not computed again. The modules between passes run wherever a pass begins (`crosses`)."""
     shared = next((place for place, block in enumerate(order) if block != place), len(order))
     around = [-1, *order, model.n_layers]
     resid = trace.after(shared)
