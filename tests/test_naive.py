@@ -183,7 +183,7 @@ def test_where_a_suffix_cannot_be_replayed_whole_sequences_are(model_of, measure
     monkeypatch.setattr(model, "identities", dataclasses.replace(model.identities, suffix=0.0))
     reused = measure(model, ResidualErasure("future", background), PROMPT)
     assert "whole sequences" in whole.notes[0] and not reused.notes
-    assert (whole.provenance["prefix"], reused.provenance["prefix"]) == ("computed anew", "keys and values reused")
+    assert (whole.provenance["prefix"], reused.provenance["prefix"]) == ("computed again", "keys and values reused")
     assert np.nanmax(np.abs(whole["effect"] - reused["effect"])) <= 1e-5
 
 
