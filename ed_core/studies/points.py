@@ -19,7 +19,7 @@ from ..depth.verdict import verdict
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
 from ..models.ref import Bundled
-from ..statistics import Resampled, Units
+from ..statistics import Interval, Resampled, Units
 from . import tables
 from .items import Folder
 from .study import LEVEL_MARK
@@ -76,26 +76,18 @@ class Point:
 @cache
 def published_points() -> tuple[Point, ...]:
     """The published table (Hu et al. 2025). Ratios are made of depth and layers, which the table rounds."""
-    return tuple(
-        Point(
-            p.name,
-            _parameters(p.name),
-            training(p.model),
-            p.dataset,
-            p.dataset,
-            p.criterion,
-            (p.effective_depth + 1) / p.n_layers,
-            p.n_layers,
-            PUBLISHED,
-        )
-        for p in published()
-    )
+    return tuple(_published(p) for p in published())
+
+
+def _published(p: Published) -> Point:
+    about = (p.name, _parameters(p.name), training(p.model), p.dataset, p.dataset, p.criterion)
+    return Point(*about, (p.effective_depth + 1) / p.n_layers, p.n_layers, PUBLISHED)
 
 
 def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> list[Point]:
     """What a study measured on a set or one of its levels, of these models (all unless given) on the prompts that all
-    of them have been through: the prompts are drawn together, so the points may be compared resample by resample. Twins
-    in which nothing was learned are among them."""
+    of them have been through: the prompts are drawn together, so points may be compared resample by resample. Untrained
+    twins are among them."""
     name = folder.set_of(group)
     chosen = folder.groups(name)[group]
     labels = [label for label in labels or folder.models if len(folder.sums(label, name))]
@@ -113,22 +105,25 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
 
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
     found = verdict(sample)
+
+    def point(criterion: str, ratio: float | None, ends: Interval | None, units: Units, layer: int, **more: Any) -> Point:
+        """`layer`: 1 where depths are layers counted from 0."""
+        n = sample.n_layers
+        low, high = ((end + layer) / n for end in (ends and ends.ends) or (np.nan, np.nan))
+        over, forms = (units.words if ends else "", units.n * units.by_form)
+        place = (criterion, np.nan if ratio is None else ratio, n, MEASURED, low, high, len(units.of))
+        return Point(*head, *place, over=over, forms=forms, **more)
+
     for criterion, of in MEANS.items():
         if (mean := found.means.get(of)) is not None:
-            n, lens, ratio = mean.n_layers, sample.curves[LENS], np.nan if mean.ratio is None else mean.ratio
-            low, high = (mean.interval and mean.interval.ends) or (np.nan, np.nan)
-            place = (*head, criterion, ratio, n, MEASURED, low / n, high / n, len(lens.tokens))
-            over, forms = lens.units.words if mean.interval else "", lens.units.n * lens.units.by_form
-            yield Point(*place, read=Prompts(lens.sums[of], lens.tokens, lens.units), over=over, forms=forms)
+            lens = sample.curves[LENS]
+            read = Prompts(lens.sums[of], lens.tokens, lens.units)
+            yield point(criterion, mean.ratio, mean.interval, lens.units, 0, read=read)
     for criterion, rule in found.rules.items():
-        n, curves = rule.n_layers, sample.curves[RULES[criterion].probe]
-        if rule.curve is not None and n > 1:
-            ratio = np.nan if rule.ratio is None else rule.ratio
-            low, high = (rule.interval and rule.interval.ends) or (np.nan, np.nan)
-            place = (*head, criterion, ratio, n, MEASURED, (low + 1) / n, (high + 1) / n, len(curves.tokens))
-            drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / n
-            over, forms = curves.units.words if rule.interval else "", curves.units.n * curves.units.by_form
-            yield Point(*place, drawn=drawn, over=over, forms=forms)
+        if rule.curve is not None and rule.n_layers > 1:
+            drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / rule.n_layers
+            units = sample.curves[RULES[criterion].probe].units
+            yield point(criterion, rule.ratio, rule.interval, units, 1, drawn=drawn)
 
 
 def _resampled(sample: Sample, criterion: str) -> np.ndarray:
@@ -184,19 +179,12 @@ def published_name(folder: Folder, name: str) -> str:
 
 def entry_of(model: str, n_layers: int, dataset: str, criterion: str) -> Published | None:
     """The published entry of a model, by its name without the organisation and by its number of layers."""
-    own = model.rsplit("/", 1)[-1].lower()
-    return next(
-        (
-            p
-            for p in published()
-            if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == (own, n_layers, dataset, criterion)
-        ),
-        None,
-    )
+    wanted = (model.rsplit("/", 1)[-1].lower(), n_layers, dataset, criterion)
+    return next((p for p in published() if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == wanted), None)
 
 
 def parameters_of(model: Mapping[str, Any]) -> int | None:
-    """How many parameters a study's model has: as its plan tells, else by its name."""
+    """How many parameters a study's model has, by its plan, else by its name; None where unknown."""
     return model.get("parameters") or _parameters(model.get("name", ""))
 
 
