@@ -129,7 +129,7 @@ def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
         read = of_lens if kind in DEPTHS else of_skips
         found, depths = read(columns, kind, units, seed + i)  # levels share no prompts: each is drawn by itself
         n_layers = columns[f"{kind}.sum"].shape[1] - 1 if kind in DEPTHS else columns["output"].shape[1]
-        levels.append(_level(level, found, depths, tuple(marks[ran]), units))
+        levels.append(level_of(level, found, depths, tuple(marks[ran]), units))
         forms.append([str(form) for form in folder.forms(name)[ran]])
     return Difficulty(label, name, kind, n_layers, tuple(levels), trend(levels, forms, seed))
 
@@ -154,7 +154,8 @@ def of_skips(columns: Mapping[str, np.ndarray], kind: str, over: Units, seed: in
     return found.bounded(0.0, curves.shape[1] - 1.0), np.asarray(depth_score(curves))
 
 
-def _level(name: str, found: Resampled, own: np.ndarray, pairs: tuple[str, ...], over: Units) -> Level:
+def level_of(name: str, found: Resampled, own: np.ndarray, pairs: tuple[str, ...], over: Units) -> Level:
+    """A level of prompts with this depth together and these alone."""
     low, high, mean = np.nan, np.nan, float(found.value)
     if over.enough:
         depths = [mean, *own[np.isfinite(own)]]
