@@ -272,7 +272,9 @@ def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
     table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
     shapes = {name: tuple(meta[name]) for name in table.column_names}
     for name, shape in shapes.items():
-        expect(all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) <= bounds.VALUES, f"{name}: the shape")
+        expect(
+            all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) <= bounds.VALUES, f"{name}: the shape"
+        )
         column = table[name].combine_chunks()
         if shape:
             expect(types.is_list(column.type), f"{name}: the type")

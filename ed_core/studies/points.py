@@ -106,7 +106,9 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
     found = verdict(sample)
 
-    def point(criterion: str, ratio: float | None, ends: Interval | None, units: Units, layer: int, **more: Any) -> Point:
+    def point(
+        criterion: str, ratio: float | None, ends: Interval | None, units: Units, layer: int, **more: Any
+    ) -> Point:
         """`layer`: 1 where depths are layers counted from 0."""
         n = sample.n_layers
         low, high = ((end + layer) / n for end in (ends and ends.ends) or (np.nan, np.nan))

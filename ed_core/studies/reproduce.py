@@ -324,7 +324,11 @@ def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -
         if entry.file:
             notes.append(f"{name} from the file {Path(entry.file).name}.")
         if entry.max_tokens:
-            by = "" if entry.tokenizer == TOKENIZER else f", where the paper counts with {TOKENIZER}, which is missing here"
+            by = (
+                ""
+                if entry.tokenizer == TOKENIZER
+                else f", where the paper counts with {TOKENIZER}, which is missing here"
+            )
             tokenizer = entry.tokenizer.rstrip("/").rsplit("/", 1)[-1]
             notes.append(f"{name}: prompts of at most {entry.max_tokens} tokens, counted with {tokenizer}{by}.")
     return notes

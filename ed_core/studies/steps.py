@@ -41,7 +41,9 @@ def over_layers(folder: Folder, labels: Iterable[str], group: str, measure: str)
     `[depth, step]`; NaN where a step has none, no row where all have none."""
     curves = [tables.curve(folder, label, group, measure) for label in labels]
     n = max((len(one[0]) for one in curves if one is not None), default=0)
-    return np.stack([np.full(n, np.nan) if one is None else one[0] for one in curves], 1) if curves else np.empty((0, 0))
+    return (
+        np.stack([np.full(n, np.nan) if one is None else one[0] for one in curves], 1) if curves else np.empty((0, 0))
+    )
 
 
 def sinks(folder: Folder, steps: Mapping[int, str], group: str) -> list[float | None]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-VERSION = 4  # of how verdicts are made; those that an earlier one wrote are made again from the sums
+VERSION = 5  # of how verdicts are made; those that an earlier one wrote are made again from the sums
 VERDICTS = "verdict.parquet"
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model and of its twins
@@ -69,34 +69,37 @@ def verdict(folder: Folder) -> pyarrow.Table:
     the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in `turn.Turn`; no
     interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
     rows = [
-        (label, group, *row)
+        {"model": label, "set": group} | row
         for label, group in itertools.product(folder.models, folder.every_group)
         if (found := sample(folder, label, group)) is not None
         for row in _rows(found)
     ]
-    columns = [pyarrow.array([row[i] for row in rows], kind.type, from_pandas=True) for i, kind in enumerate(VERDICT)]
-    return pyarrow.table(columns, schema=VERDICT)
+    return pyarrow.table(
+        {f.name: pyarrow.array([r.get(f.name) for r in rows], f.type, from_pandas=True) for f in VERDICT}
+    )
 
 
-def _rows(sample: Sample) -> Iterator[tuple[Any, ...]]:
+def _rows(sample: Sample) -> Iterator[dict[str, Any]]:
     """Rows of `VERDICT` without model and set."""
     found = verdict_of(sample)
+
+    def row(
+        criterion: str, variant: str, depth: float | None, ratio: float | None, probe: str, ends: Any
+    ) -> dict[str, Any]:
+        units = sample.curves[probe].units
+        figures = dict(zip(("low", "high", "undefined"), ends or ()), over=units.words if ends else None)
+        about = {"criterion": criterion, "variant": variant, "depth": depth, "ratio": ratio}
+        return about | figures | {"prompts": len(units.of), "n_layers": sample.n_layers}
+
     for name, mean in found.means.items():
-        over = sample.curves[LENS].units
-        ends = mean.interval or (None, None, None)
-        figures = (mean.depth, mean.ratio, *ends, len(over.of), mean.n_layers)
-        yield name, MEAN, *figures, over.words if mean.interval else None, None, None
+        yield row(name, MEAN, mean.depth, mean.ratio, LENS, mean.interval)
     if (turn := found.turn) is not None:
-        n = len(sample.curves[CONTRIBUTIONS].tokens)
-        figures = (turn.layer, turn.ratio, None, None, None, n, turn.n_layers)
-        yield "cosine", TURN, *figures, None, turn.p, turn.failed or None
+        of_turn = row("cosine", TURN, turn.layer, turn.ratio, CONTRIBUTIONS, None)
+        yield of_turn | {"p": turn.p, "failed": turn.failed or None}
     for name, rule in found.rules.items():
-        over = sample.curves[RULES[name].probe].units
         for variant, layer in rule.variants.items():
             ratio = None if layer is None else (layer + 1) / rule.n_layers
-            interval = rule.intervals[variant]
-            figures = (layer, ratio, *(interval or (None, None, None)), len(over.of), rule.n_layers)
-            yield name, variant, *figures, over.words if interval else None, None, None
+            yield row(name, variant, layer, ratio, RULES[name].probe, rule.intervals[variant])
 
 
 def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = None) -> Sample | None:
@@ -145,19 +148,15 @@ def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "
     if not (columns := some.probe(probe)):
         return {}
     made, over, seed = folder.probe(probe), units_of(folder, name, some, probe), folder.plan["seed"]
-    first_token = counts_first(made)
-    whole = aggregate(made, _prompts(columns), first_token)
-    derived = made.derive(whole)
+    whole = _whole(made, columns)
     ends: dict[str, np.ndarray] = {}
     if over.enough:
-        sums = _sums(made, columns, first_token)
+        sums = _sums(made, columns, counts_first(made))
         ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items() if only in ("", measure)}
+        derived = {name: values for name, values in whole.items() if name not in sums and name.endswith("_mean")}
         if not only or only in derived:
             ends |= _derived(made, sums, derived, over, seed)
-    return {
-        measure: (values, *ends.get(measure, np.full((2, *values.shape), np.nan)))
-        for measure, values in (whole | derived).items()
-    }
+    return {name: (values, *ends.get(name, np.full((2, *values.shape), np.nan))) for name, values in whole.items()}
 
 
 def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndarray, ...] | None:

@@ -78,6 +78,7 @@ def reproduce(
     from ...studies.items import open_folder
     from ...studies.sets import load
     from ...studies.study import write
+    from ...studies.words import table
 
     protocol = protocols.find(paper)
     if limit is not None and limit < 1:
@@ -112,8 +113,7 @@ def reproduce(
     if dry_run:
         return b""
     disk.write(out / "report.md", protocols.markdown(protocol, found, notes).encode())
-    table = "\n".join(["", *protocols.table(found), ""])
-    return f"{table}\n{protocols.counted(found)}; {out / 'report.md'}".encode()
+    return f"\n{table(protocols.rows(found))}\n\n{protocols.counted(found)}; {out / 'report.md'}".encode()
 
 
 def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path]) -> None:
