@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pydantic import Field
 
 from .. import bounds, disk
 from ..errors import ImportRefused, StudyError
-from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal
+from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, seal
 from . import report
 from .items import SUMS, open_folder, packed_keys, write_sums
 from .plan import FAILURES, PLAN, STUDY
@@ -112,14 +112,6 @@ def _unpack(sealed: Sealed[Header], part: Path) -> str:
     expect(len(named) == 1, "the manifest names another study")
     expect(len(folder.models) == len(folder.plan["models"]), "two models of one label")
     expect(set(packed_keys(part)) == set(folder.item_keys()), "it holds sums that are of no part of the plan")
-    _check_failures({model["digest"]: label for label, model in folder.models.items()}, part / FAILURES)
     measures = report.write(part)
     expect(measures == sealed.head.measures, "its measures do not have the digest it gives")
     return measures
-
-
-def _check_failures(labels: Mapping[str, str], place: Path) -> None:
-    for file in place.iterdir():
-        found = parse(file.read_bytes(), bounds.CONFIG)
-        fits = isinstance(found, dict) and found.keys() == {"model", "why"} and isinstance(found["why"], str)
-        expect(fits and found["model"] == labels.get(file.stem), f"{file.name} is of no model of the plan")

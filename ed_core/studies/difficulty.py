@@ -54,8 +54,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Trend:
-    """A line through the levels: its change per level, with an interval over `over`. `first`, `last`: the depths at both
-    ends, of the same prompts. `paired`: over how many pairs with a prompt on each level, 0 where prompts are unpaired."""
+    """A line through the levels: its change per level, with an interval over `over`. `first`, `last`: the depths at
+    both ends, of the same prompts. `paired`: how many pairs have a prompt on each level, 0 where prompts are
+    unpaired."""
 
     first: float
     last: float

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -189,7 +188,8 @@ def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
     models: dict[str, list[str]] = {}
     for key in keys:
         models.setdefault(key.partition("/")[0], []).append(key)
-    meta, kinds = {}, {}
+    meta: dict[str, Any] = {}
+    kinds: dict[str, pyarrow.DataType] = {}
     for digest, of_model in models.items():
         shapes: dict[str, tuple[int, ...]] = {}
         for part, more in map(folder.part, of_model):
@@ -469,7 +469,7 @@ class Folder:
         found = {}
         for label, model in self.models.items():
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                found[label] = outside.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"]
+                found[label] = str(outside.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
         return found
 
     def digest(self, keys: Iterable[str] | None = None) -> str:

@@ -118,9 +118,10 @@ def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], o
     """The plan of a study's file. `fetch`: downloads a model by its source and its control; where it cannot, the plan
     says so."""
     study = read(file)
-    for entry in study.entries if fetch is not None else ():
-        with contextlib.suppress(EffectiveDepthError):
-            fetch(entry.source, entry.control)
+    if fetch is not None:
+        for entry in study.entries:
+            with contextlib.suppress(EffectiveDepthError):
+                fetch(entry.source, entry.control)
     return make(study, Path(file).parent, device)
 
 

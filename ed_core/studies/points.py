@@ -104,17 +104,16 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
 
 
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
-    found = verdict(sample)
+    found, n = verdict(sample), sample.n_layers
 
     def point(
-        criterion: str, ratio: float | None, ends: Interval | None, units: Units, layer: int, **more: Any
+        name: str, ratio: float | None, interval: Interval | None, units: Units, layer: int, **more: Any
     ) -> Point:
         """`layer`: 1 where depths are layers counted from 0."""
-        n = sample.n_layers
-        low, high = ((end + layer) / n for end in (ends and ends.ends) or (np.nan, np.nan))
-        over, forms = (units.words if ends else "", units.n * units.by_form)
-        place = (criterion, np.nan if ratio is None else ratio, n, MEASURED, low, high, len(units.of))
-        return Point(*head, *place, over=over, forms=forms, **more)
+        low, high = ((end + layer) / n for end in (interval and interval.ends) or (np.nan, np.nan))
+        over, forms = units.words if interval else "", units.n * units.by_form
+        ends = {"low": low, "high": high, "prompts": len(units.of), "over": over, "forms": forms}
+        return Point(*head, name, np.nan if ratio is None else ratio, n, MEASURED, **ends, **more)
 
     for criterion, of in MEANS.items():
         if (mean := found.means.get(of)) is not None:

@@ -15,7 +15,6 @@ from .. import statistics
 from ..depth import say
 from ..depth.rules import RULES
 from ..depth.sample import CURVES, Sample
-from ..errors import StudyError
 from ..models.sizes import PRECISIONS
 from . import points, tables, trends, words
 from .items import Folder

@@ -59,15 +59,13 @@ class Entry:
 class Paper:
     """A paper that can be measured again. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
     studies, by name, of models, set entries, and how many prompts of each set (of each level where it has levels) in
-    place of the paper's number; `entries`: what a folder of one of them says; `notes`: what to know of its figures."""
+    place of the paper's number; `entries`: what a folder of one of them says."""
 
     name: str
-    citation: str
     sets: tuple[str, ...]
     precision: str
     parts: Callable[[Sequence[ModelEntry], Mapping[str, SetEntry], int | None], dict[str, Study]]
     entries: Callable[[Folder], Iterator[Entry]]
-    notes: tuple[str, ...]
 
 
 def find(name: str) -> Paper:
@@ -277,8 +275,8 @@ def rows(entries: Sequence[Entry]) -> list[Row]:
 
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
     """The report: what was run, measured next to published, and what to know of both."""
-    report = templates().get_template("reproduce.md")
-    return report.render(paper=paper, rows=rows(entries), notes=notes, fewest=FEWEST)
+    given = {"paper": paper, "rows": rows(entries), "notes": notes, "fewest": FEWEST, "caveats": CAVEATS}
+    return templates().get_template("reproduce.md").render(given)
 
 
 def counted(entries: Sequence[Entry]) -> str:
@@ -289,17 +287,16 @@ def counted(entries: Sequence[Entry]) -> str:
 
 
 def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
-    """The precision to run in, and how that compares with the paper, in a sentence."""
-    found, why = papers, ""
+    """The precision to run in, and why it cannot be the paper's, "" where it can or was given."""
     if given is not None:
-        if not (found := PRECISIONS.get(given, "")):
+        if given not in PRECISIONS:
             raise ParameterError(f"The precision is {given!r}; a comparison needs one of {', '.join(PRECISIONS)}.")
-    elif papers in QUANTIZED and (device == "mps" or not machine.installed("bitsandbytes")):
-        missing = "unavailable on mps" if device == "mps" else "the package bitsandbytes is not installed"
-        found, why = "fp32", f" ({missing})"
-    if found == papers:
-        return found, f"Precision {found}, as in the paper."
-    return found, f"Precision {found}, while the paper ran in {papers}{why}: that alone may change figures."
+        return PRECISIONS[given], ""
+    if papers in QUANTIZED and device == "mps":
+        return "fp32", "unavailable on mps"
+    if papers in QUANTIZED and not machine.installed("bitsandbytes"):
+        return "fp32", "the package bitsandbytes is not installed"
+    return papers, ""
 
 
 def model_of(text: str, precision: str) -> ModelEntry:
@@ -313,57 +310,14 @@ def model_of(text: str, precision: str) -> ModelEntry:
     return ModelEntry(source=source, precision=precision, label=label.rsplit("/", 1)[-1])
 
 
-def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -> list[str]:
-    """How a run differs from the paper's protocol, a sentence each."""
-    notes = []
-    if left := [name for name in paper.sets if name not in sets]:
-        notes.append(f"Sets of the paper that are not run: {', '.join(left)}.")
-    if limit:
-        notes.append(f"At most {limit} prompts of each set or level.")
-    for name, entry in sets.items():
-        if entry.file:
-            notes.append(f"{name} from the file {Path(entry.file).name}.")
-        if entry.max_tokens:
-            by = (
-                ""
-                if entry.tokenizer == TOKENIZER
-                else f", where the paper counts with {TOKENIZER}, which is missing here"
-            )
-            tokenizer = entry.tokenizer.rstrip("/").rsplit("/", 1)[-1]
-            notes.append(f"{name}: prompts of at most {entry.max_tokens} tokens, counted with {tokenizer}{by}.")
-    return notes
+def protocol(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None, precision: str, why: str) -> list[str]:
+    """How a run differs from the paper's protocol, a sentence each. `why`: the precision is not the paper's."""
+    given = {"paper": paper, "sets": sets, "limit": limit, "precision": precision, "why": why}
+    text = templates().get_template("protocol.md").render(given, tokenizer=TOKENIZER)
+    return [line for line in text.splitlines() if line]
 
 
 PAPERS = {
-    "hu2025": Paper(
-        "hu2025",
-        "Hu et al. 2025, What Affects the Effective Depth of Large Language Models?, arXiv 2512.14064",
-        ("hellaswag", "gsm8k", "aime24"),
-        "int8",
-        _hu_parts,
-        _hu_entries,
-        (
-            "Depths are layers counted from 0; their papers' three rules read different things and are never averaged.",
-            "*within*: the published depth is in the measured range over prompts; *differs*: it is not, or there is "
-            "no range.",
-            *(f"Published: {caveat}" for caveat in CAVEATS),
-        ),
-    ),
-    "csordas2025": Paper(
-        "csordas2025",
-        "Csordás et al. 2025, Do Language Models Use Their Depth Efficiently?, NeurIPS 2025, arXiv 2505.13898",
-        ("gsm8k", "mquake", "math"),
-        "bf16",
-        _csordas_parts,
-        _csordas_entries,
-        (
-            "The paper gives most of this in figures and words. Its one number used here: of Llama-3.1-70B on GSM8K a "
-            "layer ratio of more than 0.15 in the first half and less than 0.05 in the second. Here a half is the "
-            "median over its layers of the mean over tokens.",
-            "Depth scores: the slope of a straight line through the levels. *as published*: all of its range is less "
-            "than one layer from the first level to the last, the finest that a depth is counted in; *undecided*: "
-            "the range is wider than that, and holds 0. The paper's norms are taken in bf16; here everything is "
-            "upcast to float32 first.",
-        ),
-    ),
+    "hu2025": Paper("hu2025", ("hellaswag", "gsm8k", "aime24"), "int8", _hu_parts, _hu_entries),
+    "csordas2025": Paper("csordas2025", ("gsm8k", "mquake", "math"), "bf16", _csordas_parts, _csordas_entries),
 }

@@ -246,8 +246,8 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
 def _format(name: str, entry: SetEntry) -> Format | None:
     if name and name not in FORMATS:
         raise StudyError(
-            f"The set {entry.name} asks for the published format {name!r}; {nearest(name, list(FORMATS))} Any other set "
-            "of the hub is named as org/name, with columns."
+            f"The set {entry.name} asks for the published format {name!r}; {nearest(name, list(FORMATS))} Any other "
+            "set of the hub is named as org/name, with columns."
         )
     return FORMATS.get(name)
 

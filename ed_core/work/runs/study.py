@@ -91,7 +91,7 @@ def reproduce(
         load(entry, Path("."), entries[0].source)
     parts = protocol.parts(entries, chosen, limit)
     found: list[protocols.Entry] = []
-    notes = [why, *protocols.differences(protocol, chosen, limit)]
+    notes = protocols.protocol(protocol, chosen, limit, precision, why)
     turn.say("\n".join(notes))
     try:
         out.mkdir(parents=True, exist_ok=True)
