@@ -25,7 +25,6 @@ from . import words
 from .items import Folder
 from .sets import in_order
 from .study import LEVEL_MARK
-from .tables import units_of
 from .trends import NOTHING
 
 LENS, PROBE = "logit_lens", "layer_skip"
@@ -114,25 +113,23 @@ def kinds(folder: Folder) -> list[str]:
 def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
     """The levels of a set on a model, in order (`sets.in_order`). `kind`: one of `DEPTHS` or `KINDS`. `StudyError`
     where the study cannot say."""
-    places = {group.partition(LEVEL_MARK)[2]: at for group, at in folder.groups(name).items() if group != name}
-    if len(places) < 2:
+    levels = in_order(group.partition(LEVEL_MARK)[2] for group in folder.groups(name) if group != name)
+    if len(levels) < 2:
         raise StudyError(f"The set {name} has no levels to compare; give it two or more.")
-    some, probe = folder.sums(label, name), READS[kind]
-    if not some.probe(probe):
-        raise StudyError(f"The study has no {probe} of {label} on {name}, which this depth is read off.")
+    if not folder.read(label, name, READS[kind]).columns:
+        raise StudyError(f"The study has no {READS[kind]} of {label} on {name}, which this depth is read off.")
     marks = np.asarray(folder.sets[name]["pairs"] or [""] * len(folder.sets[name]["ids"]), str)
-    seed, n_layers, levels, forms = folder.plan["seed"], 0, [], []
-    for i, level in enumerate(in_order(places)):
-        own = some.of(places[level])
-        if not (columns := own.probe(probe)):
+    seed, n_layers, found, forms = folder.plan["seed"], 0, [], []
+    for i, level in enumerate(levels):
+        columns, over, ran = folder.read(label, f"{name}{LEVEL_MARK}{level}", READS[kind])
+        if not columns:
             raise StudyError(f"Level {level} of {name} has no prompt that is computed on {label} yet.")
-        ran, units = own.ran(probe), units_of(folder, name, own, probe)
         read = of_lens if kind in DEPTHS else of_skips
-        found, depths = read(columns, kind, units, seed + i)  # levels share no prompts: each is drawn by itself
+        depth, own = read(columns, kind, over, seed + i)  # levels share no prompts: each is drawn by itself
         n_layers = columns[f"{kind}.sum"].shape[1] - 1 if kind in DEPTHS else columns["output"].shape[1]
-        levels.append(level_of(level, found, depths, tuple(marks[ran]), units))
+        found.append(level_of(level, depth, own, tuple(marks[ran]), over))
         forms.append([str(form) for form in folder.forms(name)[ran]])
-    return Difficulty(label, name, kind, n_layers, tuple(levels), trend(levels, forms, seed))
+    return Difficulty(label, name, kind, n_layers, tuple(found), trend(found, forms, seed))
 
 
 def of_lens(columns: Mapping[str, np.ndarray], kind: str, over: Units, seed: int = 0) -> tuple[Resampled, np.ndarray]:

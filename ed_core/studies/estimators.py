@@ -35,7 +35,6 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
         for row in tables.stored(folder).to_pylist()
         if (row["model"], row["set"]) == (label, group) and (of := (row["criterion"], row["variant"])) in LABELS
     ]
-    name, some = folder.some(label, group)
     seed = folder.plan["seed"]
 
     def add(criterion: str, depth: float, ends: Interval | tuple[float, ...], n_layers: int, over: str) -> None:
@@ -44,16 +43,16 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
         about = {"criterion": criterion, "variant": "", "label": OTHERS[criterion], "n_layers": n_layers}
         rows.append(figures | about | {"over": over, "band": None})
 
-    if lens := some.probe(difficulty.LENS):
-        units, n = tables.units_of(folder, name, some, difficulty.LENS), lens["kl.sum"].shape[1] - 1
+    lens, units, _ = folder.read(label, group, difficulty.LENS)
+    if lens:
+        n = lens["kl.sum"].shape[1] - 1
         settles = statistics.mean(lens["settle_depth.sum"].reshape(-1), lens["n_tokens"], units, seed)
         ends = settles.bounded(0.0, float(n)).interval.ends if units.enough else None
         mean = float(lens["settle_depth.sum"].sum() / lens["n_tokens"].sum())
         add(SETTLE, mean - 1, tuple(end - 1 for end in ends or ()), n, units.words)
-    if skip := some.probe(difficulty.PROBE):
-        units = tables.units_of(folder, name, some, difficulty.PROBE)
-        for kind in difficulty.KINDS:
-            level = difficulty.level_of(group, *difficulty.of_skips(skip, kind, units, seed), (), units)
-            ends = (level.low, level.high) if level.low == level.low else None
-            add(kind, level.mean, ends or (), skip["output"].shape[1], units.words)
+    skip, units, _ = folder.read(label, group, difficulty.PROBE)
+    for kind in difficulty.KINDS if skip else ():
+        level = difficulty.level_of(group, *difficulty.of_skips(skip, kind, units, seed), (), units)
+        ends = (level.low, level.high) if level.low == level.low else None
+        add(kind, level.mean, ends or (), skip["output"].shape[1], units.words)
     return rows

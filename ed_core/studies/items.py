@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -36,6 +36,7 @@ from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
 from ..probes import Probe, find
+from ..statistics import Units, units
 from ..types import ProbeResult, Prompt, from_json
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan, writing
 from .sets import split_points
@@ -285,6 +286,15 @@ def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
     return table, shapes
 
 
+class Read(NamedTuple):
+    """A probe's columns on some prompts, under the names of its summary; empty where no prompt went through it. `over`:
+    what a bootstrap draws; `ran`: the prompts, as places in the set."""
+
+    columns: dict[str, np.ndarray]
+    over: Units
+    ran: np.ndarray
+
+
 @dataclass(frozen=True)
 class Sums:
     """What is computed of one model on one set: per column the prompts' values `[prompt, …]`, NaN where a prompt has
@@ -438,6 +448,12 @@ class Folder:
         """The set of a group, and what is computed of a model on the group's prompts."""
         name = self.set_of(group)
         return name, self.sums(label, name).of(self.groups(name)[group])
+
+    def read(self, label: str, group: str, probe: str) -> Read:
+        """What a probe measured of a model on a set or one of its levels."""
+        name, some = self.some(label, group)
+        ran = some.ran(probe)
+        return Read(some.probe(probe), units(len(ran), [str(form) for form in self.forms(name)[ran]]), ran)
 
     def forms(self, name: str) -> np.ndarray:
         """The template of each prompt of a set, by its place, "" where it has none. A published set's way of writing

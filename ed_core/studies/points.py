@@ -112,8 +112,9 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
         """`layer`: 1 where depths are layers counted from 0."""
         low, high = ((end + layer) / n for end in (interval and interval.ends) or (np.nan, np.nan))
         over, forms = units.words if interval else "", units.n * units.by_form
-        ends = {"low": low, "high": high, "prompts": len(units.of), "over": over, "forms": forms}
-        return Point(*head, name, np.nan if ratio is None else ratio, n, MEASURED, **ends, **more)
+        model, parameters, kind, of_set, of = head
+        place = (model, parameters, kind, of_set, of, name, np.nan if ratio is None else ratio, n, MEASURED)
+        return Point(*place, low, high, len(units.of), over=over, forms=forms, **more)
 
     for criterion, of in MEANS.items():
         if (mean := found.means.get(of)) is not None:

@@ -26,10 +26,10 @@ from ..models.bundled import MODELS
 from ..models.ref import ModelRef
 from ..models.sizes import PRECISIONS, QUANTIZED
 from ..probes.base import layer_effect
-from ..statistics import FEWEST, Units
+from ..statistics import FEWEST
 from ..types import Prompt
 from . import difficulty, points, tables
-from .items import Folder
+from .items import Folder, Read
 from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .words import Row, templates
@@ -169,41 +169,40 @@ def _csordas_entries(folder: Folder) -> Iterator[Entry]:
     for label in folder.models:
         anchored = any(name.lower().removeprefix("meta-") == "llama-3.1-70b" for name in _names(folder, label))
         for name in folder.sets:
-            some, entry = folder.sums(label, name), partial(Entry, label, name)
-            if columns := some.probe("contributions"):
-                units = tables.units_of(folder, name, some, "contributions")
-                yield from _ratios(entry, columns, units, folder.plan["seed"], anchored)
-            if name == "gsm8k" and (columns := some.probe(difficulty.PROBE)):
-                units = tables.units_of(folder, name, some, difficulty.PROBE)
-                yield from _futures(entry, columns, units, folder.plan["seed"])
-            if name in LEVELS and len(some):
+            entry, seed = partial(Entry, label, name), folder.plan["seed"]
+            written, skips = (folder.read(label, name, probe) for probe in ("contributions", difficulty.PROBE))
+            if written.columns:
+                yield from _ratios(entry, written, seed, anchored)
+            if name == "gsm8k" and skips.columns:
+                yield from _futures(entry, skips, seed)
+            if name in LEVELS and len(folder.sums(label, name)):
                 yield from _scores(entry, folder, label, name)
 
 
 Entries = Callable[..., Entry]  # from quantity on
-Columns = Mapping[str, np.ndarray]
 
 
-def _ratios(entry: Entries, columns: Columns, over: Units, seed: int, anchored: bool) -> Iterator[Entry]:
+def _ratios(entry: Entries, read: Read, seed: int, anchored: bool) -> Iterator[Entry]:
     """The median over the layers of each half of `|D| / |h|`, which represents a half better than a mean: the first
     layer adds to a small stream."""
-    sums = columns["layer_ratio.sum"]
+    sums, n, over = read.columns["layer_ratio.sum"], read.columns["n_tokens"], read.over
     half = second_half(sums.shape[1])
     for (which, (sign, bound)), part in zip(ANCHORS.items(), (slice(half), slice(half, None))):
 
         def median(curves: dict[str, np.ndarray], part: slice = part) -> np.ndarray:
             return np.asarray(np.median(curves[""][:, part], 1))
 
-        found = statistics.read_off(median, {"": sums}, columns["n_tokens"], over, seed).bounded(low=0.0)
+        found = statistics.read_off(median, {"": sums}, n, over, seed).bounded(low=0.0)
         paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
         measured = _measured(found, over.enough)
         yield entry(f"layer ratio, {which} half", measured, paper if anchored else "", verdict)
 
 
-def _futures(entry: Entries, columns: Columns, over: Units, seed: int) -> Iterator[Entry]:
+def _futures(entry: Entries, read: Read, seed: int) -> Iterator[Entry]:
     """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
     over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
+    columns, over, _ = read
     for kind, called in difficulty.KINDS.items():
         effects = layer_effect(columns[kind])[:, :-1] if kind == "effect" else columns[kind]
         finite = np.isfinite(effects).all(1)

@@ -144,10 +144,10 @@ def summary(folder: Folder) -> pyarrow.Table:
 def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "") -> dict[str, tuple[np.ndarray, ...]]:
     """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
     without; empty where no prompt went through it. `only`: the measure that is needed."""
-    name, some = folder.some(label, group)
-    if not (columns := some.probe(probe)):
+    columns, over, _ = folder.read(label, group, probe)
+    if not columns:
         return {}
-    made, over, seed = folder.probe(probe), units_of(folder, name, some, probe), folder.plan["seed"]
+    made, seed = folder.probe(probe), folder.plan["seed"]
     whole = _whole(made, columns)
     ends: dict[str, np.ndarray] = {}
     if over.enough:
@@ -228,13 +228,6 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
     data = io.BytesIO()
     (parquet.write_table if kind == "parquet" else csv.write_csv)(table, data)
     return data.getvalue()
-
-
-def units_of(folder: Folder, name: str, some: Sums, probe: str) -> Units:
-    """What a bootstrap draws among the prompts of a set that went through a probe, in the order of `some.probe`: their
-    forms where enough are known, else the prompts."""
-    ran = some.ran(probe)
-    return statistics.units(len(ran), [str(form) for form in folder.forms(name)[ran]])
 
 
 def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
