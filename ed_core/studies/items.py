@@ -38,7 +38,7 @@ from ..models.bundled import STUDIES
 from ..probes import Probe, find
 from ..statistics import Units, units
 from ..types import ProbeResult, Prompt, from_json
-from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan, writing
+from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan, StudyModel, writing
 from .sets import split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
 
@@ -343,20 +343,6 @@ def _values(column: pyarrow.Array, shape: tuple[int, ...]) -> np.ndarray:
 # ---------------------------------------------------------------- the folder
 
 
-class _Model(BaseModel):
-    label: str = Field(max_length=400)
-    digest: str = Field(pattern="^[0-9a-f]{16}$")
-    trouble: str = ""
-    name: str = ""
-    precision: str = ""
-    control: str = ""
-    seed: int = 0
-    parameters: int | None = Field(None, ge=0)
-    n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
-    series: str = Field("", max_length=400)
-    step: int | None = Field(None, ge=0, lt=10**12)
-
-
 class _Probe(BaseModel):
     name: str
     label: str = ""
@@ -384,7 +370,7 @@ class _Plan(BaseModel):
     note: str = ""
     seed: int = Field(ge=0)
     chunk: int = Field(ge=1, le=bounds.CHUNK)
-    models: list[_Model]
+    models: list[StudyModel]
     probes: list[_Probe]
     sets: list[_Set]
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
 from ..models import controls, tokens
@@ -33,18 +35,22 @@ PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
 DIGITS = 16  # of a digest, in hex
 
 
-@dataclass(frozen=True)
-class StudyModel:
-    """A model of a study. `trouble`: why it cannot be used, "" where it can; then `spec` is None. `n_layers`: of a
-    model in memory; other models' configs have it. `step`: of one that is a step of a training, the `series`."""
+class StudyModel(BaseModel, frozen=True):
+    """A model of a study, as `plan.json` has it. `trouble`: why it cannot be used, "" where it can; only then it has
+    a `spec`. `step`: of one that is a step of a training, the `series`."""
 
-    label: str
-    spec: ModelSpec | None
-    digest: str
+    label: str = Field(max_length=400)
+    digest: str = Field(pattern="^[0-9a-f]{16}$")
     trouble: str = ""
-    n_layers: int | None = None
-    series: str = ""
-    step: int | None = None
+    name: str = ""
+    precision: str = ""
+    control: str = ""
+    seed: int = 0
+    parameters: int | None = Field(None, ge=0)
+    n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
+    series: str = Field("", max_length=400)
+    step: int | None = Field(None, ge=0, lt=10**12)
+    spec: ModelSpec | None = Field(None, exclude=True)
 
     @property
     def known(self) -> ModelRef:
@@ -134,12 +140,13 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     models = []
     for label, spec, (_, series, step) in zip(_labels(study.entries, specs), specs, steps):
         if isinstance(spec, EffectiveDepthError):
-            digest, model = _digest(["no model", label]), StudyModel(label, None, "", str(spec))
+            digest, facts = _digest(["no model", label]), {"trouble": str(spec)}
         else:
-            digest, model = _of_spec(spec), StudyModel(label, spec, "")
+            digest, facts = _of_spec(spec), _facts(spec)
         if without := [e.column for e in study.probes if e.models and label not in e.models]:
             digest = _digest([digest, without])
-        models.append(replace(model, digest=digest, series="" if step is None else series, step=step))
+        place = {} if step is None else {"series": series, "step": step}
+        models.append(StudyModel(label=label, digest=digest, **facts, **place))
     sources = zip(models, (entry.source for entry in study.entries))
     first = next((source for model, source in sources if not model.trouble), study.entries[0].source)
     return _plan(study, models, [_measured(study, load(entry, folder, first)) for entry in study.sets])
@@ -157,7 +164,14 @@ def _plan(study: Study, models: Iterable[StudyModel], sets: Sequence[PromptSet])
 
 def in_memory(step: int, spec: ModelSpec, n_layers: int) -> StudyModel:
     """A model that no folder holds, in the state that its spec names: at a step of a training."""
-    return StudyModel(f"step {step}", spec, _of_spec(spec), n_layers=n_layers, step=step)
+    facts = _facts(ModelRef.of(spec)) | {"n_layers": n_layers}
+    return StudyModel(label=f"step {step}", digest=_of_spec(spec), step=step, **facts)
+
+
+def _facts(spec: ModelRef) -> dict[str, Any]:
+    size = spec.size_or_none()
+    named = {"name": spec.name, "precision": spec.precision, "control": spec.control, "seed": spec.control_seed}
+    return named | {"n_layers": spec.n_layers, "parameters": size.parameters if size else None, "spec": spec}
 
 
 def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
@@ -242,7 +256,7 @@ def write_plan(plan: Plan, out: Path) -> None:
     replaced by another: `StudyError`."""
     study = plan.study
     same = _same(out / STUDY, study)
-    models = [_model_fields(model) for model in plan.models]
+    models = [model.model_dump(exclude_defaults=True) for model in plan.models]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if same else models
         models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
@@ -297,24 +311,6 @@ def _same(file: Path, study: Study) -> bool:
         return read(file) == study
     except StudyError:
         return False
-
-
-def _model_fields(model: StudyModel) -> dict[str, Any]:
-    fields: dict[str, Any] = {"label": model.label, "digest": model.digest}
-    if model.step is not None:
-        fields |= {"series": model.series, "step": model.step}
-    if model.spec is None:
-        return fields | {"trouble": model.trouble}
-    spec = model.known
-    size = spec.size_or_none()
-    return fields | {
-        "name": spec.name,
-        "precision": spec.precision,
-        "control": spec.control,
-        "seed": spec.control_seed,
-        "n_layers": model.n_layers or spec.n_layers,
-        "parameters": size.parameters if size else None,
-    }
 
 
 # ---------------------------------------------------------------- estimated
