@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -253,8 +254,8 @@ def packed(out: Path) -> Mapping[str, Mapping[str, range]]:
 def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
     found: dict[str, dict[str, range]] = {}
     with _opened(file, bounds.ROWS, bounds.SUMS) as opened:
-        keys = opened.read(list(KEYS)).group_by(list(KEYS), use_threads=False).aggregate([([], "count_all")])
-        for model, chunk, n in zip(*(column.to_pylist() for column in keys.select([*KEYS, "count_all"]))):
+        keys = opened.read(list(KEYS))
+        for (model, chunk), n in Counter(zip(*(keys[name].to_pylist() for name in KEYS))).items():
             chunks = found.setdefault(model, {})
             start = next(reversed(chunks.values())).stop if chunks else 0
             chunks[chunk] = range(start, start + n)
