@@ -47,9 +47,6 @@ def made(slope, noise=0.0, seed=0, sets=("a", "b"), each=3):
     ]
 
 
-# ---------------------------------------------------------------- the published table
-
-
 # ---------------------------------------------------------------- measured points
 
 
@@ -101,7 +98,7 @@ def test_a_published_entry_stands_in_the_row_of_the_model_that_was_measured():
 @pytest.mark.parametrize("true", [-0.1, 0.0, 0.07])
 def test_the_slope_is_the_one_the_points_were_made_with_and_polyfits(true):
     found = trends.slope(made(true))
-    assert found.slope == pytest.approx(true, abs=1e-12) and found.sizes == 12 and found.words == "12 sizes"
+    assert found.slope == pytest.approx(true, abs=1e-12) and found.sizes == 12 and found.over == "12 sizes"
     assert (found.low, found.high) == (pytest.approx(true, abs=1e-9), pytest.approx(true, abs=1e-9))
     assert found.start == (SIZES[0], pytest.approx(0.5 + true * math.log10(1.5)))
     noisy = made(true, 0.05)
@@ -174,12 +171,12 @@ def test_a_line_through_mean_depths_draws_their_prompts_together():
     found = trends.slope(some)
     expected = np.polyfit(np.log10(SIZES[:3]), [p.ratio for p in some], 1)[0]
     assert found.slope == pytest.approx(expected) and 0 < found.low < found.slope < found.high
-    assert found.words == "12 prompts" and "rises with size" in found.sentence
+    assert found.over == "12 prompts" and "rises with size" in found.sentence
     alone = trends.slope([some[0], replace(some[1], read=None), some[2]])
     assert math.isnan(alone.low) and "no clear trend" in alone.sentence and "(no interval)" in alone.sentence
     forms = [f"form {i % 2}" for i in range(12)]
     few = trends.slope([lens(name, own, size, forms=forms) for own, name, size in zip(of_model, "abc", SIZES)])
-    assert "12 prompts of 2 forms; other text may differ" in few.sentence
+    assert "12 prompts of 2 templates" in few.sentence
 
 
 def test_two_mean_depths_are_compared_over_the_same_prompts():
@@ -243,7 +240,7 @@ def test_the_published_pairs_say_what_the_table_supports():
         for criterion in ("cosine", "kl", "overlap")
         for kind, pairs in (("base", published.PAIRS), ("instruct", published.INSTRUCT_PAIRS))
     }
-    assert all(one.words == "4 pairs of models" for one in told.values())
+    assert all(one.over == "4 pairs of models" for one in told.values())
     assert all("no clear difference" in told[criterion, "base"].sentence for criterion in ("cosine", "kl", "overlap"))
     assert "the one is deeper" in told["cosine", "instruct"].sentence
     by_hand = [
