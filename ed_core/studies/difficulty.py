@@ -119,17 +119,17 @@ def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
     if not folder.read(label, name, READS[kind]).columns:
         raise StudyError(f"The study has no {READS[kind]} of {label} on {name}, which this depth is read off.")
     marks = np.asarray(folder.sets[name]["pairs"] or [""] * len(folder.sets[name]["ids"]), str)
-    seed, n_layers, found, forms = folder.plan["seed"], 0, [], []
+    seed, n_layers, graded, forms = folder.plan["seed"], 0, [], []
     for i, level in enumerate(levels):
         columns, over, ran = folder.read(label, f"{name}{LEVEL_MARK}{level}", READS[kind])
         if not columns:
             raise StudyError(f"Level {level} of {name} has no prompt that is computed on {label} yet.")
         read = of_lens if kind in DEPTHS else of_skips
-        depth, own = read(columns, kind, over, seed + i)  # levels share no prompts: each is drawn by itself
+        depth, own = read(columns, kind, over, seed + i)  # levels share no prompts: each has its own seed
         n_layers = columns[f"{kind}.sum"].shape[1] - 1 if kind in DEPTHS else columns["output"].shape[1]
-        found.append(level_of(level, depth, own, tuple(marks[ran]), over))
+        graded.append(level_of(level, depth, own, tuple(marks[ran]), over))
         forms.append([str(form) for form in folder.forms(name)[ran]])
-    return Difficulty(label, name, kind, n_layers, tuple(found), trend(found, forms, seed))
+    return Difficulty(label, name, kind, n_layers, tuple(graded), trend(graded, forms, seed))
 
 
 def of_lens(columns: Mapping[str, np.ndarray], kind: str, over: Units, seed: int = 0) -> tuple[Resampled, np.ndarray]:
@@ -142,14 +142,14 @@ def of_skips(columns: Mapping[str, np.ndarray], kind: str, over: Units, seed: in
     """The depth score of prompts put together, and of each alone."""
     curves = layer_effect(columns[kind]) if kind == "effect" else columns[kind]
     finite = np.isfinite(curves)
-    found = statistics.read_off(
+    depth = statistics.read_off(
         lambda c: np.asarray(depth_score(c[kind])),
         {kind: np.where(finite, curves, 0.0)},
         finite.astype(float),
         over,
         seed,
     )
-    return found.bounded(0.0, curves.shape[1] - 1.0), np.asarray(depth_score(curves))
+    return depth.bounded(0.0, curves.shape[1] - 1.0), np.asarray(depth_score(curves))
 
 
 def level_of(name: str, found: Resampled, own: np.ndarray, pairs: tuple[str, ...], over: Units) -> Level:
@@ -168,10 +168,10 @@ def trend(levels: Sequence[Level], forms: Sequence[Sequence[str]] = (), seed: in
     scores, marks = np.array(list(by_pair.values())), list(by_pair)
     over = statistics.units(len(marks), _forms_of_pairs(levels, forms, marks)) if marks else None
     if over is not None and over.enough:
-        found = statistics.mean(slope_of(scores), None, over, seed)
-        low, high = found.interval.ends or (np.nan, np.nan)
+        slopes = statistics.mean(slope_of(scores), None, over, seed)
+        low, high = slopes.interval.ends or (np.nan, np.nan)
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
-        return Trend(*ends, float(found.value), float(low), float(high), len(marks), over.groups)
+        return Trend(*ends, float(slopes.value), float(low), float(high), len(marks), over.groups)
     slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
     parts = [level.drawn for level in levels if level.drawn is not None]
     if len(parts) < len(levels) or not np.isfinite(slope):
@@ -188,13 +188,13 @@ def trend(levels: Sequence[Level], forms: Sequence[Sequence[str]] = (), seed: in
 def _complete_pairs(levels: Sequence[Level]) -> Mapping[str, list[float]]:
     """The depths of prompts that belong together, by their mark, in the order of the levels; only where every level has
     exactly one."""
-    found: list[dict[str, float]] = []
+    depths: list[dict[str, float]] = []
     for level in levels:
         n = Counter(level.pairs)
         own = zip(level.pairs, level.own)
-        found.append({mark: float(one) for mark, one in own if mark and n[mark] == 1 and np.isfinite(one)})
-    shared = [mark for mark in found[0] if all(mark in of_level for of_level in found)]
-    return {mark: [of_level[mark] for of_level in found] for mark in shared}
+        depths.append({mark: float(one) for mark, one in own if mark and n[mark] == 1 and np.isfinite(one)})
+    shared = [mark for mark in depths[0] if all(mark in of_level for of_level in depths)]
+    return {mark: [of_level[mark] for of_level in depths] for mark in shared}
 
 
 def _forms_of_pairs(levels: Sequence[Level], forms: Sequence[Sequence[str]], marks: Sequence[str]) -> list[str]:
@@ -203,12 +203,12 @@ def _forms_of_pairs(levels: Sequence[Level], forms: Sequence[Sequence[str]], mar
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    at = {mark: i for i, mark in enumerate(marks)}
+    place = {mark: i for i, mark in enumerate(marks)}
     edges = [
-        (at[mark], (i, form))
+        (place[mark], (i, form))
         for i, (level, of_level) in enumerate(zip(levels, forms))
         for mark, form in zip(level.pairs, of_level)
-        if form and mark in at
+        if form and mark in place
     ]
     nodes = {node: len(marks) + k for k, node in enumerate(dict.fromkeys(node for _, node in edges))}
     pairs, templates, n = [pair for pair, _ in edges], [nodes[node] for _, node in edges], len(marks) + len(nodes)

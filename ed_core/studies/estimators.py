@@ -31,9 +31,9 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
     verdict = tables.verdict_on(folder, label, group)
     bands = {} if verdict is None else {name: rule.band for name, rule in verdict.rules.items()}
     rows = [
-        row | {"label": LABELS[of], "band": None if of[1] == tables.MEAN else bands.get(of[0])}
+        row | {"label": LABELS[names], "band": None if names[1] == tables.MEAN else bands.get(names[0])}
         for row in tables.stored(folder).to_pylist()
-        if (row["model"], row["set"]) == (label, group) and (of := (row["criterion"], row["variant"])) in LABELS
+        if (row["model"], row["set"]) == (label, group) and (names := (row["criterion"], row["variant"])) in LABELS
     ]
     seed = folder.plan["seed"]
 

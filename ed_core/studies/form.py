@@ -58,7 +58,7 @@ def study_of(form: Form) -> Study:
 def _set(name: str, prompts: int) -> SetEntry:
     if name not in bundled_names():
         return SetEntry(name=name, hub=name, limit=prompts or None)
-    whole = SetEntry(name=name, bundled=name)
-    n_levels = len(load(whole, Path(), "").levels) if prompts else 0
+    entry = SetEntry(name=name, bundled=name)
+    n_levels = len(load(entry, Path(), "").levels) if prompts else 0
     limits = {"per_level": -(-prompts // n_levels)} if n_levels else {"limit": prompts or None}
-    return whole.model_copy(update=limits)
+    return entry.model_copy(update=limits)

@@ -78,15 +78,15 @@ def compute(
     """The item's table. `done` is called after every prompt."""
     from ..work import compute as engine
 
-    found = []
+    results = []
     for i, example in enumerate(item.chunk.examples):
         entries = item.chunk.probes(plan.study, item.model.label, i)
         probes = [_probe(model, entry, example.prompt) for entry in entries]
         requests = [probe.request(item.model.known, example.prompt) for probe in probes]
         model.expect(list(zip(probes, requests)))
-        found.append({e.column: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
+        results.append({e.column: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
         done()
-    return table(found)
+    return table(results)
 
 
 def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
@@ -107,12 +107,12 @@ def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
     return probe
 
 
-def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
+def table(results_by_prompt: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
     """An item's table, from the results of each of its prompts by probe."""
-    found = list(found)
-    rows = [_row(results) for results in found]
+    results_by_prompt = list(results_by_prompt)
+    rows = [_row(results) for results in results_by_prompt]
     shapes = {name: np.shape(value) for row in rows for name, value in row.items()}
-    first = next((result.provenance for results in found for result in results.values()), {})
+    first = next((result.provenance for results in results_by_prompt for result in results.values()), {})
     certificate = {name: value for name, value in first.items() if name not in OF_ONE}
     meta = {"shapes": json.dumps(shapes), "certificate": json.dumps(certificate, sort_keys=True)}
     columns = {name: _column([row.get(name) for row in rows]) for name in sorted(shapes)}
@@ -163,7 +163,7 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
     with writing(out):
         file.parent.mkdir(parents=True, exist_ok=True)
         with disk.written(file) as handle:
-            # no two sums are alike, and nobody looks for one: dictionaries and statistics only cost when it is read
+            # no two sums are alike and none is searched for, so dictionaries and statistics only slow reading down
             parquet.write_table(table, handle, compression="zstd", use_dictionary=False, write_statistics=False)
 
 
@@ -209,8 +209,8 @@ def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
                 for name, value in zip(KEYS, key.split("/")):
                     part = part.append_column(name, pyarrow.repeat(value, len(part)))
                 parts.append(part)
-            whole = pyarrow.concat_tables(parts, promote_options="default")
-            writer.write_table(whole, row_group_size=max(1, len(whole)))
+            group = pyarrow.concat_tables(parts, promote_options="default")
+            writer.write_table(group, row_group_size=max(1, len(group)))
 
 
 # ---------------------------------------------------------------- read
@@ -239,7 +239,7 @@ def _opened(file: Path, rows: int, size: int) -> Iterator[parquet.ParquetFile]:
             yield opened
 
 
-def there(out: Path, digest: str) -> set[str]:
+def computed_chunks(out: Path, digest: str) -> set[str]:
     """The chunks of a model that are computed."""
     return {file.stem for file in (out / ITEMS / digest).glob("*.parquet")} | packed(out).get(digest, {}).keys()
 
@@ -252,15 +252,15 @@ def packed(out: Path) -> Mapping[str, Mapping[str, range]]:
 
 @lru_cache(maxsize=32)
 def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
-    found: dict[str, dict[str, range]] = {}
+    index: dict[str, dict[str, range]] = {}
     with _opened(file, bounds.ROWS, bounds.SUMS) as opened:
         keys = opened.read(list(KEYS))
         for (model, chunk), n in Counter(zip(*(keys[name].to_pylist() for name in KEYS))).items():
-            chunks = found.setdefault(model, {})
+            chunks = index.setdefault(model, {})
             start = next(reversed(chunks.values())).stop if chunks else 0
             chunks[chunk] = range(start, start + n)
-        expect(opened.num_row_groups == len(found), "a row group per model")
-    return found
+        expect(opened.num_row_groups == len(index), "a row group per model")
+    return index
 
 
 def packed_keys(out: Path) -> list[str]:
@@ -328,8 +328,8 @@ def _joined(parts: Sequence[Part], index: np.ndarray) -> Sums:
     shapes = {name: shape for _, of_part in parts for name, shape in of_part.items()}
     expect(all(of_part.items() <= shapes.items() for _, of_part in parts), "the shapes differ")
     tables = [table.replace_schema_metadata(None) for table, _ in parts]
-    whole = pyarrow.concat_tables(tables, promote_options="default") if tables else pyarrow.table({})
-    return Sums({name: _values(whole[name].combine_chunks(), shapes[name]) for name in whole.column_names}, index)
+    joined = pyarrow.concat_tables(tables, promote_options="default") if tables else pyarrow.table({})
+    return Sums({name: _values(joined[name].combine_chunks(), shapes[name]) for name in joined.column_names}, index)
 
 
 def _values(column: pyarrow.Array, shape: tuple[int, ...]) -> np.ndarray:
@@ -420,7 +420,7 @@ class Folder:
         one = self.sets[name]
         levels = np.asarray(one["levels"], str)
         named = {f"{name}{LEVEL_MARK}{level}": levels == level for level in dict.fromkeys(one["levels"]) if level}
-        return {name: np.arange(len(one["ids"]))} | {group: np.flatnonzero(at) for group, at in named.items()}
+        return {name: np.arange(len(one["ids"]))} | {group: np.flatnonzero(mask) for group, mask in named.items()}
 
     @property
     def every_group(self) -> list[str]:
@@ -450,7 +450,7 @@ class Folder:
 
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Per model and set: computed items, items in all."""
-        computed = {label: there(self.out, model["digest"]) for label, model in self.models.items()}
+        computed = {label: computed_chunks(self.out, model["digest"]) for label, model in self.models.items()}
         return {
             (label, name): (sum(chunk in computed[label] for chunk in one["chunks"]), len(one["chunks"]))
             for label in self.models
@@ -464,30 +464,30 @@ class Folder:
     def item_keys(self) -> Iterator[str]:
         """The computed items, in the plan's order."""
         for model in self.models.values():
-            computed = there(self.out, model["digest"])
+            computed = computed_chunks(self.out, model["digest"])
             yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in computed)
 
     def failures(self) -> dict[str, str]:
         """Why models of the plan failed, by label."""
-        found = {}
+        reasons = {}
         for label, model in self.models.items():
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                found[label] = str(outside.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
-        return found
+                reasons[label] = str(outside.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
+        return reasons
 
     def digest(self, keys: Iterable[str] | None = None) -> str:
         """SHA-256 over the measures of all computed items, or of these, in the plan's order; seconds are no part."""
-        found = hashlib.sha256()
+        sha = hashlib.sha256()
         for key in self.item_keys() if keys is None else keys:
             part, shapes = self.part(key)
             for name in sorted(part.column_names):
                 if not name.startswith(TIMES):
-                    found.update(json.dumps([key, name, shapes[name]]).encode())
+                    sha.update(json.dumps([key, name, shapes[name]]).encode())
                     column = part[name].combine_chunks()
-                    found.update(np.asarray(column.is_valid()).tobytes())
+                    sha.update(np.asarray(column.is_valid()).tobytes())
                     given = column.flatten() if types.is_list(column.type) else column.drop_null()
-                    found.update(np.asarray(given, np.float64).tobytes())
-        return found.hexdigest()
+                    sha.update(np.asarray(given, np.float64).tobytes())
+        return sha.hexdigest()
 
     def part(self, key: str) -> Part:
         """The sums of an item, from its own file while there is one."""
@@ -523,23 +523,23 @@ class Folder:
     def sums(self, label: str, name: str) -> Sums:
         """What is computed of a model on a set; read again where something was added."""
         digest, chunks, size = self.models[label]["digest"], self.sets[name]["chunks"], self.plan["chunk"]
-        computed = there(self.out, digest)
-        at = [i for i, chunk in enumerate(chunks) if chunk in computed]
-        if (before := self._sums.get((label, name))) is not None and before[0] == at:
+        computed = computed_chunks(self.out, digest)
+        places_computed = [i for i, chunk in enumerate(chunks) if chunk in computed]
+        if (before := self._sums.get((label, name))) is not None and before[0] == places_computed:
             return before[1]
-        parts = [self.part(f"{digest}/{chunks[i]}") for i in at]
+        parts = [self.part(f"{digest}/{chunks[i]}") for i in places_computed]
         places = np.array_split(np.arange(len(self.sets[name]["ids"])), range(size, len(self.sets[name]["ids"]), size))
-        index = [places[i] for i in at]
+        index = [places[i] for i in places_computed]
         try:
             expect([len(table) for table, _ in parts] == [len(one) for one in index], "the rows")
-            found = _joined(parts, np.concatenate([np.empty(0, int), *index]))
+            joined = _joined(parts, np.concatenate([np.empty(0, int), *index]))
         except (ValueError, pyarrow.ArrowException):
             raise StudyError(
                 f"The sums of {label!r} on {name} in {self.out} have other rows or columns than their plan; delete "
                 f"{SUMS} and {ITEMS}, and run the study again."
             ) from None
-        self._sums[label, name] = at, found
-        return found
+        self._sums[label, name] = places_computed, joined
+        return joined
 
 
 def home() -> Path:

@@ -2,7 +2,7 @@
 Torch-free.
 
 An item is one model × a chunk of prompts × all probes. Its name is made of two digests, of the model's identity and of
-the chunk's prompts and probes with their parameters, so whoever computes it writes the same file, and a study that was
+the chunk's prompts and probes with their parameters, so every process that computes it writes the same file, and a study that was
 stopped or changed goes on with what is there."""
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _labels(entries: Sequence[ModelEntry], specs: Sequence[ModelRef | EffectiveD
 
 def _once(labels: Sequence[str], what: str) -> None:
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
-        raise StudyError(f"Two {what} of the study would be called {twice!r}; give each a label of its own.")
+        raise StudyError(f"Two {what} of the study would be called {twice!r}; give each another label.")
 
 
 def _identity(entry: ProbeEntry) -> list[Any]:
@@ -228,10 +228,10 @@ def _measured(study: Study, one: PromptSet) -> PromptSet:
 
 def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterator[Chunk]:
     examples, rank = one.examples, ranks(e.level for e in one.examples)
-    for at in range(0, len(examples), study.chunk):
-        some = tuple(examples[at : at + study.chunk])
+    for start in range(0, len(examples), study.chunk):
+        some = tuple(examples[start : start + study.chunk])
         takes = tuple(
-            tuple(i for i in range(len(some)) if entry.limit is None or rank[at + i] < entry.limit)
+            tuple(i for i in range(len(some)) if entry.limit is None or rank[start + i] < entry.limit)
             * (not entry.sets or one.name in entry.sets)
             for entry in study.probes
         )
@@ -306,7 +306,7 @@ def _marks(one: PromptSet, name: str) -> list[str]:
 
 
 def _same(file: Path, study: Study) -> bool:
-    """Whether a study's file says this already, in words of its own: it may be the one that was read."""
+    """Whether a file is this study already, however it is written: it may be the one that was read."""
     try:
         return read(file) == study
     except StudyError:
@@ -331,7 +331,7 @@ def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
         some = [e.prompt for s in plan.sets for e in s.examples[:: max(1, len(s.examples) // 20)]]
         lengths = [64 if (ids := tokens.preview(ref, prompt)) is None else len(ids) for prompt in some]
         length = max(1, round(sum(lengths) / len(lengths)))
-        found = estimate(size, ref.precision, length, device, 0, probes)
-        total += sum(n * need.seconds for need, n in zip(found.needs, taken))
-        measured &= found.calibrated
+        cost = estimate(size, ref.precision, length, device, 0, probes)
+        total += sum(n * need.seconds for need, n in zip(cost.needs, taken))
+        measured &= cost.calibrated
     return total, measured

@@ -93,18 +93,18 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
     labels = [label for label in labels or folder.models if len(folder.sums(label, name))]
     for label in labels:
         chosen = np.intersect1d(chosen, folder.sums(label, name).index)
-    found: list[Point] = []
+    points: list[Point] = []
     for label in labels:
         model, sample = folder.models[label], tables.sample(folder, label, group, chosen)
         kind = "" if model.get("control") else training(model.get("name", label))
         if sample is not None:
             head = (label, parameters_of(model), kind, group, published_name(folder, name))
-            found += _points(head, replace(sample, twins=()))
-    return found
+            points += _points(head, replace(sample, twins=()))
+    return points
 
 
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
-    found, n = verdict(sample), sample.n_layers
+    depths_of, n = verdict(sample), sample.n_layers
 
     def point(
         name: str, ratio: float | None, interval: Interval | None, units: Units, layer: int, **more: Any
@@ -117,11 +117,11 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
         return Point(*place, low, high, len(units.of), over=over, forms=forms, **more)
 
     for criterion, of in MEANS.items():
-        if (mean := found.means.get(of)) is not None:
+        if (mean := depths_of.means.get(of)) is not None:
             lens = sample.curves[LENS]
             read = Prompts(lens.sums[of], lens.tokens, lens.units)
             yield point(criterion, mean.ratio, mean.interval, lens.units, 0, read=read)
-    for criterion, rule in found.rules.items():
+    for criterion, rule in depths_of.rules.items():
         if rule.curve is not None and rule.n_layers > 1:
             drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / rule.n_layers
             units = sample.curves[RULES[criterion].probe].units
@@ -134,8 +134,8 @@ def _resampled(sample: Sample, criterion: str) -> np.ndarray:
     rule, curves = RULES[criterion], sample.curves[RULES[criterion].probe]
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        found = np.mean(list(means.values()), 0)
-        return depths(criterion, found[:, :-1] if rule.of_lens else found)
+        curve = np.mean(list(means.values()), 0)
+        return depths(criterion, curve[:, :-1] if rule.of_lens else curve)
 
     sums = {name: curves.sums[name] for name in rule.measures}
     return statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed)
@@ -156,7 +156,7 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
             total: np.ndarray = np.sum(each, axis=0)
             return total
 
-        sums, tokens = ({p.model: getattr(p.read, of) for _, p, _ in own} for of in ("sums", "tokens"))
+        sums, tokens = ({p.model: getattr(p.read, field_name) for _, p, _ in own} for field_name in ("sums", "tokens"))
         parts.append(statistics.read_off(line, sums, tokens, reads[0].over, seed + i))
     return statistics.contrast(np.ones(len(parts)), parts)
 

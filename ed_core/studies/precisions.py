@@ -48,32 +48,32 @@ def pairs(folder: Folder) -> list[tuple[str, str]]:
     order = list(dict.fromkeys(PRECISIONS.values())).index
     precision = {label: str(model.get("precision")) for label, model in folder.models.items()}
     ordered = (sorted(labels, key=lambda one: order(precision[one])) for labels in groups.values())
-    return [(wide, other) for wide, *rest in ordered for other in rest if precision[other] != precision[wide]]
+    return [(widest, other) for widest, *rest in ordered for other in rest if precision[other] != precision[widest]]
 
 
 def shifts(folder: Folder, group: str) -> list[Shift]:
     """Every shift on a set or one of its levels."""
-    found = []
-    for wide, narrow in pairs(folder):
-        one, other = folder.models[wide], folder.models[narrow]
+    all_shifts = []
+    for widest, narrow in pairs(folder):
+        one, other = folder.models[widest], folder.models[narrow]
         head = (one["name"], other["precision"], one["precision"])
-        measured = points.measured_points(folder, group, (wide, narrow))
+        measured = points.measured_points(folder, group, (widest, narrow))
         for criterion in (*points.MEANS, *RULES):
             own = {p.model: p for p in measured if p.criterion == criterion}
             if len(own) == 2:
-                found.append(_of_depth(head, own[wide], own[narrow]))
-        shared = np.intersect1d(folder.some(wide, group)[1].index, folder.some(narrow, group)[1].index)
-        a, b = (tables.sample(folder, label, group, shared) for label in (wide, narrow))
+                all_shifts.append(_of_depth(head, own[widest], own[narrow]))
+        shared = np.intersect1d(folder.some(widest, group)[1].index, folder.some(narrow, group)[1].index)
+        a, b = (tables.sample(folder, label, group, shared) for label in (widest, narrow))
         if a is not None and b is not None:
-            found += _of_curves(head, a, b)
-    return found
+            all_shifts += _of_curves(head, a, b)
+    return all_shifts
 
 
 def _of_depth(head: tuple[str, str, str], wide: points.Point, narrow: points.Point) -> Shift:
     low = high = np.nan
     if np.isfinite([wide.ratio, narrow.ratio]).all():
-        found = trends.difference([wide, narrow], wide.model, narrow.model)
-        low, high = found.low * wide.n_layers, found.high * wide.n_layers
+        apart = trends.difference([wide, narrow], wide.model, narrow.model)
+        low, high = apart.low * wide.n_layers, apart.high * wide.n_layers
     depths = wide.depth, narrow.depth, narrow.depth - wide.depth
     return Shift(*head, wide.criterion, *depths, low, high, wide.over)
 
@@ -86,9 +86,9 @@ def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iter
         a, b = wide.curves[probe], narrow.curves[probe]
         for measure in (one for one in CURVES[probe] if one in a.sums and one in b.sums):
             sums, tokens = {"wide": a.sums[measure], "narrow": b.sums[measure]}, {"wide": a.tokens, "narrow": b.tokens}
-            drawn = statistics.read_off(apart, sums, tokens, a.units, wide.seed).bounded(low=0.0)
-            ends = (drawn.interval.ends if a.units.enough else None) or (np.nan, np.nan)
-            yield Shift(*head, f"{probe}.{measure}", np.nan, np.nan, float(drawn.value), *ends, a.units.words)
+            shift = statistics.read_off(apart, sums, tokens, a.units, wide.seed).bounded(low=0.0)
+            ends = (shift.interval.ends if a.units.enough else None) or (np.nan, np.nan)
+            yield Shift(*head, f"{probe}.{measure}", np.nan, np.nan, float(shift.value), *ends, a.units.words)
 
 
 def rows(found: Sequence[Shift]) -> list[list[str]]:

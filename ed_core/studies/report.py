@@ -34,15 +34,15 @@ class View:
     """A table, its head first, and sentences about it."""
 
     rows: Sequence[Row]
-    said: Sequence[str]
+    sentences: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One set: the depths of its models, what is said of each model and how robust each rule is, and further views."""
+    """One set: the depths of its models, a sentence for each model and how robust each rule is, and further views."""
 
     depths: Sequence[Row]
-    said: Mapping[str, str]
+    sentences: Mapping[str, str]
     rules: Mapping[str, Sequence[Row]]
     views: Mapping[str, View]
 
@@ -99,17 +99,17 @@ def style() -> str:
 def _part(folder: Folder, name: str) -> Part:
     rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
     labels = list(dict.fromkeys(row["model"] for row in rows))
-    said, rules = {}, {}
+    sentences, rules = {}, {}
     for label in labels:
         model, verdict = folder.models[label], tables.verdict_on(folder, label, name)
         if verdict is not None and not model.get("control") and model.get("step") is None:
-            said[label], cells = say.verdict(verdict), say.rule_table(verdict)
+            sentences[label], cells = say.verdict(verdict), say.rule_table(verdict)
             rules[label] = [list(cells[0]), *(list(row.values()) for row in cells)]
     views = {"Difficulty": _difficulty(folder, name), "Precisions": _precisions(folder, name)}
     views |= {f"Training {series}".strip(): view for series, view in _training(folder, name, rows)}
     prompts = {label: str(max(row["prompts"] for row in rows if row["model"] == label)) for label in labels}
     depths = _depths(rows, "model", [[label, prompts[label]] for label in labels], ["model", "prompts"])
-    return Part(depths, said, rules, {title: view for title, view in views.items() if view})
+    return Part(depths, sentences, rules, {title: view for title, view in views.items() if view})
 
 
 def _depths(rows: Iterable[Mapping[str, Any]], by: str, heads: Sequence[Row], head: Row) -> list[Row]:
@@ -119,18 +119,18 @@ def _depths(rows: Iterable[Mapping[str, Any]], by: str, heads: Sequence[Row], he
 
 
 def _difficulty(folder: Folder, name: str) -> View | None:
-    found = []
+    graded = []
     for label in folder.models:
         for kind in difficulty.kinds(folder):
             try:
-                found.append(difficulty.look(folder, label, name, kind))
+                graded.append(difficulty.look(folder, label, name, kind))
             except StudyError:
                 continue  # no levels, or nothing measured
-    if not found:
+    if not graded:
         return None
-    rows = [[one.label, difficulty.called(one.kind), *map(_level, one.levels)] for one in found]
-    head = ["model", "depth", *(f"level {level.name}" for level in found[0].levels)]
-    return View([head, *rows], [one.sentence for one in found if np.isfinite(one.trend.low)])
+    rows = [[one.label, difficulty.called(one.kind), *map(_level, one.levels)] for one in graded]
+    head = ["model", "depth", *(f"level {level.name}" for level in graded[0].levels)]
+    return View([head, *rows], [one.sentence for one in graded if np.isfinite(one.trend.low)])
 
 
 def _level(level: difficulty.Level) -> str:
@@ -138,15 +138,15 @@ def _level(level: difficulty.Level) -> str:
 
 
 def _precisions(folder: Folder, name: str) -> View | None:
-    if not (found := precisions.shifts(folder, name)):
+    if not (shifts := precisions.shifts(folder, name)):
         return None
-    pairs = groupby(found, lambda one: (one.model, one.precision))
-    return View(precisions.rows(found), [precisions.sentence(list(own)) for _, own in pairs])
+    pairs = groupby(shifts, lambda one: (one.model, one.precision))
+    return View(precisions.rows(shifts), [precisions.sentence(list(own)) for _, own in pairs])
 
 
 def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, View]]:
     for series, labels in steps.series(folder).items():
-        found = steps.depths(rows, labels, name)
-        numbers = list(dict.fromkeys(str(row["step"]) for row in found))
+        depths = steps.depths(rows, labels, name)
+        numbers = list(dict.fromkeys(str(row["step"]) for row in depths))
         if len(numbers) > 1:
-            yield series, View(_depths(found, "step", [[one] for one in numbers], ["step"]), steps.course(found))
+            yield series, View(_depths(depths, "step", [[one] for one in numbers], ["step"]), steps.course(depths))

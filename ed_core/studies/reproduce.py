@@ -78,12 +78,12 @@ def find(name: str) -> Paper:
 def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, SetEntry]:
     """The paper's sets, from the hub or from local files with its columns: `given` are names or NAME=FILE, all of the
     paper's where there are none. `first_model`: the model that counts tokens where the paper's tokenizer is missing."""
-    found = {}
+    entries = {}
     for text in given or paper.sets:
         name, equals, file = text.partition("=")
         if name not in paper.sets:
             raise StudyError(f"{paper.name} has no set {name!r}; {nearest(name, paper.sets)}")
-        if name in found:
+        if name in entries:
             raise ParameterError(f"--sets gives {name} twice; give it once.")
         place = Path(file).expanduser()
         if equals and not place.is_file():
@@ -92,8 +92,8 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
         if name == "aime24":  # the only set whose long prompts are left out [H25]
             counts = tokens.preview(ModelRef.named(TOKENIZER), Prompt(".")) is not None
             source |= {"max_tokens": LONGEST, "tokenizer": TOKENIZER if counts else first_model}
-        found[name] = SetEntry(name=name, **source)
-    return found
+        entries[name] = SetEntry(name=name, **source)
+    return entries
 
 
 # ---------------------------------------------------------------- Hu et al. 2025
@@ -119,9 +119,11 @@ def _hu_entries(folder: Folder) -> Iterator[Entry]:
     for row in tables.stored(folder).to_pylist():
         if row["variant"] != "paper" or row["set"] not in folder.sets:
             continue
-        of = points.published_name(folder, row["set"])
-        found = (points.entry_of(one, row["n_layers"], of, row["criterion"]) for one in _names(folder, row["model"]))
-        published = next((one.effective_depth for one in found if one), None)
+        dataset = points.published_name(folder, row["set"])
+        matches = (
+            points.entry_of(one, row["n_layers"], dataset, row["criterion"]) for one in _names(folder, row["model"])
+        )
+        published = next((one.effective_depth for one in matches if one), None)
         measured, heading = tables.cell(row), RULES[row["criterion"]].heading
         verdict = judged(row["depth"], row["low"], row["high"], published)
         yield Entry(row["model"], row["set"], heading, measured, "" if published is None else str(published), verdict)
@@ -134,7 +136,7 @@ def _names(folder: Folder, label: str) -> tuple[str, ...]:
 
 
 def judged(depth: float | None, low: float | None, high: float | None, published: int | None) -> str:
-    """What a measured depth says of a published one, in layers. "within": the published one is in the range over
+    """The verdict on a published depth, in layers. "within": the published one is in the range over
     prompts; "differs by": it is not, or there is no range."""
     if depth is None or published is None:
         return NOT_DEFINED if depth is None else NO_ENTRY
@@ -151,18 +153,18 @@ def judged(depth: float | None, low: float | None, high: float | None, published
 
 
 def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
-    found = {}
+    parts = {}
     for name, entry in sets.items():
         if name == "gsm8k":
             probes = [_probe("contributions"), _probe("layer_skip", limit=min(10, limit or 10), mode="future")]
             few: dict[str, Any] = {"limit": limit or 20}
         else:
-            at, levels = LEVELS[name]
-            probes = [_probe("layer_skip", mode="future", boundaries=at)]
+            boundaries, levels = LEVELS[name]
+            probes = [_probe("layer_skip", mode="future", boundaries=boundaries)]
             few = {"levels": levels, "per_level": limit or 20, "seed": 42}
         part = f"csordas2025-{name}"
-        found[part] = _study(part, f"{C25} on {name}", models, [entry.model_copy(update=few)], probes)
-    return found
+        parts[part] = _study(part, f"{C25} on {name}", models, [entry.model_copy(update=few)], probes)
+    return parts
 
 
 def _csordas_entries(folder: Folder) -> Iterator[Entry]:
@@ -192,10 +194,10 @@ def _ratios(entry: Entries, read: Read, seed: int, anchored: bool) -> Iterator[E
         def median(curves: dict[str, np.ndarray], part: slice = part) -> np.ndarray:
             return np.asarray(np.median(curves[""][:, part], 1))
 
-        found = statistics.read_off(median, {"": sums}, n, over, seed).bounded(low=0.0)
-        paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
+        middle = statistics.read_off(median, {"": sums}, n, over, seed).bounded(low=0.0)
+        paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (middle.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        measured = _measured(found, over.enough)
+        measured = _measured(middle, over.enough)
         yield entry(f"layer ratio, {which} half", measured, paper if anchored else "", verdict)
 
 
@@ -203,7 +205,7 @@ def _futures(entry: Entries, read: Read, seed: int) -> Iterator[Entry]:
     """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
     over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
     columns, over, _ = read
-    for kind, called in difficulty.KINDS.items():
+    for kind, effect in difficulty.KINDS.items():
         effects = layer_effect(columns[kind])[:, :-1] if kind == "effect" else columns[kind]
         finite = np.isfinite(effects).all(1)
         if not finite.any():
@@ -213,10 +215,10 @@ def _futures(entry: Entries, read: Read, seed: int) -> Iterator[Entry]:
             return second_over_first(curves[""], half)
 
         sums = np.where(finite[:, None], effects, 0.0)
-        found = statistics.read_off(ratio, {"": sums}, finite.astype(float), over, seed).bounded(low=0.0)
-        measured = _measured(found, over.enough and finite.sum() >= FEWEST)
+        quotient = statistics.read_off(ratio, {"": sums}, finite.astype(float), over, seed).bounded(low=0.0)
+        measured = _measured(quotient, over.enough and finite.sum() >= FEWEST)
         words = "almost none in the second half (no figure given)"
-        yield entry(f"future {called}, second half over first", measured, words, NO_ENTRY)
+        yield entry(f"future {effect}, second half over first", measured, words, NO_ENTRY)
 
 
 def _measured(found: statistics.Resampled, enough: bool) -> str:
@@ -238,20 +240,20 @@ def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
 
 def _scores(entry: Entries, folder: Folder, label: str, name: str) -> Iterator[Entry]:
     words = "does not move (no figure given)"
-    for kind, called in difficulty.KINDS.items():
-        quantity = f"depth score by level ({called}), layers a level"
+    for kind, effect in difficulty.KINDS.items():
+        quantity = f"depth score by level ({effect}), layers a level"
         try:
-            found = difficulty.look(folder, label, name, kind)
+            graded = difficulty.look(folder, label, name, kind)
         except StudyError as error:
             yield entry(quantity, "–", words, f"{NOT_DEFINED}: {error}")
             continue
-        trend = found.trend
+        trend = graded.trend
         ends = f" ({say.interval(trend.low, trend.high, 2)})" if np.isfinite(trend.low) else ""
-        yield entry(quantity, say.number(trend.slope, "+.2f") + ends, words, moved(trend, len(found.levels)))
+        yield entry(quantity, say.number(trend.slope, "+.2f") + ends, words, moved(trend, len(graded.levels)))
 
 
 def moved(trend: difficulty.Trend, n_levels: int) -> str:
-    """What a trend over levels says of "does not move": as published where all of its range is less than one layer from
+    """The verdict on "does not move": as published where all of its range is less than one layer from
     the first level to the last, which is the finest that a depth is counted in."""
     if not np.isfinite(trend.slope):
         return NOT_DEFINED

@@ -2,8 +2,8 @@
 noted, and the others go on.
 
 Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`work/runs/engine.py`).
-Several runs may also share one folder: whoever computes an item writes the same file, whole or not at all, and what is
-there already is not computed again."""
+Several runs may also share one folder: an item's file is the same from every process, whole or missing, and is not
+computed twice."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Here:
         for model, of_model in todo.items():
             for item in of_model:
                 tell, cancelled = partial(done, model, 1), self._turn.cancelled
-                yield (found := status(self._opened, self._plan, self._out, item, tell, cancelled))
+                yield (outcome := status(self._opened, self._plan, self._out, item, tell, cancelled))
                 self._turn.item()
-                if found.why:
+                if outcome.why:
                     break
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ def status(
 
 
 def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> None:
-    """Write down that a model failed, for whoever reads the folder."""
+    """Record in the folder that a model failed."""
     outcome.failed[model.label] = why
     text = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
     with writing(out):
@@ -182,9 +182,9 @@ def forget_failure(out: Path, model: StudyModel) -> None:
 
 def missing(plan: Plan, out: Path) -> dict[StudyModel, list[Item]]:
     """What is not computed yet, by model."""
-    found: dict[StudyModel, list[Item]] = {}
+    todo_by_model: dict[StudyModel, list[Item]] = {}
     for model in plan.usable:
-        computed = items.there(out, model.digest)
+        computed = items.computed_chunks(out, model.digest)
         if todo := [item for item in plan.items_of(model) if item.chunk.digest not in computed]:
-            found[model] = todo
-    return found
+            todo_by_model[model] = todo
+    return todo_by_model

@@ -91,9 +91,9 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
             random.Random(entry.seed).shuffle(examples)
         of_level[level] = list(islice(filter(short, in_turns(examples)), entry.per_level))
     chosen = [e for examples in of_level.values() for e in examples]
-    drawn = entry.seed is not None
-    if not (entry.levels or entry.per_level or (drawn and entry.limit is None)):
-        if drawn:
+    shuffled = entry.seed is not None
+    if not (entry.levels or entry.per_level or (shuffled and entry.limit is None)):
+        if shuffled:
             random.Random(entry.seed).shuffle(every)
         turn, taken = {level: iter(examples) for level, examples in of_level.items()}, set(chosen)
         chosen = [next(turn[e.level]) for e in every if e in taken]  # levels in the order of the set, or drawn
@@ -265,10 +265,10 @@ def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
             with warnings.catch_warnings(action="error"):  # a row of more cells than the header
                 cells = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
             return list(cells.to_dict("records"))
-        whole = text.lstrip().startswith("[")
-        parts = [text] if whole else [line for _, line in lines(text)]
+        is_list = text.lstrip().startswith("[")
+        parts = [text] if is_list else [line for _, line in lines(text)]
         read = [parse(part.encode(), bounds.PROMPTS) for part in parts]
-        rows = read[0] if whole else read
+        rows = read[0] if is_list else read
         expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
         return list(rows)
     except (OSError, ValueError, Warning, pyarrow.ArrowException) as error:
@@ -342,11 +342,11 @@ class Format:
 
 def _list(row: Row, name: str) -> list[Any]:
     """A cell that has to be a list."""
-    if not isinstance(found := row[name], list):
+    if not isinstance(value := row[name], list):
         raise PromptError(
-            f"{name} is {str(found)[:40]!r}; expected a list. Cells of a .csv are text: give a .jsonl or .parquet."
+            f"{name} is {str(value)[:40]!r}; expected a list. Cells of a .csv are text: give a .jsonl or .parquet."
         )
-    return found
+    return value
 
 
 def gsm8k(row: Row) -> tuple[str, str, str]:
@@ -412,9 +412,9 @@ def arithmetic(name: str) -> Iterator[tuple[str, str, str]]:
     """Sums or products of two numbers of n digits, operands in `[10^(n-1), 10^n - 1]`; the same every time."""
     sign = ARITHMETIC[name]
     for digits in DIGITS:
-        drawn, n = random.Random(f"{name} {digits}"), int(digits)
+        rng, n = random.Random(f"{name} {digits}"), int(digits)
         for _ in range(EACH):
-            a, b = (drawn.randint(10 ** (n - 1), 10**n - 1) for _ in range(2))
+            a, b = (rng.randint(10 ** (n - 1), 10**n - 1) for _ in range(2))
             yield f"Give the answer directly: {a} {sign} {b} =", f" {a + b if sign == '+' else a * b}", digits
 
 
@@ -427,6 +427,6 @@ def split_points(how: str, answer_start: int, n_tokens: int) -> tuple[int, ...]:
     length = n_tokens - answer_start
     if length <= 4:
         return ()
-    drawn = list(range(0, length - 4, 4))
-    random.Random(12345).shuffle(drawn)
-    return tuple(answer_start + at for at in drawn[:4])
+    offsets = list(range(0, length - 4, 4))
+    random.Random(12345).shuffle(offsets)
+    return tuple(answer_start + offset for offset in offsets[:4])

@@ -20,11 +20,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 def series(folder: Folder) -> dict[str, dict[int, str]]:
     """The labels of a study's steps, by training and step, in order; empty where none of its models is one."""
-    found: dict[str, dict[int, str]] = {}
+    by_name: dict[str, dict[int, str]] = {}
     for label, model in folder.models.items():
         if model.get("step") is not None:
-            found.setdefault(model.get("series", ""), {})[model["step"]] = label
-    return {name: dict(sorted(of.items())) for name, of in found.items()}
+            by_name.setdefault(model.get("series", ""), {})[model["step"]] = label
+    return {name: dict(sorted(by_step.items())) for name, by_step in by_name.items()}
 
 
 def depths(verdict: Rows, steps: Mapping[int, str], group: str) -> list[dict[str, Any]]:

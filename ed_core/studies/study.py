@@ -7,7 +7,7 @@
     name = "local"
     file = "prompts.jsonl"
 
-A key nobody knows is refused with the nearest known one."""
+An unknown key is refused with the nearest known one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..files import expect
 from ..probes import PROBES, Probe, find
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
-LEVEL_MARK = "/"  # between a set and one of its levels, where the level is a set of its own
+LEVEL_MARK = "/"  # between a set and one of its levels, where results are of that level alone
 SPLIT_POINTS = (
     "answer",  # the answer's first token [C25 §5]
     "within_answer",  # four tokens of the answer, as C25 draws them for MATH
@@ -70,7 +70,7 @@ class ModelEntry(_Strict):
         if self.label and self.label.splitlines() != [self.label]:
             raise ValueError(f"a label of one line; {self.label!r} is more")
         if self.steps and (self.control or self.adapter or "@" in self.source):
-            raise ValueError("steps of a plain model; a control, an adapter or one revision is an entry of its own")
+            raise ValueError("steps of a plain model; a control, an adapter or one revision needs another entry")
         numbers = [step_of(name) for name in self.steps]
         for name, number in zip(self.steps, numbers):
             if number is None or not re.fullmatch(r"\w[\w.-]*", name):
@@ -151,7 +151,7 @@ class SetEntry(_Strict):
 
     `format`: a published set's way of writing a prompt (`sets.FORMATS`), for a file with that set's columns.
     `columns`: for any other table. `levels`: those that are taken, in this order. `limit`: prompts in all, the first
-    ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level by itself, and a
+    ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level separately, and a
     `limit` alone draws from all levels; the order of the set unless given. `max_tokens`: longer prompts are left out
     before the limits, counted with `tokenizer` (a model; the study's first unless given)."""
 
@@ -268,8 +268,8 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 def wrong(error: ValidationError, name: str) -> str:
     """The first thing that is wrong: where, found, expected."""
-    found = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
-    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    problems = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
+    first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     if first["type"] == "extra_forbidden":
         parent, _, key = place.rpartition(".")

@@ -38,8 +38,8 @@ UNKNOWN = Interval(np.nan, np.nan, 0.0)
 
 @dataclass(frozen=True)
 class Slope:
-    """A straight line of the ratio (`mean depth / L`, or `(ED + 1) / L`) on `log10(parameters)` by least squares, each
-    set with a height of its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
+    """A straight line of the ratio (`mean depth / L`, or `(ED + 1) / L`) on `log10(parameters)` by least squares, with
+    an intercept for each set. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
     over `over`, NaN without; `undefined`: the share of resamples without a line. `start`, `end`: smallest and largest
     model as (parameters, ratio on the line), sets averaged. `finest`: one layer of the shallowest model, as a ratio;
     `sizes`: how many sizes there are. `without`: the line without the model that moves the slope most; None below four
@@ -88,11 +88,11 @@ def slope(points: Iterable[Point], seed: int = 0) -> Slope:
     used = [p for p in _alike(points) if p.parameters and np.isfinite(p.ratio)]
     if _sizes(used).max(initial=-1) < 1:
         raise StudyError("A line against size needs models of two sizes or more, a fifth apart, that have this depth.")
-    whole, models = _line(used, seed), list(dict.fromkeys(p.model for p in used))
+    line, models = _line(used, seed), list(dict.fromkeys(p.model for p in used))
     rest = [[p for p in used if p.model != name] for name in models]
     lines = [_line(some, seed) for some in rest if _sizes(some).max(initial=-1) > 0]
-    most = max(lines, key=lambda one: abs(one.slope - whole.slope), default=None)
-    return replace(whole, without=most if len(models) > 3 else None)
+    most = max(lines, key=lambda one: abs(one.slope - line.slope), default=None)
+    return replace(line, without=most if len(models) > 3 else None)
 
 
 def _alike(points: Iterable[Point]) -> list[Point]:
@@ -107,37 +107,37 @@ def _line(used: list[Point], seed: int) -> Slope:
     x, y = np.log10([float(p.parameters or 1) for p in used]), np.array([p.ratio for p in used])
     of_set = np.array([sets.index(p.set) for p in used])
     slope = float(_slopes(x, y[None], of_set)[0])
-    found, over, measured = UNKNOWN, used[0].over or "prompts", used[0].source == MEASURED
+    ends, over, measured = UNKNOWN, used[0].over or "prompts", used[0].source == MEASURED
     if all(p.read is not None for p in used):
         dx = x - np.array([x[of_set == s].mean() for s in of_set])
-        if (drawn := combined(used, dx / (dx @ dx), seed)) is not None:
-            found = drawn.interval
+        if (resampled := combined(used, dx / (dx @ dx), seed)) is not None:
+            ends = resampled.interval
     elif measured and all(len(p.drawn) for p in used):
-        found = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
+        ends = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
     elif not measured:
         units = statistics.units(int(of_size.max()) + 1)
         over = say.count(units.n, "size")
         if units.enough:  # models of one size are often one made of another
             moments = {"": _moments(x, y, of_set, of_size)}
-            found = statistics.read_off(_line_of, moments, np.ones(units.n), units, seed).interval
+            ends = statistics.read_off(_line_of, moments, np.ones(units.n), units, seed).interval
     height = np.mean([y[of_set == s].mean() - slope * x[of_set == s].mean() for s in range(len(sets))])
-    start, end = ((round(10**at), float(height + slope * at)) for at in (x.min(), x.max()))
+    start, end = ((round(10**power), float(height + slope * power)) for power in (x.min(), x.max()))
     head = used[0].criterion, used[0].source, tuple(dict.fromkeys(p.model for p in used))
     finest = 1 / min(p.n_layers for p in used)
-    return Slope(*head, slope, *found, start, end, finest, int(of_size.max()) + 1, over)
+    return Slope(*head, slope, *ends, start, end, finest, int(of_size.max()) + 1, over)
 
 
 def _sizes(points: Sequence[Point]) -> np.ndarray:
     """Which size each point's model has, `[point]`, smallest first: sizes less than a fifth apart are one."""
     log = np.log([float(p.parameters or 1) for p in points])
     order = np.argsort(log)
-    found = np.zeros(len(log), int)
-    found[order] = np.cumsum(np.append(0, np.diff(log[order]) > np.log(APART)))[: len(log)]
-    return found
+    size = np.zeros(len(log), int)
+    size[order] = np.cumsum(np.append(0, np.diff(log[order]) > np.log(APART)))[: len(log)]
+    return size
 
 
 def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
-    """Slopes `[resample]` of `y` `[resample, point]` on `x` `[point]`, a height of its own for each set; NaN where a
+    """Slopes `[resample]` of `y` `[resample, point]` on `x` `[point]`, an intercept for each set; NaN where a
     value is missing."""
     dx = x - np.array([x[of_set == s].mean() for s in of_set])
     return np.asarray(y @ dx / (dx @ dx))
@@ -145,14 +145,14 @@ def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
 
 def _moments(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, of_size: np.ndarray) -> np.ndarray:
     """Of each size, for each set: 1, x, y, x², x y, summed over its points, `[size, 5 · set]`."""
-    found = np.zeros((of_size.max() + 1, of_set.max() + 1, 5))
+    moments = np.zeros((of_size.max() + 1, of_set.max() + 1, 5))
     x = x - x.mean()  # so that nothing is lost in the difference of large numbers
-    np.add.at(found, (of_size, of_set), np.stack([np.ones(len(x)), x, y, x * x, x * y], -1))
-    return found.reshape(len(found), -1)
+    np.add.at(moments, (of_size, of_set), np.stack([np.ones(len(x)), x, y, x * x, x * y], -1))
+    return moments.reshape(len(moments), -1)
 
 
 def _line_of(curves: dict[str, np.ndarray]) -> np.ndarray:
-    """The slope with a height for each set, of mean moments `[n, 5 · set]` → `[n]`; NaN where all of a draw have
+    """The slope with an intercept for each set, of mean moments `[n, 5 · set]` → `[n]`; NaN where all of a draw have
     one size."""
     one, x, y, xx, xy = np.moveaxis(curves[""].reshape(len(curves[""]), -1, 5), -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -222,15 +222,15 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
         return Difference(*head, *around(each), 0.0, say.count(len(each), "set"), n_layers)
     if len(pairs) > 1:
         raise StudyError("Measured models are compared on one set at a time.")
-    found, spread = UNKNOWN, np.nan
-    if (drawn := combined([two, one], [1.0, -1.0]) if one.read and two.read else None) is not None:
-        found, spread = drawn.interval, float(drawn.error)
+    ends, spread = UNKNOWN, np.nan
+    if (resampled := combined([two, one], [1.0, -1.0]) if one.read and two.read else None) is not None:
+        ends, spread = resampled.interval, float(resampled.error)
     elif len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
         apart = two.drawn - one.drawn
-        found, finite = interval(apart), apart[np.isfinite(apart)]
+        ends, finite = interval(apart), apart[np.isfinite(apart)]
         spread = float(finite.std()) if len(finite) else np.nan
     over = one.over or say.count(one.prompts, "prompt")
-    return Difference(*head, *found, over, n_layers, spread, one.forms or one.prompts)
+    return Difference(*head, *ends, over, n_layers, spread, one.forms or one.prompts)
 
 
 def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: str, other: str) -> Difference:
@@ -238,12 +238,12 @@ def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: 
     the sentence calls the two sides."""
     points = list(points)
     models = {p.model for p in points}
-    found = [difference(points, *pair) for pair in pairs if models.issuperset(pair)]
-    if not found:
+    differences = [difference(points, *pair) for pair in pairs if models.issuperset(pair)]
+    if not differences:
         raise StudyError("None of these pairs of models is among the points.")
-    each = np.array([one.difference for one in found])
-    where = tuple(dict.fromkeys(name for one in found for name in one.where))
-    head = (base, other, found[0].criterion, found[0].source, where, float(each.mean()), *around(each))
+    each = np.array([one.difference for one in differences])
+    where = tuple(dict.fromkeys(name for one in differences for name in one.where))
+    head = (base, other, differences[0].criterion, differences[0].source, where, float(each.mean()), *around(each))
     return Difference(*head, 0.0, f"{len(each)} pairs of models", None)
 
 
