@@ -90,8 +90,7 @@ def require_new(out: Path) -> Path:
 
 @contextlib.contextmanager
 def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator[Sealed[Header]]:
-    """The opened bundle; errors of the disk, about the file or the folder that is written, become refusals. `moves`: the
-    option that names another folder."""
+    """The opened bundle; errors of the disk become refusals. `moves`: the option that names another folder."""
     try:
         with open_sealed(Path(file) if isinstance(file, str) else file, KIND) as sealed:
             yield sealed

@@ -62,8 +62,7 @@ def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk])
     for chunk in chunks:
         for i, example in enumerate(chunk.examples):
             try:
-                for entry in chunk.probes(plan.study, label, i):
-                    _probe(model, entry, example.prompt)
+                _probes(model, chunk.probes(plan.study, label, i), example.prompt)
             except InputError as error:
                 raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
 
@@ -80,31 +79,32 @@ def compute(
 
     results = []
     for i, example in enumerate(item.chunk.examples):
-        entries = item.chunk.probes(plan.study, item.model.label, i)
-        probes = [_probe(model, entry, example.prompt) for entry in entries]
-        requests = [probe.request(item.model.known, example.prompt) for probe in probes]
-        model.expect(list(zip(probes, requests)))
-        results.append({e.column: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
+        probes = _probes(model, item.chunk.probes(plan.study, item.model.label, i), example.prompt)
+        requests = {column: probe.request(item.model.known, example.prompt) for column, probe in probes.items()}
+        model.expect(list(zip(probes.values(), requests.values())))
+        results.append({column: engine.run(model, r, cancelled=cancelled) for column, r in requests.items()})
         done()
     return table(results)
 
 
-def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
-    """The probe with this prompt's split points; an `InputError` where the prompt does not suit it."""
+def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], prompt: Prompt) -> dict[str, Probe]:
+    """The probes by column, with this prompt's split points; without those whose split points need a longer answer
+    [C25 §5]. An `InputError` where the prompt does not suit one."""
     from ..prompts import max_tokens
 
-    encoding = model.encode(prompt, max_tokens())
-    boundaries: tuple[int, ...] = ()
-    if entry.split_points:
-        if encoding.answer_start is None:
-            raise PromptError("split points at the answer need an answer, and it has none.")
-        boundaries = split_points(entry.split_points, encoding.answer_start, len(encoding))
-        if not boundaries:
-            raise PromptError("its answer has at most 4 tokens, too few for split points within it; leave it out.")
-    probe = entry.make(boundaries)
-    probe.check_precision(model.spec.precision)
-    probe.check(len(encoding), encoding.answer_start)
-    return probe
+    probes: dict[str, Probe] = {}
+    for entry in entries:
+        encoding = model.encode(prompt, max_tokens())
+        boundaries: tuple[int, ...] = ()
+        if entry.split_points:
+            if encoding.answer_start is None:
+                raise PromptError("split points at the answer need an answer, and it has none.")
+            if not (boundaries := split_points(entry.split_points, encoding.answer_start, len(encoding))):
+                continue
+        probe = probes[entry.column] = entry.make(boundaries)
+        probe.check_precision(model.spec.precision)
+        probe.check(len(encoding), encoding.answer_start)
+    return probes
 
 
 def table(results_by_prompt: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:

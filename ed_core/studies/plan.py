@@ -2,8 +2,8 @@
 Torch-free.
 
 An item is one model × a chunk of prompts × all probes. Its name is made of two digests, of the model's identity and of
-the chunk's prompts and probes with their parameters, so every process that computes it writes the same file, and a study that was
-stopped or changed goes on with what is there."""
+the chunk's prompts and probes with their parameters, so every process that computes it writes the same file, and a
+study that was stopped or changed goes on with the items it has."""
 
 from __future__ import annotations
 

@@ -421,7 +421,7 @@ def arithmetic(name: str) -> Iterator[tuple[str, str, str]]:
 def split_points(how: str, answer_start: int, n_tokens: int) -> tuple[int, ...]:
     """[C25 §5] The split points of a prompt by its answer: "answer" its first token; "within_answer" the first four of
     `range(0, A - 4, 4)` shuffled (seed 12345), counted from it, A being the answer's length; () where A is at most 4:
-    such prompts are refused."""
+    such prompts are left out."""
     if how == "answer":
         return (answer_start,)
     length = n_tokens - answer_start

@@ -368,7 +368,7 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
     curves = {line: values for place, line in lines.items() if (values := curve(folder, *place, name)) is not None}
     if not curves:
         known = dict.fromkeys([DEPTHS] * bool(rows) + [measure for one in sets for measure in measures(folder, one)])
-        expected = f"expected one of {', '.join(known)}" if known else "nothing that is values is computed yet"
+        expected = f"expected one of {', '.join(known)}" if known else "nothing to draw is computed yet"
         raise ParameterError(f"There is no figure {name!r} of this study; {expected}.")
     layers = {lines[place]: folder.models[place[0]]["n_layers"] for place in lines if lines[place] in curves}
     return figures.study_curves(curves, layers, unit_of(name))
