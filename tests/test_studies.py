@@ -633,6 +633,17 @@ def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
         study.parse(HEAD.replace('"logit_lens"', skip.replace('"answer"', '"answers"')) + SET)
 
 
+def test_a_prompt_whose_answer_is_too_short_for_split_points_is_left_out_of_that_probe(tmp_path):
+    written(tmp_path, [{"text": "1 + 1 =", "answer": " 2"}, {"text": "1 + 1 =", "answer": " 2 + 2 = 4 + 4 = 8"}])
+    skip = '"contributions", {name = "layer_skip", mode = "future", boundaries = "within_answer"}'
+    text = HEAD.replace('"contributions", "logit_lens"', skip) + SET.replace("prompts", "own")
+    made = plan.make(study.parse(text), tmp_path)
+    plan.write_plan(made, tmp_path / "out")
+    assert running.run(made, tmp_path / "out").counts["computed"] == 1
+    found = open_folder(tmp_path / "out").sums("ed-demo-8", "local")
+    assert found.ran("contributions").tolist() == [0, 1] and found.ran("layer_skip").tolist() == [1]
+
+
 @pytest.mark.parametrize("out", shipped(), ids=lambda out: out.name)
 def test_a_shipped_report_says_what_the_program_says(out):
     there = open_folder(out)
