@@ -19,7 +19,7 @@ from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from . import difficulty, precisions, steps, tables
 from .items import Folder, open_folder, pack
 from .plan import writing
-from .words import TEMPLATES, Row, templates
+from .words import TEMPLATES, Row, measured, templates
 
 COLUMNS = {
     ("kl", tables.MEAN): "average depth, KL",
@@ -128,13 +128,16 @@ def _difficulty(folder: Folder, name: str) -> View | None:
                 continue  # no levels, or nothing measured
     if not graded:
         return None
-    rows = [[one.label, difficulty.called(one.kind), *map(_level, one.levels)] for one in graded]
+    rows = [
+        [
+            one.label,
+            difficulty.called(one.kind),
+            *(measured(level.mean, level.low, level.high, 1) for level in one.levels),
+        ]
+        for one in graded
+    ]
     head = ["model", "depth", *(f"level {level.name}" for level in graded[0].levels)]
     return View([head, *rows], [one.sentence for one in graded if np.isfinite(one.trend.low)])
-
-
-def _level(level: difficulty.Level) -> str:
-    return tables.cell({"depth": level.mean, "low": level.low, "high": level.high, "variant": tables.MEAN})
 
 
 def _precisions(folder: Folder, name: str) -> View | None:

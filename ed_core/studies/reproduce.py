@@ -32,7 +32,7 @@ from . import difficulty, points, tables
 from .items import Folder, Read
 from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from .words import Row, templates
+from .words import Row, measured, templates
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
 SAME, NOT_DEFINED, NO_ENTRY = "the same layer", "not defined", "no published entry"
@@ -124,9 +124,9 @@ def _hu_entries(folder: Folder) -> Iterator[Entry]:
             points.entry_of(one, row["n_layers"], dataset, row["criterion"]) for one in _names(folder, row["model"])
         )
         published = next((one.effective_depth for one in matches if one), None)
-        measured, heading = tables.cell(row), RULES[row["criterion"]].heading
+        text, heading = tables.cell(row), RULES[row["criterion"]].heading
         verdict = judged(row["depth"], row["low"], row["high"], published)
-        yield Entry(row["model"], row["set"], heading, measured, "" if published is None else str(published), verdict)
+        yield Entry(row["model"], row["set"], heading, text, "" if published is None else str(published), verdict)
 
 
 def _names(folder: Folder, label: str) -> tuple[str, ...]:
@@ -197,8 +197,8 @@ def _ratios(entry: Entries, read: Read, seed: int, anchored: bool) -> Iterator[E
         middle = statistics.read_off(median, {"": sums}, n, over, seed).bounded(low=0.0)
         paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (middle.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        measured = _measured(middle, over.enough)
-        yield entry(f"layer ratio, {which} half", measured, paper if anchored else "", verdict)
+        text = measured(float(middle.value), *_ends(middle, over.enough), 3)
+        yield entry(f"layer ratio, {which} half", text, paper if anchored else "", verdict)
 
 
 def _futures(entry: Entries, read: Read, seed: int) -> Iterator[Entry]:
@@ -216,15 +216,13 @@ def _futures(entry: Entries, read: Read, seed: int) -> Iterator[Entry]:
 
         sums = np.where(finite[:, None], effects, 0.0)
         quotient = statistics.read_off(ratio, {"": sums}, finite.astype(float), over, seed).bounded(low=0.0)
-        measured = _measured(quotient, over.enough and finite.sum() >= FEWEST)
+        text = measured(float(quotient.value), *_ends(quotient, over.enough and finite.sum() >= FEWEST), 3)
         words = "almost none in the second half (no figure given)"
-        yield entry(f"future {effect}, second half over first", measured, words, NO_ENTRY)
+        yield entry(f"future {effect}, second half over first", text, words, NO_ENTRY)
 
 
-def _measured(found: statistics.Resampled, enough: bool) -> str:
-    ends = found.interval.ends if enough else None
-    text = say.number(float(found.value), ".3f")
-    return f"{text} ({say.interval(*ends, 3)})" if ends else text
+def _ends(found: statistics.Resampled, enough: bool) -> tuple[float, float]:
+    return (found.interval.ends if enough else None) or (np.nan, np.nan)
 
 
 def second_half(n_layers: int) -> int:
@@ -248,8 +246,8 @@ def _scores(entry: Entries, folder: Folder, label: str, name: str) -> Iterator[E
             yield entry(quantity, "–", words, f"{NOT_DEFINED}: {error}")
             continue
         trend = graded.trend
-        ends = f" ({say.interval(trend.low, trend.high, 2)})" if np.isfinite(trend.low) else ""
-        yield entry(quantity, say.number(trend.slope, "+.2f") + ends, words, moved(trend, len(graded.levels)))
+        text = measured(trend.slope, trend.low, trend.high, 2, "+")
+        yield entry(quantity, text, words, moved(trend, len(graded.levels)))
 
 
 def moved(trend: difficulty.Trend, n_levels: int) -> str:

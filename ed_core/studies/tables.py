@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 from pyarrow import csv, parquet
 
 from .. import disk, statistics
-from ..depth import say
 from ..depth.rules import BEST, RULES
 from ..depth.sample import CONTRIBUTIONS, LENS, READS, Sample
 from ..depth.verdict import Verdict
@@ -31,6 +30,7 @@ from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
 from .items import Folder, Sums
+from .words import measured
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -163,9 +163,9 @@ def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndar
     """A measure along the layers, like "contributions.layer_cos": values and the ends of their interval; None where
     there is none."""
     probe, _, name = measure.partition(".")
-    measured = aggregates(folder, label, group, probe, name).get(name)
+    found = aggregates(folder, label, group, probe, name).get(name)
     n = folder.models[label].get("n_layers")
-    return measured if measured is not None and n and measured[0].shape in ((n,), (n + 1,)) else None
+    return found if found is not None and n and found[0].shape in ((n,), (n + 1,)) else None
 
 
 def measures(folder: Folder, group: str) -> list[str]:
@@ -232,18 +232,16 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
 
 def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
     """The verdict on a model, on a set or one of its levels; None where no probe that it reads is there."""
-    measured = sample(folder, label, group)
-    return None if measured is None else verdict_of(measured)
+    found = sample(folder, label, group)
+    return None if found is None else verdict_of(found)
 
 
 def cell(row: Mapping[str, Any] | None) -> str:
     """A depth of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)"; "–" for none."""
     if row is None or row["depth"] is None:
         return "–"
-    digits = int(row["variant"] == MEAN)
-    text = say.number(row["depth"] + (row["variant"] == TURN), f".{digits}f")  # "after layer n" counts from 1
-    known = row["low"] is not None and np.isfinite(row["low"])
-    return f"{text} ({say.interval(row['low'], row['high'], digits)})" if known else text
+    value = row["depth"] + (row["variant"] == TURN)  # "after layer n" counts from 1
+    return measured(value, row["low"], row["high"], int(row["variant"] == MEAN))
 
 
 def sinks(folder: Folder, label: str, group: str) -> float | None:

@@ -36,6 +36,12 @@ def sentence(name: str, **values: Any) -> str:
     return flat(getattr(templates().get_template("sentences.md").module, name)(**values))
 
 
+def measured(value: float, low: float | None, high: float | None, digits: int, sign: str = "") -> str:
+    """A value with its interval, where it has one: "18.3 (18.0 to 18.6)"."""
+    ends = f" ({say.interval(low, high, digits)})" if low is not None and high is not None and low == low else ""
+    return say.number(value, f"{sign}.{digits}f") + ends
+
+
 def table_row(*cells: str) -> str:
     """A row of a Markdown table, whatever the cells hold."""
     return "| " + " | ".join(flat(cell).replace("|", "\\|") for cell in cells) + " |"
