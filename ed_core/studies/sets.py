@@ -329,13 +329,12 @@ ASK = (
 @dataclass(frozen=True)
 class Format:
     """A set on the hub and its prompts. `write`: a row → (text, answer, level). `columns`: those it needs. `prompts`:
-    how many of its first prompts the paper takes."""
+    how many of its first prompts H25 takes."""
 
     hub: str
     split: str
     columns: tuple[str, ...]
     write: Callable[[Row], tuple[str, str, str]]
-    source: str
     config: str = ""
     prompts: int = 10
 
@@ -381,27 +380,12 @@ def mquake(row: Row) -> tuple[str, str, str]:
     return f"Question: {question}\nAnswer:", f" {row['answer']}", str(len(triples))
 
 
-FORMATS: dict[str, Format] = {
-    "gsm8k": Format("openai/gsm8k", "test", ("question", "answer"), gsm8k, "H25", "main"),
-    "hellaswag": Format("Rowan/hellaswag", "validation", ("ctx", "endings", "label"), hellaswag, "H25"),
-    "aime24": Format("Maxwell-Jia/AIME_2024", "train", ("Problem", "Solution"), aime24, "H25", prompts=5),
-    "math": Format(
-        "EleutherAI/hendrycks_math",
-        "test",
-        ("problem", "solution", "level"),
-        math,
-        "C25 §5",
-        "intermediate_algebra",
-        20,
-    ),
-    "mquake": Format(
-        "henryzhongsc/MQuAKE-Remastered",
-        "CF3k",
-        ("questions", "answer"),
-        mquake,
-        "C25 §5",
-        prompts=20,
-    ),
+FORMATS = {
+    "gsm8k": Format("openai/gsm8k", "test", ("question", "answer"), gsm8k, "main"),
+    "hellaswag": Format("Rowan/hellaswag", "validation", ("ctx", "endings", "label"), hellaswag),
+    "aime24": Format("Maxwell-Jia/AIME_2024", "train", ("Problem", "Solution"), aime24, prompts=5),
+    "math": Format("EleutherAI/hendrycks_math", "test", ("problem", "solution", "level"), math, "intermediate_algebra"),
+    "mquake": Format("henryzhongsc/MQuAKE-Remastered", "CF3k", ("questions", "answer"), mquake),
 }
 ARITHMETIC = {"direct_addition": "+", "direct_multiplication": "*"}  # made here, by number of digits [H25]
 DIGITS = ("1", "2", "3", "4", "5")

@@ -3,8 +3,8 @@ interval. Numpy only.
 
 Measured and published points never share a line. Measured points have an interval over prompts (or their templates),
 which all models share, that holds for these models alone: bootstrap-t of average depths, percentiles of the papers'
-rules. Published ones have no prompts: models are drawn (size, bootstrap-t), or Student's t is taken over sets or over
-pairs of models (differences)."""
+rules. Published ones have no prompts: their line has no interval, their differences have Student's t over sets or over
+pairs of models."""
 
 from __future__ import annotations
 
@@ -107,19 +107,13 @@ def _line(used: list[Point], seed: int) -> Slope:
     x, y = np.log10([float(p.parameters or 1) for p in used]), np.array([p.ratio for p in used])
     of_set = np.array([sets.index(p.set) for p in used])
     slope = float(_slopes(x, y[None], of_set)[0])
-    ends, over, measured = UNKNOWN, used[0].over or "prompts", used[0].source == MEASURED
+    ends, over = UNKNOWN, used[0].over
     if all(p.read is not None for p in used):
         dx = x - np.array([x[of_set == s].mean() for s in of_set])
         if (resampled := combined(used, dx / (dx @ dx), seed)) is not None:
             ends = resampled.interval
-    elif measured and all(len(p.drawn) for p in used):
+    elif all(len(p.drawn) for p in used):
         ends = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
-    elif not measured:
-        units = statistics.units(int(of_size.max()) + 1)
-        over = say.count(units.n, "size")
-        if units.enough:  # models of one size are often one made of another
-            moments = {"": _moments(x, y, of_set, of_size)}
-            ends = statistics.read_off(_line_of, moments, np.ones(units.n), units, seed).interval
     height = np.mean([y[of_set == s].mean() - slope * x[of_set == s].mean() for s in range(len(sets))])
     start, end = ((round(10**power), float(height + slope * power)) for power in (x.min(), x.max()))
     head = used[0].criterion, used[0].source, tuple(dict.fromkeys(p.model for p in used))
@@ -141,24 +135,6 @@ def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
     value is missing."""
     dx = x - np.array([x[of_set == s].mean() for s in of_set])
     return np.asarray(y @ dx / (dx @ dx))
-
-
-def _moments(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, of_size: np.ndarray) -> np.ndarray:
-    """Of each size, for each set: 1, x, y, x², x y, summed over its points, `[size, 5 · set]`."""
-    moments = np.zeros((of_size.max() + 1, of_set.max() + 1, 5))
-    x = x - x.mean()  # so that nothing is lost in the difference of large numbers
-    np.add.at(moments, (of_size, of_set), np.stack([np.ones(len(x)), x, y, x * x, x * y], -1))
-    return moments.reshape(len(moments), -1)
-
-
-def _line_of(curves: dict[str, np.ndarray]) -> np.ndarray:
-    """The slope with an intercept for each set, of mean moments `[n, 5 · set]` → `[n]`; NaN where all of a draw have
-    one size."""
-    one, x, y, xx, xy = np.moveaxis(curves[""].reshape(len(curves[""]), -1, 5), -1, 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        above = np.where(one > 0, xy - x * y / one, 0.0).sum(1)
-        below = np.where(one > 0, xx - x * x / one, 0.0).sum(1)
-        return np.where(below > 1e-12, above / below, np.nan)
 
 
 # ---------------------------------------------------------------- one model against another
