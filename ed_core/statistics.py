@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 RESAMPLES, ENDS = 1000, (0.05, 0.95)  # of a bootstrap, and the quantiles that are its interval
 FEWEST = 8  # prompts that an interval over them needs
 FEWEST_FORMS = 5  # templates that may be units
-ONE_BY_ONE = "Prompts count one by one, as their set names no forms."
 MOST = 100  # units that a jackknife leaves out one by one; more of them are bundled at random into as many
 SMALLEST = 1e-9  # of a value or its standard error: below it a resample's own standard error counts as 0
 
@@ -58,29 +57,18 @@ class Units:
 
     @property
     def words(self) -> str:
-        """What the interval is over, in words, with the warning where all prompts are of few templates."""
-        return self.called("prompts")
+        """What the interval is over: "50 prompts of 10 templates"."""
+        return self.called("prompt")
 
-    def called(self, what: str) -> str:
+    def called(self, noun: str) -> str:
         """The same of something else than prompts."""
-        n = len(self.of)
-        what = what.removesuffix("s") if n == 1 else what
-        if self.by_form:
-            return f"{n} {what} of {self.n} forms"
-        if self.forms:
-            form = "one form" if self.forms == 1 else f"{self.forms} forms"
-            return f"{n} {what} of {form}; other text may differ"
-        return f"{n} {what}"
-
-    @property
-    def alone(self) -> str:
-        """How prompts count whose forms nobody knows, where there is an interval over them; "" for others."""
-        return "" if self.forms or not self.enough else ONE_BY_ONE
+        n, templates = len(self.of), f" of {self.forms} template{'s' * (self.forms != 1)}" if self.forms else ""
+        return f"{n} {noun}{'s' * (n != 1)}{templates}"
 
     @property
     def groups(self) -> str:
-        """The same where each is a group of prompts of different levels: what they share the set alone knows."""
-        return self.called("groups (a prompt from each level)")
+        """The same where each is a group of prompts, one of each level."""
+        return f"{self.called('group')}, one prompt per level"
 
     def pooled(self, values: ArrayLike) -> np.ndarray:
         """Sums over each unit's prompts, `[prompt, …]` → `[unit, …]`."""
@@ -90,10 +78,6 @@ class Units:
         found = np.zeros((self.n, *values.shape[1:]))
         np.add.at(found, self.of, values)
         return found
-
-    def keep(self, chosen: np.ndarray, forms: Sequence[str]) -> Units:
-        """The units of some of the prompts; `forms`: those of all."""
-        return units(len(np.arange(len(self.of))[chosen]), list(np.asarray(forms, object)[chosen]) if forms else ())
 
 
 def units(n_prompts: int, forms: Sequence[str] = ()) -> Units:

@@ -302,8 +302,8 @@ AGAINST_SIZE = (
 )
 READING_SIZE = (
     "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
-    "measured and published points never share one. What is published has no prompts to draw anew, so its interval "
-    "draws sizes (from eight up; a fifth apart at least); a measured one draws prompts and holds for these models "
+    "measured and published points never share one. What is published has no prompts to draw, so its line has no "
+    "interval; a measured one draws prompts and holds for these models "
     "alone. The published models are of one family, in four sizes and three depths. The papers' KL and overlap rules "
     "can reach `(L − 1) / L` at most, which is 0.96 with 28 layers and 0.98 with 64."
 )

@@ -84,7 +84,7 @@ def test_few_prompts_have_no_interval_and_forms_are_the_units(sides):
     assert list(alone.before) == list(few.before[:2]) * 2, "one prompt is all of its mean"
     assert few[["low", "high"]].isna().all(axis=None) and len(few) == 6 and few.prompt[0] == "5 + 7 = "
     formed = [Prompt(p.text, p.answer, form=f"f{i % 5}") for i, p in enumerate(PROMPTS)]
-    assert ed_core.compare(*sides, formed).over.iloc[-1] == "10 prompts of 5 forms"
+    assert ed_core.compare(*sides, formed).over.iloc[-1] == "10 prompts of 5 templates"
 
 
 def test_what_cannot_be_compared_is_refused_in_a_sentence(sides):

@@ -139,7 +139,7 @@ def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, 
     n = sum(lengths)
     for name, values in apart.items():
         assert found["kl"][name][depth] == pytest.approx(sum(values) / n, rel=1e-4)
-    assert found["kl_over"] == "15 prompts of 3 forms; other text may differ"  # too few forms to be units
+    assert found["kl_over"] == "15 prompts of 3 templates"  # too few forms to be units
     low, high = naive.bootstrap_t(np.subtract(apart["lens"], apart["constant"]), np.array(lengths, float))
     assert found["kl_minus"]["constant"]["low"][depth] == pytest.approx(low, rel=1e-3)
     assert found["kl_minus"]["constant"]["high"][depth] == pytest.approx(high, rel=1e-3)

@@ -114,13 +114,13 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
         for row, expected in ((bare, data), (five, again)):
             for column, end in {"depth": "", "low": "_low", "high": "_high"}.items():
                 assert np.float32(row[column]) == pytest.approx(expected[f"effective_depth.{name}_mean{end}"], rel=1e-5)
-        assert (bare["over"], five["over"]) == ("8 prompts", "8 prompts of 5 forms")
+        assert (bare["over"], five["over"]) == ("8 prompts", "8 prompts of 5 templates")
         assert bare["ratio"] == pytest.approx(bare["depth"] / L) and bare["undefined"] == 0
     turned = found["bare", "cosine", "turn"]
     assert np.float32(turned["p"]) == data["effective_depth.turn_p"]
     assert (turned["depth"] is None) == bool(turned["failed"])
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
-    for over in ("8 prompts of 5 forms", "8 prompts"):
+    for over in ("8 prompts of 5 templates", "8 prompts"):
         assert re.search(rf"\([\d.]+ to [\d.]+ over {over}\)", report), over
 
 

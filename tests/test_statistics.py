@@ -117,12 +117,12 @@ def test_ratios_weigh_prompts_by_their_tokens():
 
 def test_templates_are_units_from_five_on():
     assert units(10).n == 10 and not units(10).by_form and units(10).words == "10 prompts"
-    assert units(1).words == "1 prompt" and units(1, ["a"]).words == "1 prompt of one form; other text may differ"
+    assert units(1).words == "1 prompt" and units(1, ["a"]).words == "1 prompt of 1 template"
     few = units(10, ["a", "b"] * 5)
-    assert (few.n, few.by_form, few.words) == (10, False, "10 prompts of 2 forms; other text may differ")
-    assert units(10, ["a"] * 10).words == "10 prompts of one form; other text may differ"
+    assert (few.n, few.by_form, few.words) == (10, False, "10 prompts of 2 templates")
+    assert units(10, ["a"] * 10).words == "10 prompts of 1 template"
     many = units(10, list("abcde") * 2)
-    assert (many.n, many.by_form, many.words, many.enough) == (5, True, "10 prompts of 5 forms", True)
+    assert (many.n, many.by_form, many.words, many.enough) == (5, True, "10 prompts of 5 templates", True)
     np.testing.assert_array_equal(many.pooled(np.arange(10)), [5, 7, 9, 11, 13])
     alone = units(8, ["a", "a", "", "", "", "", "b", "b"])
     assert (alone.n, alone.by_form) == (6, True)  # a prompt without a template is one of its own

@@ -154,12 +154,9 @@ DAMAGE = {
     "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "is damaged"),
     "an unknown probe": (_plan(lambda p: p["probes"][0].update(name="x")), True, "its plan names 'x'"),
     "a strange model": (lambda f: changed_sums(f, _other_model), True, "is damaged"),
-    "a strange failure": (
-        lambda f: f | {"failures/" + "0" * 16 + ".json": b'{"model":"x","why":"y"}'}, True, "of no model",
-    ),
     "no parquet": (lambda f: f | {SUMS: b"PAR1 and nothing"}, True, "is damaged"),
     "half a file": (lambda f: f | {SUMS: f[SUMS][:-200]}, True, "is damaged"),
-    "rows": (lambda f: changed_sums(f, _longer), True, "rows in part"),
+    "rows": (lambda f: changed_sums(f, _longer), True, "other rows or columns"),
     "a shape": (lambda f: changed_sums(f, _shape), True, "is damaged"),
     "texts": (lambda f: changed_sums(f, _texts), True, "is damaged"),
     "another number": (lambda f: changed_sums(f, _other_value), True, "do not have the digest it gives"),

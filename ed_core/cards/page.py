@@ -13,6 +13,7 @@ from ..depth import say
 from ..depth.rules import OF_LENS, RULES
 from ..figures import colours
 from ..studies import report
+from ..studies.words import templates
 from .card import Card, Curve, Cut, Depth, Value
 
 CURVES = "Curves."  # where they are in the text
@@ -60,7 +61,7 @@ def _body(card: Card, title: str, ink: str) -> str:
 
 def _text(card: Card, mark: str, title: str) -> str:
     text: str = (
-        report.templates()
+        templates()
         .get_template("card.md")
         .render(
             card=card,

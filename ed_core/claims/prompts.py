@@ -264,7 +264,7 @@ def reasoning(evidence: Evidence) -> Measured:
         if drawn is None:
             drawn, pairs = Curve.of("layer left out", "exact answers lost, worked out less in one step", curve), one
     assert drawn is not None and pairs is not None  # enough pairs in one step were required
-    return Measured(estimates, len(pairs), drawn, pairs.units.called("pairs"))
+    return Measured(estimates, len(pairs), drawn, pairs.units.called("pair"))
 
 
 def _answered(one: Part, worked: Part) -> tuple[Part, Part]:

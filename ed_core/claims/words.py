@@ -10,7 +10,7 @@ import numpy as np
 
 from ..depth import say
 from ..statistics import interval
-from ..studies.report import table_row
+from ..studies.words import table_row
 from .claim import Claim
 from .evidence import Measured
 from .judging import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pydantic import Field
 
 from .. import bounds, disk
 from ..errors import ImportRefused, StudyError
-from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal
+from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, seal
 from . import report
 from .items import SUMS, open_folder, packed_keys, write_sums
 from .plan import FAILURES, PLAN, STUDY
@@ -31,7 +31,7 @@ KNOWN = "|".join((*map(re.escape, (STUDY, PLAN, SUMS)), rf"{FAILURES}/[0-9a-f]{{
 
 
 class Header(Head):
-    """What the manifest says of the study; `measures`: the digest of all of them."""
+    """The manifest's fields; `measures`: the digest of all measures."""
 
     name: str = Field(pattern=f"^{NAME}$")
     measures: str = Field(pattern="^[0-9a-f]{64}$")
@@ -52,7 +52,7 @@ KIND = Kind(
 def packed(out: str | Path) -> bytes:
     """A study's folder as one file, its bytes."""
     folder = open_folder(out)
-    keys = list(folder.item_keys())  # once: the study may go on meanwhile
+    keys = list(folder.item_keys())  # once: the study may still be running
     sums = io.BytesIO()
     write_sums(sums, folder, keys)
     members = {name: (folder.out / name).read_bytes() for name in (STUDY, PLAN)} | {SUMS: sums.getvalue()}
@@ -73,7 +73,7 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
     of its measures. `ImportRefused` says why not, and then nothing is left."""
     out = require_new(Path(out))
     with _opened(file, disk.moves(out)) as sealed, disk.hidden(out) as hidden:
-        part = hidden / "study"  # one folder further in, where nobody takes it for a study
+        part = hidden / "study"  # one folder further in, where the list of studies does not look
         part.mkdir()
         measures = _unpack(sealed, part)
         part.replace(out)
@@ -90,8 +90,7 @@ def require_new(out: Path) -> Path:
 
 @contextlib.contextmanager
 def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator[Sealed[Header]]:
-    """A bundle; what the disk answers, in words: of the file, or of the folder that is written meanwhile, which `moves`
-    puts elsewhere."""
+    """The opened bundle; errors of the disk become refusals. `moves`: the option that names another folder."""
     try:
         with open_sealed(Path(file) if isinstance(file, str) else file, KIND) as sealed:
             yield sealed
@@ -112,14 +111,6 @@ def _unpack(sealed: Sealed[Header], part: Path) -> str:
     expect(len(named) == 1, "the manifest names another study")
     expect(len(folder.models) == len(folder.plan["models"]), "two models of one label")
     expect(set(packed_keys(part)) == set(folder.item_keys()), "it holds sums that are of no part of the plan")
-    _check_failures({model["digest"]: label for label, model in folder.models.items()}, part / FAILURES)
     measures = report.write(part)
     expect(measures == sealed.head.measures, "its measures do not have the digest it gives")
     return measures
-
-
-def _check_failures(labels: Mapping[str, str], place: Path) -> None:
-    for file in place.iterdir():
-        found = parse(file.read_bytes(), bounds.CONFIG)
-        fits = isinstance(found, dict) and found.keys() == {"model", "why"} and isinstance(found["why"], str)
-        expect(fits and found["model"] == labels.get(file.stem), f"{file.name} is of no model of the plan")

@@ -1,17 +1,16 @@
 """Every estimator of depth that a study has, on one axis, with its interval. Numpy only.
 
-They answer different questions and are never averaged: the mean depths read the lens over all thresholds, the papers'
-cosine rule what a layer writes, their KL and overlap rules what is before it, the settle depth the lens's first choice,
-the depth score how much later layers lose without one."""
+They answer different questions and are never averaged: the average depths read the lens over all thresholds, the
+papers' cosine rule what a layer writes, their KL and overlap rules what is before it, the settle depth the lens's first
+choice, the depth score how much later layers lose without one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .. import statistics
 from ..depth.rules import OF_LENS, RULES
+from ..statistics import Interval
 from . import difficulty, tables
 from .items import Folder
 
@@ -29,31 +28,31 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
     """Of a model on a set or one of its levels, the rows of `tables.VERDICT` that are estimators, with their `label`
     and `band` (of a rule, its smallest and largest layer over nearby thresholds); and rows like them of `OTHERS`,
     whose depths are layers `0..L-1` (of the first choice, the layer before the depth from which it stays)."""
-    found = tables.verdict_on(folder, label, group)
-    bands = {} if found is None else {name: rule.band for name, rule in found.rules.items()}
+    verdict = tables.verdict_on(folder, label, group)
+    bands = {} if verdict is None else {name: rule.band for name, rule in verdict.rules.items()}
     rows = [
-        row | {"label": LABELS[of], "band": None if of[1] == tables.MEAN else bands.get(of[0])}
+        row | {"label": LABELS[names], "band": None if names[1] == tables.MEAN else bands.get(names[0])}
         for row in tables.stored(folder).to_pylist()
-        if (row["model"], row["set"]) == (label, group) and (of := (row["criterion"], row["variant"])) in LABELS
+        if (row["model"], row["set"]) == (label, group) and (names := (row["criterion"], row["variant"])) in LABELS
     ]
-    name, some = folder.some(label, group)
-    if lens := some.probe("logit_lens"):
-        over, n = tables.units_of(folder, name, some, "logit_lens"), lens["kl.sum"].shape[1] - 1
-        settles = statistics.mean(lens["settle_depth.sum"].reshape(-1), lens["n_tokens"], over, folder.plan["seed"])
-        ends = settles.bounded(0.0, float(n)).interval.ends if over.enough else None
+    seed = folder.plan["seed"]
+
+    def add(criterion: str, depth: float, ends: Interval | tuple[float, ...], n_layers: int, over: str) -> None:
+        low, high = (*ends[:2], None, None)[:2]
+        figures = {"depth": depth, "ratio": (depth + 1) / n_layers, "low": low, "high": high, "undefined": None}
+        about = {"criterion": criterion, "variant": "", "label": OTHERS[criterion], "n_layers": n_layers}
+        rows.append(figures | about | {"over": over, "band": None})
+
+    lens, units, _ = folder.read(label, group, difficulty.LENS)
+    if lens:
+        n = lens["kl.sum"].shape[1] - 1
+        settles = statistics.mean(lens["settle_depth.sum"].reshape(-1), lens["n_tokens"], units, seed)
+        ends = settles.bounded(0.0, float(n)).interval.ends if units.enough else None
         mean = float(lens["settle_depth.sum"].sum() / lens["n_tokens"].sum())
-        rows.append(_row(SETTLE, mean - 1, [end - 1 for end in ends or ()], n, over.words))
-    if skip := some.probe(difficulty.PROBE):
-        over = tables.units_of(folder, name, some, difficulty.PROBE)
-        for kind in difficulty.KINDS:
-            level = difficulty.of_skips(group, skip[kind], kind, (), over, folder.plan["seed"])
-            bounds = [level.low, level.high] if np.isfinite(level.low) else []
-            rows.append(_row(kind, level.mean, bounds, skip["output"].shape[1], over.words))
+        add(SETTLE, mean - 1, tuple(end - 1 for end in ends or ()), n, units.words)
+    skip, units, _ = folder.read(label, group, difficulty.PROBE)
+    for kind in difficulty.KINDS if skip else ():
+        level = difficulty.level_of(group, *difficulty.of_skips(skip, kind, units, seed), (), units)
+        ends = (level.low, level.high) if level.low == level.low else None
+        add(kind, level.mean, ends or (), skip["output"].shape[1], units.words)
     return rows
-
-
-def _row(name: str, depth: float, ends: list[float], n_layers: int, over: str) -> dict[str, Any]:
-    low, high = ends or (None, None)
-    figures = {"depth": float(depth), "ratio": (depth + 1) / n_layers, "low": low, "high": high, "undefined": None}
-    about = {"criterion": name, "variant": "", "label": OTHERS[name], "n_layers": n_layers, "over": over}
-    return figures | about | {"band": None}

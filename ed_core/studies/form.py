@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -49,12 +48,9 @@ def study_of(form: Form) -> Study:
         for source in form.models:
             models.append(ModelEntry(source=source, steps=() if source in BUNDLED else form.steps))
             models += (ModelEntry(source=source, control="untrained", seed=seed) for seed in range(form.twins))
-        return Study(
-            name=form.name,
-            models=tuple(models),
-            sets=tuple(_set(name, form.prompts) for name in form.sets),
-            probes=tuple(ProbeEntry(name=name) for name in form.probes),
-        )
+        sets = tuple(_set(name, form.prompts) for name in form.sets)
+        probes = tuple(ProbeEntry(name=name) for name in form.probes)
+        return Study(name=form.name, models=tuple(models), sets=sets, probes=probes)
     except ValidationError as error:
         raise StudyError(wrong(error, "the form")) from None
 
@@ -62,12 +58,7 @@ def study_of(form: Form) -> Study:
 def _set(name: str, prompts: int) -> SetEntry:
     if name not in bundled_names():
         return SetEntry(name=name, hub=name, limit=prompts or None)
-    levels = _n_levels(name) if prompts else 0
-    limits = {"per_level": -(-prompts // levels)} if levels else {"limit": prompts or None}
-    return SetEntry(name=name, bundled=name, **limits)
-
-
-@lru_cache
-def _n_levels(bundled: str) -> int:
-    """How many levels a bundled set has, 0 for one without."""
-    return len(load(SetEntry(name=bundled, bundled=bundled), Path(), "").levels)
+    entry = SetEntry(name=name, bundled=name)
+    n_levels = len(load(entry, Path(), "").levels) if prompts else 0
+    limits = {"per_level": -(-prompts // n_levels)} if n_levels else {"limit": prompts or None}
+    return entry.model_copy(update=limits)

@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow
 from filelock import FileLock
-from pyarrow import parquet
+from pyarrow import parquet, types
 from pydantic import BaseModel, Field, model_validator
 
 from .. import bounds, disk, outside, settings
@@ -38,50 +37,24 @@ from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
 from ..probes import Probe, find
+from ..statistics import Units, units
 from ..types import ProbeResult, Prompt, from_json
-from . import parquets
-from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan
+from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan, StudyModel, writing
 from .sets import split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
 
-
 OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate that are of one result: not kept
-TIMES = "seconds."  # how columns begin that say how long something took: no measures
+TIMES = "seconds."  # columns that begin so say how long something took: no measures
 SUMS, KEYS = "sums.parquet", ("model", "chunk")
+NUMBERS = (pyarrow.int64(), pyarrow.float32(), pyarrow.float64())
 Part = tuple[pyarrow.Table, dict[str, tuple[int, ...]]]
 """Sums of some prompts, and the shapes of their columns."""
 
 
-def path(out: Path, key: str) -> Path:
-    return out / ITEMS / f"{key}.parquet"
-
-
-def there(out: Path, digest: str) -> set[str]:
-    """The chunks of a model that are computed."""
-    folder = out / ITEMS / digest
-    waiting = {file.stem for file in folder.glob("*.parquet")} if folder.is_dir() else set()
-    return waiting | packed(out).get(digest, {}).keys()
-
-
-def packed(out: Path) -> Mapping[str, Mapping[str, int]]:
-    """Of `sums.parquet`: per model its chunks, with their numbers of prompts, in the order of the file."""
-    file = out / SUMS
-    return _packed(file, file.stat().st_mtime_ns) if file.is_file() else {}
-
-
-@lru_cache(maxsize=32)
-def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, int]]:
-    with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
-        opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
-        found: dict[str, dict[str, int]] = {}
-        for model, chunk in zip(*(opened.read([name])[name].to_pylist() for name in KEYS)):
-            found.setdefault(model, {})
-            found[model][chunk] = found[model].get(chunk, 0) + 1
-        expect(opened.metadata.num_row_groups == len(found), "a row group per model")
-    return found
+# ---------------------------------------------------------------- made
 
 
 def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk]) -> None:
@@ -89,8 +62,7 @@ def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk])
     for chunk in chunks:
         for i, example in enumerate(chunk.examples):
             try:
-                for entry in chunk.probes(plan.study, label, i):
-                    _probe(model, entry, example.prompt)
+                _probes(model, chunk.probes(plan.study, label, i), example.prompt)
             except InputError as error:
                 raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
 
@@ -105,84 +77,101 @@ def compute(
     """The item's table. `done` is called after every prompt."""
     from ..work import compute as engine
 
-    found = []
+    results = []
     for i, example in enumerate(item.chunk.examples):
-        entries = item.chunk.probes(plan.study, item.model.label, i)
-        probes = [_probe(model, entry, example.prompt) for entry in entries]
-        requests = [probe.request(item.model.known, example.prompt) for probe in probes]
-        model.expect(list(zip(probes, requests)))
-        found.append({e.column: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
+        probes = _probes(model, item.chunk.probes(plan.study, item.model.label, i), example.prompt)
+        requests = {column: probe.request(item.model.known, example.prompt) for column, probe in probes.items()}
+        model.expect(list(zip(probes.values(), requests.values())))
+        results.append({column: engine.run(model, r, cancelled=cancelled) for column, r in requests.items()})
         done()
-    return table(found)
+    return table(results)
 
 
-def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
+def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], prompt: Prompt) -> dict[str, Probe]:
+    """The probes by column, with this prompt's split points; without those whose split points need a longer answer
+    [C25 §5]. An `InputError` where the prompt does not suit one."""
+    from ..prompts import max_tokens
+
+    probes: dict[str, Probe] = {}
+    for entry in entries:
+        encoding = model.encode(prompt, max_tokens())
+        boundaries: tuple[int, ...] = ()
+        if entry.split_points:
+            if encoding.answer_start is None:
+                raise PromptError("split points at the answer need an answer, and it has none.")
+            if not (boundaries := split_points(entry.split_points, encoding.answer_start, len(encoding))):
+                continue
+        probe = probes[entry.column] = entry.make(boundaries)
+        probe.check_precision(model.spec.precision)
+        probe.check(len(encoding), encoding.answer_start)
+    return probes
+
+
+def table(results_by_prompt: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
     """An item's table, from the results of each of its prompts by probe."""
-    rows: list[dict[str, np.ndarray]] = []
-    shapes: dict[str, tuple[int, ...]] = {}
-    certificate = None
-    for results in found:
-        row = _row(results)
-        for result in results.values():
-            certificate = certificate or {n: v for n, v in result.provenance.items() if n not in OF_ONE}
-        shapes |= {name: np.shape(value) for name, value in row.items()}
-        rows.append(row)
-    meta = {"shapes": json.dumps(shapes), "certificate": json.dumps(certificate or {}, sort_keys=True)}
-    columns = {name: _column([row.get(name) for row in rows]) for name in sorted({n for row in rows for n in row})}
+    results_by_prompt = list(results_by_prompt)
+    rows = [_row(results) for results in results_by_prompt]
+    shapes = {name: np.shape(value) for row in rows for name, value in row.items()}
+    first = next((result.provenance for results in results_by_prompt for result in results.values()), {})
+    certificate = {name: value for name, value in first.items() if name not in OF_ONE}
+    meta = {"shapes": json.dumps(shapes), "certificate": json.dumps(certificate, sort_keys=True)}
+    columns = {name: _column([row.get(name) for row in rows]) for name in sorted(shapes)}
     return pyarrow.table(columns).replace_schema_metadata(meta)
+
+
+def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
+    """One prompt's sums, by column."""
+    written = results.get(sinks.PROBE)
+    known = None if written is None else sinks.of_result(written)
+    row: dict[str, np.ndarray] = {}
+    for name, result in results.items():
+        row |= {f"{name}.{sum_}": np.asarray(values) for sum_, values in result.summary.items()}
+        row[f"{TIMES}{name}"] = np.asarray(result.provenance["seconds"])
+        if known is not None and name in CURVES:
+            sums, (n,) = prompt_sums([result], CURVES[name], True, [{s.pos for s in known}])
+            row |= {f"{name}.{curve}.no_sinks": values[0] for curve, values in sums.items()}
+            row[f"{name}.n_no_sinks"] = np.asarray(n)
+    if "logit_lens" in results:
+        row["logit_lens.echo"] = np.asarray(answer.echo(results["logit_lens"]))
+    if known is not None:
+        row["contributions.n_sinks"] = np.asarray(len(known))
+        row["contributions.first_is_sink"] = np.asarray(int(any(s.pos == 0 for s in known)))
+    return row
+
+
+def _column(values: list[np.ndarray | None]) -> pyarrow.Array:
+    """Numbers, or flat lists of them; null where there is none."""
+    one = next(v for v in values if v is not None)
+    kind = pyarrow.int64() if one.dtype.kind == "i" else pyarrow.float64()
+    kind = pyarrow.float32() if one.dtype == np.float32 else kind
+    if one.ndim == 0:
+        return pyarrow.array([None if v is None else v.item() for v in values], kind)
+    return pyarrow.array([None if v is None else v.ravel() for v in values], pyarrow.list_(kind))
+
+
+# ---------------------------------------------------------------- written
+
+
+def path(out: Path, key: str) -> Path:
+    """The file of an item before it is packed."""
+    return out / ITEMS / f"{key}.parquet"
 
 
 def write(out: Path, item: Item, table: pyarrow.Table) -> None:
     """Put the item's file in its place, whole or not at all."""
     file = path(out, item.key)
-    try:
+    with writing(out):
         file.parent.mkdir(parents=True, exist_ok=True)
         with disk.written(file) as handle:
-            # no two sums are alike, and nobody looks for one: dictionaries and statistics only cost when it is read
+            # no two sums are alike and none is searched for, so dictionaries and statistics only slow reading down
             parquet.write_table(table, handle, compression="zstd", use_dictionary=False, write_statistics=False)
-    except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
-
-
-def read(file: Path) -> Part:
-    """An item's sums. `StudyError` for a file that is damaged, or is larger than an item can be."""
-    with _reading(file):
-        data = outside.content(file, bounds.ITEM, outside.Unreadable)
-        table = parquets.numbers(parquets.opened(io.BytesIO(data), bounds.CHUNK))
-        return _part(table, parse(table.schema.metadata[b"shapes"], bounds.ITEM_HEAD))
-
-
-@contextlib.contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
-        raise StudyError(
-            f"The study's file {file.name} in {file.parent} is damaged; delete it and run the study again: only what "
-            "it had is computed again."
-        ) from None
-
-
-def _part(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
-    """A table of sums with its columns' shapes; columns that are empty are left out. `ValueError` where they differ."""
-    table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
-    shapes = {name: tuple(meta[name]) for name in table.column_names}
-    for name, shape in shapes.items():
-        _check_column(table[name].combine_chunks(), shape, name)
-    return table, shapes
-
-
-def packed_keys(out: Path) -> list[str]:
-    """The items of `sums.parquet`, in its order."""
-    return [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
 
 
 def pack(folder: Folder) -> None:
-    """Move the items of a study into `sums.parquet`, and keep what is there of other plans. Killed at any moment, it
+    """Move the items of a study into `sums.parquet`, and keep what it has of other plans. Killed at any moment, it
     loses nothing: an item's file goes once its rows are on the disk."""
     out, lock = folder.out, folder.out / ITEMS / ".lock"
-    waiting = [key for key in folder.item_keys() if path(out, key).is_file()]
-    if not waiting:
+    if not any(path(out, key).is_file() for key in folder.item_keys()):
         return
     with FileLock(lock):
         waiting = [key for key in folder.item_keys() if path(out, key).is_file()]
@@ -201,94 +190,116 @@ def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
     models: dict[str, list[str]] = {}
     for key in keys:
         models.setdefault(key.partition("/")[0], []).append(key)
-    meta, kinds = {}, dict.fromkeys(KEYS, pyarrow.string())
+    meta: dict[str, Any] = {}
+    kinds: dict[str, pyarrow.DataType] = {}
     for digest, of_model in models.items():
         shapes: dict[str, tuple[int, ...]] = {}
-        for table, more in map(folder.part, of_model):
+        for part, more in map(folder.part, of_model):
             shapes |= more
-            kinds |= {field.name: field.type for field in table.schema}
+            kinds |= {field.name: field.type for field in part.schema}
         meta[digest] = {"shapes": shapes, "certificate": folder.certificate(of_model[0])}
-    names = [*KEYS, *sorted(kinds.keys() - set(KEYS))]
-    schema = pyarrow.schema([(name, kinds[name]) for name in names], {"models": json.dumps(meta, sort_keys=True)})
+    columns = [*((name, pyarrow.string()) for name in KEYS), *sorted(kinds.items())]
+    schema = pyarrow.schema(columns, {"models": json.dumps(meta, sort_keys=True)})
     how = {"compression": "zstd", "use_dictionary": list(KEYS), "write_statistics": False}
     with parquet.ParquetWriter(handle, schema, **how) as writer:
         for of_model in models.values():
-            parts = []
+            parts = [schema.remove_metadata().empty_table()]
             for key in of_model:
-                table, _ = folder.part(key)
+                part = folder.part(key)[0].replace_schema_metadata(None)
                 for name, value in zip(KEYS, key.split("/")):
-                    table = table.append_column(name, pyarrow.repeat(value, len(table)))
-                parts.append(table.replace_schema_metadata(None))
-            whole = pyarrow.concat_tables([schema.remove_metadata().empty_table(), *parts], promote_options="default")
-            writer.write_table(whole, row_group_size=max(1, len(whole)))
+                    part = part.append_column(name, pyarrow.repeat(value, len(part)))
+                parts.append(part)
+            group = pyarrow.concat_tables(parts, promote_options="default")
+            writer.write_table(group, row_group_size=max(1, len(group)))
 
 
-def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> None:
-    """Numbers where the shape is (), else lists of as many numbers as the shape has places."""
-    right = all(type(n) is int and 0 <= n <= bounds.VALUES for n in shape) and math.prod(shape) <= bounds.VALUES
-    expect(right, f"{where}: the shape")
-    kind = column.type
-    if shape:
-        expect(pyarrow.types.is_list(kind), f"{where}: the type")
-        lengths = {n for n in column.value_lengths().to_pylist() if n is not None}
-        expect(lengths <= {math.prod(shape)} and not column.flatten().null_count, f"{where}: the length")
-        kind = kind.value_type
-    expect(kind in (pyarrow.int64(), pyarrow.float32(), pyarrow.float64()), f"{where}: the type")
+# ---------------------------------------------------------------- read
 
 
-def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
-    """The probe as it goes with this prompt; an `InputError` where it does not."""
-    from ..prompts import max_tokens
-
-    encoding = model.encode(prompt, max_tokens())
-    boundaries: tuple[int, ...] = ()
-    if entry.split_points:
-        if encoding.answer_start is None:
-            raise PromptError("split points at the answer need an answer, and it has none.")
-        boundaries = split_points(entry.split_points, encoding.answer_start, len(encoding))
-        if not boundaries:
-            raise PromptError("its answer has at most 4 tokens, too few for split points within it; leave it out.")
-    probe = entry.make(boundaries)
-    probe.check_precision(model.spec.precision)
-    probe.check(len(encoding), encoding.answer_start)
-    return probe
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
+        raise StudyError(
+            f"The study's file {file.name} in {file.parent} is damaged; delete it and run the study again: only what "
+            "it had is computed again."
+        ) from None
 
 
-def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
-    """One prompt's sums, by column."""
-    written = results.get(sinks.PROBE)
-    found = None if written is None else sinks.of_result(written)
-    row: dict[str, np.ndarray] = {}
-    for name, result in results.items():
-        row |= {f"{name}.{sum_}": np.asarray(values) for sum_, values in result.summary.items()}
-        row[f"{TIMES}{name}"] = np.asarray(result.provenance["seconds"])
-        if found is not None and name in CURVES:
-            sums, (n,) = prompt_sums([result], CURVES[name], True, [{s.pos for s in found}])
-            row |= {f"{name}.{curve}.no_sinks": values[0] for curve, values in sums.items()}
-            row[f"{name}.n_no_sinks"] = np.asarray(n)
-    if "logit_lens" in results:
-        row["logit_lens.echo"] = np.asarray(answer.echo(results["logit_lens"]))
-    if found is not None:
-        row["contributions.n_sinks"] = np.asarray(len(found))
-        row["contributions.first_is_sink"] = np.asarray(int(any(s.pos == 0 for s in found)))
-    return row
+@contextlib.contextmanager
+def _opened(file: Path, rows: int, size: int) -> Iterator[parquet.ParquetFile]:
+    """A parquet file that somebody else may have made: what its footer declares is bounded before it is unpacked."""
+    with _reading(file), outside.opened(file, size, outside.Unreadable) as handle:
+        limits = {"thrift_string_size_limit": bounds.FOOTER, "thrift_container_size_limit": bounds.PARTS}
+        with parquet.ParquetFile(handle, **limits) as opened:
+            groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
+            large = sum(group.column(i).total_uncompressed_size for group in groups for i in range(group.num_columns))
+            expect(opened.metadata.num_rows <= rows and large <= size, "the size")
+            yield opened
 
 
-def _column(values: list[np.ndarray | None]) -> pyarrow.Array:
-    """Numbers, or flat lists of them; null where there is none."""
-    one = next(v for v in values if v is not None)
-    kind = {"i": pyarrow.int64(), "f": pyarrow.float32() if one.dtype == np.float32 else pyarrow.float64()}[
-        one.dtype.kind
-    ]
-    if one.ndim == 0:
-        return pyarrow.array([None if v is None else v.item() for v in values], kind)
-    return pyarrow.array([None if v is None else v.ravel() for v in values], pyarrow.list_(kind))
+def computed_chunks(out: Path, digest: str) -> set[str]:
+    """The chunks of a model that are computed."""
+    return {file.stem for file in (out / ITEMS / digest).glob("*.parquet")} | packed(out).get(digest, {}).keys()
+
+
+def packed(out: Path) -> Mapping[str, Mapping[str, range]]:
+    """Of `sums.parquet`: per model its chunks, with their rows in the model's row group."""
+    file = out / SUMS
+    return _packed(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
+@lru_cache(maxsize=32)
+def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
+    index: dict[str, dict[str, range]] = {}
+    with _opened(file, bounds.ROWS, bounds.SUMS) as opened:
+        keys = opened.read(list(KEYS))
+        for (model, chunk), n in Counter(zip(*(keys[name].to_pylist() for name in KEYS))).items():
+            chunks = index.setdefault(model, {})
+            start = next(reversed(chunks.values())).stop if chunks else 0
+            chunks[chunk] = range(start, start + n)
+        expect(opened.num_row_groups == len(index), "a row group per model")
+    return index
+
+
+def packed_keys(out: Path) -> list[str]:
+    """The items of `sums.parquet`, in its order."""
+    return [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
+
+
+def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
+    """A table of sums with its columns' shapes, without empty columns. `ValueError` where a column holds anything but
+    numbers, or lists of as many as its shape has places."""
+    table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
+    shapes = {name: tuple(meta[name]) for name in table.column_names}
+    for name, shape in shapes.items():
+        expect(
+            all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) <= bounds.VALUES, f"{name}: the shape"
+        )
+        column = table[name].combine_chunks()
+        if shape:
+            expect(types.is_list(column.type), f"{name}: the type")
+            lengths = {n for n in column.value_lengths().to_pylist() if n is not None}
+            column = column.flatten()
+            expect(lengths <= {math.prod(shape)} and not column.null_count, f"{name}: the length")
+        expect(column.type in NUMBERS, f"{name}: the type")
+    return table, shapes
+
+
+class Read(NamedTuple):
+    """A probe's columns on some prompts, under the names of its summary; empty where no prompt went through it. `over`:
+    what a bootstrap draws; `ran`: the prompts, as places in the set."""
+
+    columns: dict[str, np.ndarray]
+    over: Units
+    ran: np.ndarray
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What is there of one model on one set: per column the prompts' values `[prompt, …]`, NaN where a prompt has none.
-    `index`: which prompts of the set these are."""
+    """What is computed of one model on one set: per column the prompts' values `[prompt, …]`, NaN where a prompt has
+    none. `index`: which prompts of the set these are."""
 
     columns: Mapping[str, np.ndarray]
     index: np.ndarray
@@ -313,18 +324,24 @@ class Sums:
         return own if ran.any() else {}
 
 
-class _Model(BaseModel):
-    label: str = Field(max_length=400)
-    digest: str = Field(pattern="^[0-9a-f]{16}$")
-    trouble: str = ""
-    name: str = ""
-    precision: str = ""
-    control: str = ""
-    seed: int = 0
-    parameters: int | None = Field(None, ge=0)
-    n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
-    series: str = Field("", max_length=400)
-    step: int | None = Field(None, ge=0, lt=10**12)
+def _joined(parts: Sequence[Part], index: np.ndarray) -> Sums:
+    shapes = {name: shape for _, of_part in parts for name, shape in of_part.items()}
+    expect(all(of_part.items() <= shapes.items() for _, of_part in parts), "the shapes differ")
+    tables = [table.replace_schema_metadata(None) for table, _ in parts]
+    joined = pyarrow.concat_tables(tables, promote_options="default") if tables else pyarrow.table({})
+    return Sums({name: _values(joined[name].combine_chunks(), shapes[name]) for name in joined.column_names}, index)
+
+
+def _values(column: pyarrow.Array, shape: tuple[int, ...]) -> np.ndarray:
+    """A column as `[prompt, …]`, NaN for null."""
+    valid = np.asarray(column.is_valid())
+    values = np.full((len(valid), *shape), np.nan)
+    given = column.flatten() if types.is_list(column.type) else column.drop_null()
+    values[valid] = np.asarray(given, np.float64).reshape(-1, *shape)
+    return values
+
+
+# ---------------------------------------------------------------- the folder
 
 
 class _Probe(BaseModel):
@@ -354,7 +371,7 @@ class _Plan(BaseModel):
     note: str = ""
     seed: int = Field(ge=0)
     chunk: int = Field(ge=1, le=bounds.CHUNK)
-    models: list[_Model]
+    models: list[StudyModel]
     probes: list[_Probe]
     sets: list[_Set]
 
@@ -362,8 +379,7 @@ class _Plan(BaseModel):
     def _whole(self) -> _Plan:
         for one in self.sets:
             n = len(one.ids)
-            marks = (one.levels, one.pairs, one.forms)
-            if len(one.chunks) != -(-n // self.chunk) or any(len(of_all) not in (0, n) for of_all in marks):
+            if len(one.chunks) != -(-n // self.chunk) or {len(one.levels), len(one.pairs), len(one.forms)} - {0, n}:
                 raise ValueError(one.name)
         return self
 
@@ -380,33 +396,31 @@ class Folder:
 
     @cached_property
     def models(self) -> dict[str, Mapping[str, Any]]:
+        """The models of the plan, by label."""
         return {model["label"]: model for model in self.plan["models"]}
 
     @cached_property
     def sets(self) -> dict[str, Mapping[str, Any]]:
+        """The sets of the plan, by name."""
         return {one["name"]: one for one in self.plan["sets"]}
 
     def probe(self, name: str) -> Probe:
-        """A probe of the study by its column, with its parameters, split points apart (which are each prompt's own)."""
-        entry = next((p for p in self.plan["probes"] if (p.get("label") or p["name"]) == name), None)
-        if entry is None:
-            planned = ", ".join(repr(str(p["name"])[:40]) for p in self.plan["probes"])  # a stranger's words
-            raise StudyError(
-                f"{self.out.name} holds results of {name[:40]!r}, and its plan names {planned or 'no probe'}; run the "
-                "study again in another folder."
-            )
-        return find(entry["name"]).make({n: v for n, v in entry["parameters"].items() if n != "boundaries"})
+        """A probe of the study by its column, with its parameters but for split points, which are each prompt's own."""
+        for entry in self.plan["probes"]:
+            if (entry.get("label") or entry["name"]) == name:
+                return find(entry["name"]).make({n: v for n, v in entry["parameters"].items() if n != "boundaries"})
+        planned = ", ".join(repr(str(p["name"])[:40]) for p in self.plan["probes"])  # a stranger's words
+        raise StudyError(
+            f"{self.out.name} holds results of {name[:40]!r}, and its plan names {planned or 'no probe'}; run the "
+            "study again in another folder."
+        )
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """A set as a whole and each of its levels, as places in the set; prompts without a level are of none."""
         one = self.sets[name]
-        found = {name: np.arange(len(one["ids"]))}
         levels = np.asarray(one["levels"], str)
-        return found | {
-            f"{name}{LEVEL_MARK}{level}": np.flatnonzero(levels == level)
-            for level in dict.fromkeys(one["levels"])
-            if level
-        }
+        named = {f"{name}{LEVEL_MARK}{level}": levels == level for level in dict.fromkeys(one["levels"]) if level}
+        return {name: np.arange(len(one["ids"]))} | {group: np.flatnonzero(mask) for group, mask in named.items()}
 
     @property
     def every_group(self) -> list[str]:
@@ -418,74 +432,74 @@ class Folder:
         return next(name for name in self.sets if group in self.groups(name))
 
     def some(self, label: str, group: str) -> tuple[str, Sums]:
-        """The set of a group, and what is there of a model on the group's prompts."""
+        """The set of a group, and what is computed of a model on the group's prompts."""
         name = self.set_of(group)
         return name, self.sums(label, name).of(self.groups(name)[group])
 
+    def read(self, label: str, group: str, probe: str) -> Read:
+        """What a probe measured of a model on a set or one of its levels."""
+        name, some = self.some(label, group)
+        ran = some.ran(probe)
+        return Read(some.probe(probe), units(len(ran), [str(form) for form in self.forms(name)[ran]]), ran)
+
     def forms(self, name: str) -> np.ndarray:
-        """Of each prompt of a set, by its place, the form it was written in: a string, "" where it has none or the plan
-        is older than forms. A published set's way of writing its prompts is one form."""
+        """The template of each prompt of a set, by its place, "" where it has none. A published set's way of writing
+        its prompts is one template."""
         one = self.sets[name]
         return np.asarray(one.get("forms") or [one.get("of") or ""] * len(one["ids"]), str)
 
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Per model and set: items there, items in all."""
-        found = {}
-        for label, model in self.models.items():
-            computed = there(self.out, model["digest"])
-            for name, one in self.sets.items():
-                if not any(self._takes(probe, label, name) for probe in self.plan["probes"]):
-                    continue
-                found[label, name] = sum(chunk in computed for chunk in one["chunks"]), len(one["chunks"])
-        return found
-
-    @staticmethod
-    def _takes(probe: Mapping[str, Any], label: str, name: str) -> bool:
-        return all(not probe.get(of) or one in probe[of] for of, one in (("models", label), ("sets", name)))
+        """Per model and set: computed items, items in all."""
+        computed = {label: computed_chunks(self.out, model["digest"]) for label, model in self.models.items()}
+        return {
+            (label, name): (sum(chunk in computed[label] for chunk in one["chunks"]), len(one["chunks"]))
+            for label in self.models
+            for name, one in self.sets.items()
+            if any(
+                label in (probe.get("models") or [label]) and name in (probe.get("sets") or [name])
+                for probe in self.plan["probes"]
+            )
+        }
 
     def item_keys(self) -> Iterator[str]:
-        """The items that are there, in the plan's order."""
+        """The computed items, in the plan's order."""
         for model in self.models.values():
-            computed = there(self.out, model["digest"])
+            computed = computed_chunks(self.out, model["digest"])
             yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in computed)
 
     def failures(self) -> dict[str, str]:
-        """What went wrong in the runs of the study, by the label of the model; what a model of an earlier plan could
-        not do is left out."""
-        found, planned = {}, {model["digest"] for model in self.models.values()}
-        for file in sorted((self.out / FAILURES).glob("*.json")):
-            if file.stem not in planned:
-                continue
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                meta = outside.json_of(file)
-                found[meta["model"]] = meta["why"]
-        return found
+        """Why models of the plan failed, by label."""
+        reasons = {}
+        for label, model in self.models.items():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                reasons[label] = str(outside.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
+        return reasons
 
     def digest(self, keys: Iterable[str] | None = None) -> str:
-        """SHA-256 over the measures that are there, in the plan's order; seconds are no part of it. `keys`: of these
-        items."""
-        found = hashlib.sha256()
+        """SHA-256 over the measures of all computed items, or of these, in the plan's order; seconds are no part."""
+        sha = hashlib.sha256()
         for key in self.item_keys() if keys is None else keys:
-            table, shapes = self.part(key)
-            for name in sorted(table.column_names):
+            part, shapes = self.part(key)
+            for name in sorted(part.column_names):
                 if not name.startswith(TIMES):
-                    found.update(json.dumps([key, name, shapes[name]]).encode())
-                    column = table[name].combine_chunks()
-                    found.update(np.asarray(column.is_valid()).tobytes())
-                    given = column.flatten() if pyarrow.types.is_list(column.type) else column.drop_null()
-                    found.update(np.asarray(given, np.float64).tobytes())
-        return found.hexdigest()
+                    sha.update(json.dumps([key, name, shapes[name]]).encode())
+                    column = part[name].combine_chunks()
+                    sha.update(np.asarray(column.is_valid()).tobytes())
+                    given = column.flatten() if types.is_list(column.type) else column.drop_null()
+                    sha.update(np.asarray(given, np.float64).tobytes())
+        return sha.hexdigest()
 
     def part(self, key: str) -> Part:
         """The sums of an item, from its own file while there is one."""
         if (file := path(self.out, key)).is_file():
-            return read(file)
+            with _opened(file, bounds.CHUNK, bounds.ITEM) as opened:
+                head = opened.schema_arrow.metadata[b"shapes"]
+                return _checked(opened.read(use_threads=False), parse(head, bounds.ITEM_HEAD))
         model, chunk = key.split("/")
-        rows = packed(self.out)[model]
-        start = sum(rows[one] for one in itertools.takewhile(lambda one: one != chunk, rows))
-        table, meta = self._of_model(model)
+        rows = packed(self.out)[model][chunk]
+        group, meta = self._of_model(model)
         with _reading(self.out / SUMS):
-            return _part(table.slice(start, rows[chunk]), meta["shapes"])
+            return _checked(group.slice(rows.start, len(rows)), meta["shapes"])
 
     def certificate(self, key: str) -> Any:
         """The certificate of the first result of an item."""
@@ -494,45 +508,38 @@ class Folder:
         return self._of_model(key.partition("/")[0])[1]["certificate"]
 
     def _of_model(self, digest: str) -> tuple[pyarrow.Table, Any]:
-        """A model's row group of `sums.parquet`, without its keys; what the metadata says of it."""
+        """A model's row group of `sums.parquet`, without its keys, with the model's part of the metadata."""
         file = self.out / SUMS
         state = digest, file.stat().st_mtime_ns
         if state not in self._group:
-            with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
-                opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
+            with _opened(file, bounds.ROWS, bounds.SUMS) as opened:
                 meta = parse(opened.schema_arrow.metadata[b"models"], bounds.FOOTER)
                 group = opened.read_row_group(list(packed(self.out)).index(digest), use_threads=False)
                 expect(set(group["model"].to_pylist()) == {digest}, "a row group per model")
-            self._group.clear()
-            self._group[state] = group.drop_columns(list(KEYS)), meta[digest]
+                self._group.clear()
+                self._group[state] = group.drop_columns(list(KEYS)), meta[digest]
         return self._group[state]
 
     def sums(self, label: str, name: str) -> Sums:
-        """What is there of a model on a set; read again where something was added."""
+        """What is computed of a model on a set; read again where something was added."""
         digest, chunks, size = self.models[label]["digest"], self.sets[name]["chunks"], self.plan["chunk"]
-        computed = there(self.out, digest)
-        at = [i for i, chunk in enumerate(chunks) if chunk in computed]
-        if (before := self._sums.get((label, name))) is not None and before[0] == at:
+        computed = computed_chunks(self.out, digest)
+        places_computed = [i for i, chunk in enumerate(chunks) if chunk in computed]
+        if (before := self._sums.get((label, name))) is not None and before[0] == places_computed:
             return before[1]
-        parts, index = [], [np.empty(0, int)]
-        for i in at:
-            parts.append(self.part(f"{digest}/{chunks[i]}"))
-            rows = min(size, len(self.sets[name]["ids"]) - i * size)
-            if len(parts[-1][0]) != rows:
-                raise StudyError(
-                    f"The sums of {label!r} on {name} in {self.out} have {len(parts[-1][0])} rows in part {i + 1}, "
-                    f"expected {rows}; delete {SUMS} and {ITEMS}, and run the study again."
-                )
-            index.append(np.arange(i * size, i * size + rows))
+        parts = [self.part(f"{digest}/{chunks[i]}") for i in places_computed]
+        places = np.array_split(np.arange(len(self.sets[name]["ids"])), range(size, len(self.sets[name]["ids"]), size))
+        index = [places[i] for i in places_computed]
         try:
-            found = _joined(parts, np.concatenate(index))
+            expect([len(table) for table, _ in parts] == [len(one) for one in index], "the rows")
+            joined = _joined(parts, np.concatenate([np.empty(0, int), *index]))
         except (ValueError, pyarrow.ArrowException):
             raise StudyError(
-                f"The sums of {label!r} on {name} in {self.out} have other columns from part to part; delete {SUMS} "
-                f"and {ITEMS}, and run the study again."
+                f"The sums of {label!r} on {name} in {self.out} have other rows or columns than their plan; delete "
+                f"{SUMS} and {ITEMS}, and run the study again."
             ) from None
-        self._sums[label, name] = at, found
-        return found
+        self._sums[label, name] = places_computed, joined
+        return joined
 
 
 def home() -> Path:
@@ -567,29 +574,3 @@ def open_folder(out: str | Path) -> Folder:
         ) from None
     except (ValueError, KeyError, TypeError):
         raise StudyError(f"{file} is damaged; run the study again: what is computed stays.") from None
-
-
-def _joined(parts: Sequence[Part], index: np.ndarray) -> Sums:
-    if not parts:
-        return Sums({}, index)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for _, found in parts:
-        if any(shapes.setdefault(column, shape) != shape for column, shape in found.items()):
-            raise ValueError("shapes")
-    table = pyarrow.concat_tables([t.replace_schema_metadata(None) for t, _ in parts], promote_options="default")
-    return Sums({name: _values(table[name], shapes[name]) for name in table.column_names}, index)
-
-
-def _values(column: pyarrow.ChunkedArray, shape: tuple[int, ...]) -> np.ndarray:
-    """A column as `[prompt, …]`, NaN for null."""
-    there = np.asarray(column.is_valid())
-    flat = column.combine_chunks()
-    if pyarrow.types.is_list(flat.type):
-        given = np.asarray(flat.flatten(), np.float64).reshape(int(there.sum()), *shape)
-    else:
-        given = np.asarray(flat.drop_null(), np.float64)
-    if there.all():
-        return given
-    values = np.full((len(there), *shape), np.nan)
-    values[there] = given
-    return values

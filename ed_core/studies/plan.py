@@ -2,8 +2,8 @@
 Torch-free.
 
 An item is one model × a chunk of prompts × all probes. Its name is made of two digests, of the model's identity and of
-the chunk's prompts and probes with their parameters, so whoever computes it writes the same file, and a study that was
-stopped or changed goes on with what is there. Plans of a million items are walked, not kept in memory."""
+the chunk's prompts and probes with their parameters, so every process that computes it writes the same file, and a
+study that was stopped or changed goes on with the items it has."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
@@ -26,7 +27,7 @@ from ..probes import Probe
 from ..prompts import max_tokens
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from ..work.resolve import settle
-from .sets import Example, PromptSet, load, published
+from .sets import Example, PromptSet, load, published, ranks
 from .study import ModelEntry, ProbeEntry, Study, read, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed again
@@ -34,19 +35,22 @@ PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
 DIGITS = 16  # of a digest, in hex
 
 
-@dataclass(frozen=True)
-class StudyModel:
-    """A model of a study. `trouble`: why it cannot be used, "" where it can; then `spec` is None. `n_layers`: of a
-    model that no folder holds; of others their config tells. `step`: of one that is a step of a training, the
-    `series`."""
+class StudyModel(BaseModel, frozen=True):
+    """A model of a study, as `plan.json` has it. `trouble`: why it cannot be used, "" where it can; only then it has
+    a `spec`. `step`: of one that is a step of a training, the `series`."""
 
-    label: str
-    spec: ModelSpec | None
-    digest: str
+    label: str = Field(max_length=400)
+    digest: str = Field(pattern="^[0-9a-f]{16}$")
     trouble: str = ""
-    n_layers: int | None = None
-    series: str = ""
-    step: int | None = None
+    name: str = ""
+    precision: str = ""
+    control: str = ""
+    seed: int = 0
+    parameters: int | None = Field(None, ge=0)
+    n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
+    series: str = Field("", max_length=400)
+    step: int | None = Field(None, ge=0, lt=10**12)
+    spec: ModelSpec | None = Field(None, exclude=True)
 
     @property
     def known(self) -> ModelRef:
@@ -109,15 +113,16 @@ class Plan:
 
     def items_of(self, model: StudyModel) -> Iterator[Item]:
         """A model's items: the chunks that some probe takes."""
-        for chunks in self.chunks:
-            for chunk in chunks:
-                if chunk.probes(self.study, model.label):
-                    yield Item(model, chunk)
+        every = (chunk for chunks in self.chunks for chunk in chunks)
+        return (Item(model, chunk) for chunk in every if chunk.probes(self.study, model.label))
+
+
+# ---------------------------------------------------------------- made
 
 
 def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], object] | None = None) -> Plan:
-    """The plan of a study's file. `fetch`: what brings a model that is not here, by its source and its control; where
-    it cannot, the plan says so."""
+    """The plan of a study's file. `fetch`: downloads a model by its source and its control; where it cannot, the plan
+    says so."""
     study = read(file)
     if fetch is not None:
         for entry in study.entries:
@@ -129,240 +134,104 @@ def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], o
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     """The plan of a study with its file in `folder`. A model that cannot be found is noted, a set that is unavailable
     is refused."""
-    trainings = [entry.series for entry in study.models if entry.steps]
-    if twice := next((name for name in trainings if trainings.count(name) > 1), ""):
-        raise StudyError(f"Two trainings of the study would be called {twice!r}; give each a label of its own.")
+    _once([entry.series for entry in study.models if entry.steps], "trainings")
     steps = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
-    labelled = _labelled(study.entries, [_spec(one, device) for one, _, _ in steps])
-    models = tuple(
-        model if step is None else replace(model, series=series, step=step)
-        for model, (_, series, step) in zip(labelled, steps)
-    )
-    models = tuple(replace(model, digest=_restricted(study, model)) for model in models)
-    named = [entry.source for entry in study.entries]
-    first = next((source for source, model in zip(named, models) if not model.trouble), named[0])
-    sets = tuple(_measured(study, load(entry, folder, first)) for entry in study.sets)
-    probes = [_identity(entry) for entry in study.probes]
-    return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s)) for s in sets))
+    specs = [_spec(one, device) for one, _, _ in steps]
+    models = []
+    for label, spec, (_, series, step) in zip(_labels(study.entries, specs), specs, steps):
+        if isinstance(spec, EffectiveDepthError):
+            digest, facts = _digest(["no model", label]), {"trouble": str(spec)}
+        else:
+            digest, facts = _of_spec(spec), _facts(spec)
+        if without := [e.column for e in study.probes if e.models and label not in e.models]:
+            digest = _digest([digest, without])
+        place = {} if step is None else {"series": series, "step": step}
+        models.append(StudyModel(label=label, digest=digest, **facts, **place))
+    sources = zip(models, (entry.source for entry in study.entries))
+    first = next((source for model, source in sources if not model.trouble), study.entries[0].source)
+    return _plan(study, models, [_measured(study, load(entry, folder, first)) for entry in study.sets])
 
 
 def of_models(study: Study, models: Sequence[StudyModel], prompts: Sequence[Prompt]) -> Plan:
     """The plan of a study whose models are in memory; the prompts are its only set."""
-    one, probes = study.sets[0], [_identity(entry) for entry in study.probes]
-    prompt_set = PromptSet(one.name, tuple(Example(prompt) for prompt in prompts))
-    return Plan(study, tuple(models), (prompt_set,), (tuple(_chunks(study, probes, prompt_set)),))
+    return _plan(study, models, [PromptSet(study.sets[0].name, tuple(map(Example, prompts)))])
+
+
+def _plan(study: Study, models: Iterable[StudyModel], sets: Sequence[PromptSet]) -> Plan:
+    probes = [_identity(entry) for entry in study.probes]
+    return Plan(study, tuple(models), tuple(sets), tuple(tuple(_chunks(study, probes, s)) for s in sets))
 
 
 def in_memory(step: int, spec: ModelSpec, n_layers: int) -> StudyModel:
     """A model that no folder holds, in the state that its spec names: at a step of a training."""
-    return StudyModel(label_of(step), spec, _of_spec(spec), n_layers=n_layers, step=step)
+    facts = _facts(ModelRef.of(spec)) | {"n_layers": n_layers}
+    return StudyModel(label=f"step {step}", digest=_of_spec(spec), step=step, **facts)
 
 
-def label_of(step: int) -> str:
-    """What a step of a training is called that was measured while it ran."""
-    return f"step {step}"
-
-
-def _says(file: Path, study: Study) -> bool:
-    """Whether a study's file says this already, in words of its own: it may be the one that was read."""
-    try:
-        return read(file) == study
-    except StudyError:
-        return False
-
-
-def write_plan(plan: Plan, out: Path) -> None:
-    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. Of a model
-    that is not here, what an earlier run of this very study wrote stays. A study's file that somebody put there is not
-    replaced by another: `StudyError`."""
-    said = _says(out / STUDY, plan.study)
-    models = [_model_fields(model) for model in plan.models]
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if said else models
-        models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
-    fields = {
-        "format": FORMAT,
-        "name": plan.study.name,
-        "note": plan.study.note,
-        "seed": plan.study.seed,
-        "chunk": plan.study.chunk,
-        "models": models,
-        "probes": [_probe_fields(entry) for entry in plan.study.probes],
-        "sets": [
-            {
-                "name": s.name,
-                **({"of": of} if (of := published(entry)) else {}),
-                "left_out": s.left_out,
-                "ids": [e.prompt.id for e in s.examples],
-                "levels": [e.level for e in s.examples] if s.levels else [],
-                "pairs": [e.pair for e in s.examples] if any(e.pair for e in s.examples) else [],
-                **({"forms": [e.form for e in s.examples]} if any(e.form for e in s.examples) else {}),
-                "chunks": [chunk.digest for chunk in chunks],
-            }
-            for entry, s, chunks in zip(plan.study.sets, plan.sets, plan.chunks)
-        ],
-    }
-    if not said and os.path.lexists(out / STUDY) and not (out / PLAN).exists():
-        raise StudyError(f"{out / STUDY} is another study's file and would be replaced; give --out another folder.")
-    try:
-        (out / ITEMS).mkdir(parents=True, exist_ok=True)
-        disk.write(out / PLAN, json.dumps(fields, ensure_ascii=False).encode())
-        if not said:
-            disk.write(out / STUDY, write(plan.study).encode())
-    except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
-
-
-def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
-    """About how long the whole study takes, and whether that rests on a measurement of this device; None where a
-    model's size is not known, or how it is computed is not ours to say."""
-    from ..work.estimate import estimate
-
-    total, measured = 0.0, True
-    for model in plan.usable:
-        if model.known.precision not in PRECISIONS:
-            return None
-        if (size := model.known.size_or_none()) is None:
-            return None
-        probes = [entry.make() for entry in plan.study.probes]
-        found = estimate(size, model.known.precision, _tokens(plan, model.known), device, 0, probes)
-        total += sum(n * need.seconds for need, n in zip(found.needs, _taken(plan)))
-        measured &= found.calibrated
-    return total, measured
-
-
-def _taken(plan: Plan) -> list[int]:
-    """Of each probe how many prompts it takes, over all sets."""
-    every = [chunk.takes for chunks in plan.chunks for chunk in chunks]
-    return [sum(len(takes[p]) for takes in every) for p in range(len(plan.study.probes))]
-
-
-def _tokens(plan: Plan, spec: ModelRef) -> int:
-    """The mean length of a prompt, of a few of each set."""
-    lengths = []
-    for s in plan.sets:
-        for example in s.examples[:: max(1, len(s.examples) // 20)]:
-            found = tokens.preview(spec, example.prompt)
-            lengths.append(len(found) if found is not None else 64)
-    return max(1, round(sum(lengths) / len(lengths)))
+def _facts(spec: ModelRef) -> dict[str, Any]:
+    size = spec.size_or_none()
+    named = {"name": spec.name, "precision": spec.precision, "control": spec.control, "seed": spec.control_seed}
+    return named | {"n_layers": spec.n_layers, "parameters": size.parameters if size else None, "spec": spec}
 
 
 def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
+    given = entry.source, entry.precision, device, entry.adapter
     try:
-        return settle(
-            ModelRef.parse(
-                entry.source, entry.precision, device, entry.adapter, control=entry.control, control_seed=entry.seed
-            )
-        )
+        return settle(ModelRef.parse(*given, control=entry.control, control_seed=entry.seed))
     except EffectiveDepthError as error:
         return error
 
 
-def _labelled(entries: Sequence[ModelEntry], specs: Sequence[ModelRef | EffectiveDepthError]) -> tuple[StudyModel, ...]:
-    """The models with labels that tell them apart."""
+def _labels(entries: Sequence[ModelEntry], specs: Sequence[ModelRef | EffectiveDepthError]) -> list[str]:
+    """Labels that tell the models apart: the given ones, else names with what else tells them apart."""
     labels = []
     for entry, spec in zip(entries, specs):
-        if entry.label or isinstance(spec, EffectiveDepthError):
+        if isinstance(spec, EffectiveDepthError):
             twin = f", {controls.KINDS[entry.control]}, seed {entry.seed}" if entry.control else ""
-            labels.append(entry.label or entry.source.rstrip("/").rsplit("/", 1)[-1] + twin)
+            name = entry.source.rstrip("/").rsplit("/", 1)[-1] + twin
         else:
-            labels.append(", ".join(filter(None, (spec.name, controls.label(spec)))))
-    plain = list(labels)
-    for i, (entry, spec) in enumerate(zip(entries, specs)):
-        if plain.count(plain[i]) > 1 and not entry.label and isinstance(spec, ModelSpec):
-            labels[i] = f"{plain[i]} ({spec.precision})"
+            name = ", ".join(filter(None, (spec.name, controls.label(spec))))
+        labels.append(entry.label or name)
+    labels = [
+        f"{label} ({spec.precision})"
+        if labels.count(label) > 1 and not entry.label and isinstance(spec, ModelSpec)
+        else label
+        for label, entry, spec in zip(labels, entries, specs)
+    ]
+    _once(labels, "models")
+    return labels
+
+
+def _once(labels: Sequence[str], what: str) -> None:
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
-        raise StudyError(f"Two models of the study would be called {twice!r}; give each a label of its own.")
-    return tuple(
-        StudyModel(label, None, _digest(["no model", label]), str(spec))
-        if isinstance(spec, EffectiveDepthError)
-        else StudyModel(label, spec, _of_spec(spec))
-        for label, spec in zip(labels, specs)
-    )
-
-
-def _of_spec(spec: ModelSpec) -> str:
-    return _digest([FORMAT, ENGINE_VERSION, spec.identity()])
-
-
-def _model_fields(model: StudyModel) -> dict[str, Any]:
-    if model.spec is None:
-        return {"label": model.label, "digest": model.digest, "trouble": model.trouble, **_step(model)}
-    spec = model.known
-    return {
-        "label": model.label,
-        "digest": model.digest,
-        "name": spec.name,
-        "precision": spec.precision,
-        "control": spec.control,
-        "seed": spec.control_seed,
-        "n_layers": model.n_layers or spec.n_layers,
-        "parameters": parameters(spec),
-        **_step(model),
-    }
-
-
-def _probe_fields(entry: ProbeEntry) -> dict[str, Any]:
-    more = {"label": entry.label, "models": list(entry.models), "sets": list(entry.sets)}
-    fields = {"name": entry.name, "limit": entry.limit, "parameters": entry.parameters}
-    return fields | {name: value for name, value in more.items() if value}
-
-
-def _restricted(study: Study, model: StudyModel) -> str:
-    """The digest of a model, and of the probes that leave it out."""
-    without = [entry.column for entry in study.probes if entry.models and model.label not in entry.models]
-    return _digest([model.digest, without]) if without else model.digest
-
-
-def _step(model: StudyModel) -> dict[str, Any]:
-    return {} if model.step is None else {"series": model.series, "step": model.step}
-
-
-def parameters(spec: ModelRef) -> int | None:
-    """How many parameters a model has, by its config; None where that does not tell."""
-    size = spec.size_or_none()
-    return size.parameters if size else None
+        raise StudyError(f"Two {what} of the study would be called {twice!r}; give each another label.")
 
 
 def _identity(entry: ProbeEntry) -> list[Any]:
     """What of a probe can change a number."""
     request = Probe.request(entry.make(), ModelSpec(""), Prompt("."))  # no model's, so none that refuses another's lens
     parameters = {name: list(v) if isinstance(v, tuple) else v for name, v in request.parameters}
-    return [
-        request.probe,
-        request.probe_version,
-        sorted((parameters | dict(request.files)).items()),
-        entry.split_points,
-        *([entry.label] if entry.label else []),
-    ]
+    label = [entry.label] if entry.label else []
+    files = sorted((parameters | dict(request.files)).items())
+    return [request.probe, request.probe_version, files, entry.split_points, *label]
 
 
 def _measured(study: Study, one: PromptSet) -> PromptSet:
     """A set without the prompts that no probe takes."""
-    taking = [entry for entry in study.probes if not entry.sets or one.name in entry.sets]
-    limits = [entry.limit for entry in taking if entry.limit is not None]
-    if len(limits) < len(taking):
+    limits = [entry.limit for entry in study.probes if not entry.sets or one.name in entry.sets]
+    known = [limit for limit in limits if limit is not None]
+    if len(known) < len(limits):
         return one
-    ranked = zip(one.examples, _ranks(one.examples))
-    return replace(one, examples=tuple(example for example, rank in ranked if rank < max(limits, default=0)))
-
-
-def _ranks(examples: Sequence[Example]) -> list[int]:
-    """The place of each prompt within its level."""
-    seen: Counter[str] = Counter()
-    ranks = []
-    for example in examples:
-        ranks.append(seen[example.level])
-        seen[example.level] += 1
-    return ranks
+    ranked = zip(one.examples, ranks(e.level for e in one.examples))
+    return replace(one, examples=tuple(example for example, rank in ranked if rank < max(known, default=0)))
 
 
 def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterator[Chunk]:
-    examples, rank = one.examples, _ranks(one.examples)
-    for at in range(0, len(examples), study.chunk):
-        some = tuple(examples[at : at + study.chunk])
+    examples, rank = one.examples, ranks(e.level for e in one.examples)
+    for start in range(0, len(examples), study.chunk):
+        some = tuple(examples[start : start + study.chunk])
         takes = tuple(
-            tuple(i for i in range(len(some)) if entry.limit is None or rank[at + i] < entry.limit)
+            tuple(i for i in range(len(some)) if entry.limit is None or rank[start + i] < entry.limit)
             * (not entry.sets or one.name in entry.sets)
             for entry in study.probes
         )
@@ -370,5 +239,99 @@ def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterat
         yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]), one.name)
 
 
+def _of_spec(spec: ModelSpec) -> str:
+    return _digest([FORMAT, ENGINE_VERSION, spec.identity()])
+
+
 def _digest(value: list[Any]) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:DIGITS]
+
+
+# ---------------------------------------------------------------- written
+
+
+def write_plan(plan: Plan, out: Path) -> None:
+    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. Of a model
+    that is missing, what an earlier run of this very study wrote stays. A study's file that somebody put there is not
+    replaced by another: `StudyError`."""
+    study = plan.study
+    same = _same(out / STUDY, study)
+    models = [model.model_dump(exclude_defaults=True) for model in plan.models]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if same else models
+        models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
+    fields = {
+        "format": FORMAT,
+        **study.model_dump(include={"name", "note", "seed", "chunk"}),
+        "models": models,
+        "probes": [
+            {"name": e.name, "limit": e.limit, "parameters": e.parameters}
+            | e.model_dump(include={"label", "models", "sets"}, exclude_defaults=True)
+            for e in study.probes
+        ],
+        "sets": [
+            {
+                "name": s.name,
+                "of": published(entry),
+                "left_out": s.left_out,
+                "ids": [e.prompt.id for e in s.examples],
+                **{name: _marks(s, name[:-1]) for name in ("levels", "pairs", "forms")},
+                "chunks": [chunk.digest for chunk in chunks],
+            }
+            for entry, s, chunks in zip(study.sets, plan.sets, plan.chunks)
+        ],
+    }
+    if not same and os.path.lexists(out / STUDY) and not (out / PLAN).exists():
+        raise StudyError(f"{out / STUDY} is another study's file and would be replaced; give --out another folder.")
+    with writing(out):
+        (out / ITEMS).mkdir(parents=True, exist_ok=True)
+        disk.write(out / PLAN, json.dumps(fields, ensure_ascii=False).encode())
+        if not same:
+            disk.write(out / STUDY, write(study).encode())
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """What the disk answers as a `StudyError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
+
+
+def _marks(one: PromptSet, name: str) -> list[str]:
+    """The level, pair or form of each prompt; empty where no prompt has one."""
+    marks = [getattr(example, name) for example in one.examples]
+    return marks if any(marks) else []
+
+
+def _same(file: Path, study: Study) -> bool:
+    """Whether a file is this study already, however it is written: it may be the one that was read."""
+    try:
+        return read(file) == study
+    except StudyError:
+        return False
+
+
+# ---------------------------------------------------------------- estimated
+
+
+def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
+    """About how long the whole study takes, and whether that rests on a measurement of this device; None where a
+    model's size or its time is unknown."""
+    from ..work.estimate import estimate
+
+    total, measured = 0.0, True
+    probes = [entry.make() for entry in plan.study.probes]
+    taken = [sum(len(c.takes[p]) for chunks in plan.chunks for c in chunks) for p in range(len(probes))]
+    for model in plan.usable:
+        ref = model.known
+        if ref.precision not in PRECISIONS or (size := ref.size_or_none()) is None:
+            return None
+        some = [e.prompt for s in plan.sets for e in s.examples[:: max(1, len(s.examples) // 20)]]
+        lengths = [64 if (ids := tokens.preview(ref, prompt)) is None else len(ids) for prompt in some]
+        length = max(1, round(sum(lengths) / len(lengths)))
+        cost = estimate(size, ref.precision, length, device, 0, probes)
+        total += sum(n * need.seconds for need, n in zip(cost.needs, taken))
+        measured &= cost.calibrated
+    return total, measured

@@ -19,7 +19,7 @@ from ..depth.verdict import verdict
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
 from ..models.ref import Bundled
-from ..statistics import Resampled, Units
+from ..statistics import Interval, Resampled, Units
 from . import tables
 from .items import Folder
 from .study import LEVEL_MARK
@@ -76,59 +76,56 @@ class Point:
 @cache
 def published_points() -> tuple[Point, ...]:
     """The published table (Hu et al. 2025). Ratios are made of depth and layers, which the table rounds."""
-    return tuple(
-        Point(
-            p.name,
-            _parameters(p.name),
-            training(p.model),
-            p.dataset,
-            p.dataset,
-            p.criterion,
-            (p.effective_depth + 1) / p.n_layers,
-            p.n_layers,
-            PUBLISHED,
-        )
-        for p in published()
-    )
+    return tuple(_published(p) for p in published())
+
+
+def _published(p: Published) -> Point:
+    about = (p.name, _parameters(p.name), training(p.model), p.dataset, p.dataset, p.criterion)
+    return Point(*about, (p.effective_depth + 1) / p.n_layers, p.n_layers, PUBLISHED)
 
 
 def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> list[Point]:
     """What a study measured on a set or one of its levels, of these models (all unless given) on the prompts that all
-    of them have been through: the prompts are drawn together, so the points may be compared resample by resample. Twins
-    in which nothing was learned are among them."""
+    of them have been through: the prompts are drawn together, so points may be compared resample by resample. Untrained
+    twins are among them."""
     name = folder.set_of(group)
     chosen = folder.groups(name)[group]
     labels = [label for label in labels or folder.models if len(folder.sums(label, name))]
     for label in labels:
         chosen = np.intersect1d(chosen, folder.sums(label, name).index)
-    found: list[Point] = []
+    points: list[Point] = []
     for label in labels:
         model, sample = folder.models[label], tables.sample(folder, label, group, chosen)
         kind = "" if model.get("control") else training(model.get("name", label))
         if sample is not None:
             head = (label, parameters_of(model), kind, group, published_name(folder, name))
-            found += _points(head, replace(sample, twins=()))
-    return found
+            points += _points(head, replace(sample, twins=()))
+    return points
 
 
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
-    found = verdict(sample)
+    depths_of, n = verdict(sample), sample.n_layers
+
+    def point(
+        name: str, ratio: float | None, interval: Interval | None, units: Units, layer: int, **more: Any
+    ) -> Point:
+        """`layer`: 1 where depths are layers counted from 0."""
+        low, high = ((end + layer) / n for end in (interval and interval.ends) or (np.nan, np.nan))
+        over, forms = units.words if interval else "", units.n * units.by_form
+        model, parameters, kind, of_set, of = head
+        place = (model, parameters, kind, of_set, of, name, np.nan if ratio is None else ratio, n, MEASURED)
+        return Point(*place, low, high, len(units.of), over=over, forms=forms, **more)
+
     for criterion, of in MEANS.items():
-        if (mean := found.means.get(of)) is not None:
-            n, lens, ratio = mean.n_layers, sample.curves[LENS], np.nan if mean.ratio is None else mean.ratio
-            low, high = (mean.interval and mean.interval.ends) or (np.nan, np.nan)
-            place = (*head, criterion, ratio, n, MEASURED, low / n, high / n, len(lens.tokens))
-            over, forms = lens.units.words if mean.interval else "", lens.units.n * lens.units.by_form
-            yield Point(*place, read=Prompts(lens.sums[of], lens.tokens, lens.units), over=over, forms=forms)
-    for criterion, rule in found.rules.items():
-        n, curves = rule.n_layers, sample.curves[RULES[criterion].probe]
-        if rule.curve is not None and n > 1:
-            ratio = np.nan if rule.ratio is None else rule.ratio
-            low, high = (rule.interval and rule.interval.ends) or (np.nan, np.nan)
-            place = (*head, criterion, ratio, n, MEASURED, (low + 1) / n, (high + 1) / n, len(curves.tokens))
-            drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / n
-            over, forms = curves.units.words if rule.interval else "", curves.units.n * curves.units.by_form
-            yield Point(*place, drawn=drawn, over=over, forms=forms)
+        if (mean := depths_of.means.get(of)) is not None:
+            lens = sample.curves[LENS]
+            read = Prompts(lens.sums[of], lens.tokens, lens.units)
+            yield point(criterion, mean.ratio, mean.interval, lens.units, 0, read=read)
+    for criterion, rule in depths_of.rules.items():
+        if rule.curve is not None and rule.n_layers > 1:
+            drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / rule.n_layers
+            units = sample.curves[RULES[criterion].probe].units
+            yield point(criterion, rule.ratio, rule.interval, units, 1, drawn=drawn)
 
 
 def _resampled(sample: Sample, criterion: str) -> np.ndarray:
@@ -137,8 +134,8 @@ def _resampled(sample: Sample, criterion: str) -> np.ndarray:
     rule, curves = RULES[criterion], sample.curves[RULES[criterion].probe]
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        found = np.mean(list(means.values()), 0)
-        return depths(criterion, found[:, :-1] if rule.of_lens else found)
+        curve = np.mean(list(means.values()), 0)
+        return depths(criterion, curve[:, :-1] if rule.of_lens else curve)
 
     sums = {name: curves.sums[name] for name in rule.measures}
     return statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed)
@@ -159,7 +156,7 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
             total: np.ndarray = np.sum(each, axis=0)
             return total
 
-        sums, tokens = ({p.model: getattr(p.read, of) for _, p, _ in own} for of in ("sums", "tokens"))
+        sums, tokens = ({p.model: getattr(p.read, field_name) for _, p, _ in own} for field_name in ("sums", "tokens"))
         parts.append(statistics.read_off(line, sums, tokens, reads[0].over, seed + i))
     return statistics.contrast(np.ones(len(parts)), parts)
 
@@ -184,19 +181,12 @@ def published_name(folder: Folder, name: str) -> str:
 
 def entry_of(model: str, n_layers: int, dataset: str, criterion: str) -> Published | None:
     """The published entry of a model, by its name without the organisation and by its number of layers."""
-    own = model.rsplit("/", 1)[-1].lower()
-    return next(
-        (
-            p
-            for p in published()
-            if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == (own, n_layers, dataset, criterion)
-        ),
-        None,
-    )
+    wanted = (model.rsplit("/", 1)[-1].lower(), n_layers, dataset, criterion)
+    return next((p for p in published() if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == wanted), None)
 
 
 def parameters_of(model: Mapping[str, Any]) -> int | None:
-    """How many parameters a study's model has: as its plan tells, else by its name."""
+    """How many parameters a study's model has, by its plan, else by its name; None where unknown."""
     return model.get("parameters") or _parameters(model.get("name", ""))
 
 

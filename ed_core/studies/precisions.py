@@ -2,11 +2,11 @@
 Numpy only.
 
 A shift is paired: both precisions have read the same prompts, which are drawn together. Of a curve it is the mean over
-the layers of the absolute difference, of a mean depth or a rule the difference in layers."""
+the layers of the absolute difference, of an average depth or a rule the difference in layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,8 @@ from .. import statistics
 from ..depth import say
 from ..depth.rules import RULES
 from ..depth.sample import CURVES, Sample
-from ..errors import StudyError
 from ..models.sizes import PRECISIONS
-from . import points, tables, trends
+from . import points, tables, trends, words
 from .items import Folder
 
 ALIKE = (*tables.SAME, "control", "seed", "series", "step")  # what models of one pair have in common
@@ -47,70 +46,54 @@ def pairs(folder: Folder) -> list[tuple[str, str]]:
         if model.get("precision") in PRECISIONS:
             groups.setdefault(tuple(model.get(key) for key in ALIKE), []).append(label)
     order = list(dict.fromkeys(PRECISIONS.values())).index
-    ordered = (sorted(labels, key=lambda one: order(folder.models[one]["precision"])) for labels in groups.values())
-    return [
-        (wide, other)
-        for wide, *rest in ordered
-        for other in rest
-        if _precision(folder, other) != _precision(folder, wide)
-    ]
+    precision = {label: str(model.get("precision")) for label, model in folder.models.items()}
+    ordered = (sorted(labels, key=lambda one: order(precision[one])) for labels in groups.values())
+    return [(widest, other) for widest, *rest in ordered for other in rest if precision[other] != precision[widest]]
 
 
 def shifts(folder: Folder, group: str) -> list[Shift]:
     """Every shift on a set or one of its levels."""
-    found = []
-    for wide, narrow in pairs(folder):
-        head = (folder.models[wide]["name"], _precision(folder, narrow), _precision(folder, wide))
-        measured = points.measured_points(folder, group, (wide, narrow))
+    all_shifts = []
+    for widest, narrow in pairs(folder):
+        one, other = folder.models[widest], folder.models[narrow]
+        head = (one["name"], other["precision"], one["precision"])
+        measured = points.measured_points(folder, group, (widest, narrow))
         for criterion in (*points.MEANS, *RULES):
             own = {p.model: p for p in measured if p.criterion == criterion}
             if len(own) == 2:
-                found.append(_of_depth(head, criterion, own[wide], own[narrow]))
-        shared = np.intersect1d(folder.some(wide, group)[1].index, folder.some(narrow, group)[1].index)
-        a, b = (tables.sample(folder, label, group, shared) for label in (wide, narrow))
+                all_shifts.append(_of_depth(head, own[widest], own[narrow]))
+        shared = np.intersect1d(folder.some(widest, group)[1].index, folder.some(narrow, group)[1].index)
+        a, b = (tables.sample(folder, label, group, shared) for label in (widest, narrow))
         if a is not None and b is not None:
-            found += _of_curves(head, a, b)
-    return found
+            all_shifts += _of_curves(head, a, b)
+    return all_shifts
 
 
-def _precision(folder: Folder, label: str) -> str:
-    return str(folder.models[label]["precision"])
-
-
-def _of_depth(head: tuple[str, str, str], criterion: str, wide: points.Point, narrow: points.Point) -> Shift:
+def _of_depth(head: tuple[str, str, str], wide: points.Point, narrow: points.Point) -> Shift:
     low = high = np.nan
-    try:
-        found = trends.difference([wide, narrow], wide.model, narrow.model)
-        low, high = found.low * wide.n_layers, found.high * wide.n_layers
-    except StudyError:
-        pass  # one of the two has no depth by this rule
-    shift = narrow.depth - wide.depth
-    return Shift(*head, criterion, wide.depth, narrow.depth, shift, low, high, wide.over)
+    if np.isfinite([wide.ratio, narrow.ratio]).all():
+        apart = trends.difference([wide, narrow], wide.model, narrow.model)
+        low, high = apart.low * wide.n_layers, apart.high * wide.n_layers
+    depths = wide.depth, narrow.depth, narrow.depth - wide.depth
+    return Shift(*head, wide.criterion, *depths, low, high, wide.over)
 
 
-def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> list[Shift]:
-    found = []
-    for probe, measures in CURVES.items():
-        if probe not in wide.curves or probe not in narrow.curves:
-            continue
+def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iterator[Shift]:
+    def apart(means: Mapping[str, np.ndarray]) -> np.ndarray:
+        return np.asarray(np.abs(means["narrow"] - means["wide"]).mean(1))
+
+    for probe in (one for one in CURVES if one in wide.curves and one in narrow.curves):
         a, b = wide.curves[probe], narrow.curves[probe]
-        for measure in (one for one in measures if one in a.sums and one in b.sums):
-
-            def apart(means: Mapping[str, np.ndarray]) -> np.ndarray:
-                return np.asarray(np.abs(means["narrow"] - means["wide"]).mean(1))
-
+        for measure in (one for one in CURVES[probe] if one in a.sums and one in b.sums):
             sums, tokens = {"wide": a.sums[measure], "narrow": b.sums[measure]}, {"wide": a.tokens, "narrow": b.tokens}
-            drawn = statistics.read_off(apart, sums, tokens, a.units, wide.seed).bounded(low=0.0)
-            low, high = (drawn.interval.ends if a.units.enough else None) or (np.nan, np.nan)
-            head_of = (*head, f"{probe}.{measure}", np.nan, np.nan, float(drawn.value))
-            found.append(Shift(*head_of, low, high, a.units.words))
-    return found
+            shift = statistics.read_off(apart, sums, tokens, a.units, wide.seed).bounded(low=0.0)
+            ends = (shift.interval.ends if a.units.enough else None) or (np.nan, np.nan)
+            yield Shift(*head, f"{probe}.{measure}", np.nan, np.nan, float(shift.value), *ends, a.units.words)
 
 
 def rows(found: Sequence[Shift]) -> list[list[str]]:
     """The shifts as cells, their head first."""
-    head = ["model", "precision", "against", "of", "there", "here", "shift"]
-    cells = []
+    cells = [["model", "precision", "against", "of", "wide", "narrow", "shift"]]
     for one in found:
         curve = "." in one.quantity
         form = ".2g" if curve else "+.2f"
@@ -120,23 +103,16 @@ def rows(found: Sequence[Shift]) -> list[list[str]]:
         depths = ["", ""] if curve else [say.number(value, ".4g") for value in (one.wide, one.narrow)]
         name = one.quantity if curve else trends.CALLED[one.quantity]
         cells.append([one.model, one.precision, one.against, name, *depths, shift])
-    return [head, *cells]
+    return cells
 
 
 def sentence(found: Sequence[Shift]) -> str:
     """What the shifts of one model and precision come to."""
     by = {one.quantity: one for one in found}
-    first = found[0]
-    text = f"{first.model} in {first.precision} against {first.against}"
-    if (mean := by.get("mean_kl")) is not None:
-        ends = f" ({say.interval(mean.low, mean.high, 2)}; {mean.over})" if np.isfinite(mean.low) else ""
-        text += f": average depth {say.number(mean.shift, '+.2f')} layers{ends}"
     rules = [by[name] for name in RULES if name in by]
     moved = [
         f"{RULES[one.quantity].label} {say.number(one.wide)} to {say.number(one.narrow)}"
         for one in rules
         if not (one.shift == 0 or (np.isnan(one.wide) and np.isnan(one.narrow)))
     ]
-    if rules:
-        text += f"; Hu et al.'s rules give {'other layers: ' + ', '.join(moved) if moved else 'the same layers'}"
-    return f"{text}."
+    return words.sentence("precision", one=found[0], mean=by.get("mean_kl"), rules=rules, moved=moved)

@@ -2,8 +2,8 @@
 noted, and the others go on.
 
 Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`work/runs/engine.py`).
-Several runs may also share one folder: whoever computes an item writes the same file, whole or not at all, and what is
-there already is not computed again."""
+Several runs may also share one folder: an item's file is the same from every process, whole or missing, and is not
+computed twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .. import disk
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
 from ..work.turn import Turn
 from . import items
-from .plan import FAILURES, Chunk, Item, Plan, StudyModel
+from .plan import FAILURES, Chunk, Item, Plan, StudyModel, writing
 
 COMPUTED, THERE, FAILED = "computed", "there", "failed"  # what became of an item
 RAISED = (Cancelled, StudyError, StoreError)  # no model's failure: they end the run
@@ -78,11 +78,10 @@ class Here:
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
         for model, of_model in todo.items():
             for item in of_model:
-                tell = partial(done, model, 1)
-                found = status(self._opened, self._plan, self._out, item, tell, self._turn.cancelled)
-                yield found
+                tell, cancelled = partial(done, model, 1), self._turn.cancelled
+                yield (outcome := status(self._opened, self._plan, self._out, item, tell, cancelled))
                 self._turn.item()
-                if found.why:
+                if outcome.why:
                     break
 
     def close(self) -> None:
@@ -97,16 +96,14 @@ def run(
 ) -> Outcome:
     """Compute what is missing. Every model that has something to do is opened and every prompt tried on it
     before the first is computed. `report`: the model, prompts done, prompts in all."""
-    outcome = Outcome()
+    outcome, todo = Outcome(), missing(plan, out)
+    left = {model: len(of_model) for model, of_model in todo.items()}
+    outcome.counts[THERE] = plan.n_items - sum(left.values())
     for model in plan.models:
         if model.trouble:
             note_failure(out, outcome, model, model.trouble)
-    todo = missing(plan, out)
-    left = {model: len(of_model) for model, of_model in todo.items()}
-    outcome.counts[THERE] = plan.n_items - sum(left.values())
-    for model in plan.usable:
-        if model not in todo:
-            forget_failure(plan, out, model)
+        elif model not in todo:
+            forget_failure(out, model)
     if not todo:
         return outcome
     done = 0
@@ -121,15 +118,15 @@ def run(
             done += n
             report(model, done, total)
 
-        for found in at_work.compute(able, more):
-            model = found.item.model
-            if found.why:
-                note_failure(out, outcome, model, found.why)
+        for one in at_work.compute(able, more):
+            model = one.item.model
+            if one.why:
+                note_failure(out, outcome, model, one.why)
                 continue
-            outcome.counts[found.what] += 1
+            outcome.counts[one.what] += 1
             left[model] -= 1
-            if not left[model]:
-                forget_failure(plan, out, model)
+            if not left[model]:  # a model that went through has not failed
+                forget_failure(out, model)
     outcome.counts[FAILED] += sum(left.values())
     return outcome
 
@@ -154,7 +151,7 @@ def status(
     done: Callable[[], None] = lambda: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Status:
-    """Compute one item, unless somebody wrote it meanwhile; `why` is what the model cannot do. `opened`: this
+    """Compute one item, unless another process has written it; `why` is what the model cannot do. `opened`: this
     process's models."""
     if items.path(out, item.key).is_file():
         for _ in item.chunk.examples:
@@ -170,27 +167,24 @@ def status(
 
 
 def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> None:
-    """Write down that a model failed, for whoever reads the folder."""
+    """Record in the folder that a model failed."""
     outcome.failed[model.label] = why
-    try:
+    text = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
+    with writing(out):
         (out / FAILURES).mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
         disk.write(out / FAILURES / f"{model.digest}.json", text.encode())
-    except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
-def forget_failure(plan: Plan, out: Path, model: StudyModel) -> None:
-    """A model that went through has not failed: all its items are there."""
-    if {item.chunk.digest for item in plan.items_of(model)} <= items.there(out, model.digest):
-        (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
+def forget_failure(out: Path, model: StudyModel) -> None:
+    """Delete what an earlier run noted of a model that went through."""
+    (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
 
 
 def missing(plan: Plan, out: Path) -> dict[StudyModel, list[Item]]:
     """What is not computed yet, by model."""
-    there = {model.digest: items.there(out, model.digest) for model in plan.usable}
-    found: dict[StudyModel, list[Item]] = {}
-    for item in plan.items():
-        if item.chunk.digest not in there[item.model.digest]:
-            found.setdefault(item.model, []).append(item)
-    return found
+    todo_by_model: dict[StudyModel, list[Item]] = {}
+    for model in plan.usable:
+        computed = items.computed_chunks(out, model.digest)
+        if todo := [item for item in plan.items_of(model) if item.chunk.digest not in computed]:
+            todo_by_model[model] = todo
+    return todo_by_model

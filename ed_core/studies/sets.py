@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import random
 import re
+import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from ..files import expect, parse
 from ..models import permits, tokens
 from ..models.bundled import SETS, set_names
 from ..models.ref import ModelRef
-from ..prompts import check_length, check_text, fits, read_jsonl
-from ..prompts import lines as written_lines
+from ..prompts import check_length, check_text, fits, lines, read_jsonl
 from ..types import Prompt
 from .study import Columns, SetEntry, nearest
 
-TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+TABLES = (".jsonl", ".json", ".csv", ".parquet")
 NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Example:
 
     @property
     def form(self) -> str:
-        """Which template its text was filled into, "" where into none."""
+        """The template that its text was filled into, "" where into none."""
         return self.prompt.form
 
 
@@ -67,46 +68,40 @@ def in_order(levels: Iterable[str]) -> list[str]:
     return sorted(levels, key=float) if all(map(NUMBER.fullmatch, levels)) else levels
 
 
+# ---------------------------------------------------------------- chosen
+
+
 def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
     """The set, as its entry chooses from it; paths are relative to `folder`. `StudyError` says what is missing.
 
-    `tokenizer`: the model whose tokens `max_tokens` counts, unless the entry names one. Where prompts have forms, these
-    take turns within each level, so that the first ones of a level are of as many forms as can be."""
-    found = [e for e in _source(entry, folder) if e.prompt.answer or not entry.answered]
-    levels = tuple(dict.fromkeys(e.level for e in found))
+    `tokenizer`: the model that counts `max_tokens`, unless the entry names one. Where prompts have templates, these
+    take turns within each level, so that the first ones of a level are of as many templates as can be."""
+    every = [e for e in _source(entry, folder) if e.prompt.answer or not entry.answered]
+    levels = tuple(dict.fromkeys(e.level for e in every))
     if missing := [level for level in entry.levels if level not in levels]:
-        there = f"has no level {missing[0]!r}; {nearest(missing[0], levels)}" if any(levels) else "has no levels."
-        raise StudyError(f"The set {entry.name} {there}")
+        known = f"has no level {missing[0]!r}; {nearest(missing[0], levels)}" if any(levels) else "has no levels."
+        raise StudyError(f"The set {entry.name} {known}")
     if entry.per_level and not any(levels):
         raise StudyError(f"The set {entry.name} has no levels; give limit in place of per_level.")
-    groups = {level: [e for e in found if e.level == level] for level in entry.levels or levels}
-    for level, examples in groups.items():
+    left_out: list[Example] = []
+    short, of_level = _short(entry, tokenizer, left_out), {}
+    for level in entry.levels or levels:
+        examples = [e for e in every if e.level == level]
         if entry.seed is not None:
             random.Random(entry.seed).shuffle(examples)
-        groups[level] = in_turns(examples)
-    short, chosen, left_out = _short(entry, tokenizer), [], 0
-    for examples in groups.values():
-        n = 0
-        for example in examples:
-            if n == entry.per_level:
-                break
-            if short(example.prompt):
-                chosen.append(example)
-                n += 1
-            else:
-                left_out += 1
-    drawn = entry.seed is not None
-    if not (entry.levels or entry.per_level or (drawn and entry.limit is None)):
-        if drawn:
-            random.Random(entry.seed).shuffle(found)
-        turn = {level: iter([e for e in chosen if e.level == level]) for level in levels}
-        taken = set(chosen)
-        chosen = [next(turn[e.level]) for e in found if e in taken]  # levels in the order of the set, or drawn
+        of_level[level] = list(islice(filter(short, in_turns(examples)), entry.per_level))
+    chosen = [e for examples in of_level.values() for e in examples]
+    shuffled = entry.seed is not None
+    if not (entry.levels or entry.per_level or (shuffled and entry.limit is None)):
+        if shuffled:
+            random.Random(entry.seed).shuffle(every)
+        turn, taken = {level: iter(examples) for level, examples in of_level.items()}, set(chosen)
+        chosen = [next(turn[e.level]) for e in every if e in taken]  # levels in the order of the set, or drawn
     chosen = chosen[: entry.limit]
     if not chosen:
         within = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
         raise StudyError(f"The set {entry.name} holds no prompt{' with an answer' * entry.answered}{within}.")
-    return PromptSet(entry.name, tuple(chosen if published(entry) else _one_text(chosen)), left_out)
+    return PromptSet(entry.name, tuple(chosen if published(entry) else _one_text(chosen)), len(left_out))
 
 
 def published(entry: SetEntry) -> str:
@@ -115,56 +110,51 @@ def published(entry: SetEntry) -> str:
 
 
 def _one_text(examples: Sequence[Example]) -> Iterator[Example]:
-    """Prompts without a form whose text is there more than once are of one: they are not independent."""
+    """Prompts without a template that have one text are of one template: they are not independent."""
     texts = [repr(e.prompt.identity()) for e in examples]
-    times, named = Counter(texts), {text: f"text {i}" for i, text in enumerate(dict.fromkeys(texts), 1)}
+    times = Counter(texts)
+    number = {text: i for i, text in enumerate(times, 1)}
     for example, text in zip(examples, texts):
         if times[text] > 1 and not example.form:
-            example = replace(example, prompt=replace(example.prompt, form=named[text]))
+            example = replace(example, prompt=replace(example.prompt, form=f"text {number[text]}"))
         yield example
 
 
+def ranks(keys: Iterable[Hashable]) -> list[int]:
+    """How often each key came before."""
+    counts: defaultdict[Hashable, Iterator[int]] = defaultdict(count)
+    return [next(counts[key]) for key in keys]
+
+
 def in_turns(examples: Sequence[Example]) -> list[Example]:
-    """The first of each form, then the second of each, and so on; as they come where they have no forms, and within
-    one."""
-    seen: Counter[str] = Counter()
-    rank = []
-    for example in examples:
-        rank.append(seen[example.form])
-        seen[example.form] += 1
-    return [examples[i] for i in sorted(range(len(rank)), key=rank.__getitem__)] if len(seen) > 1 else list(examples)
+    """The first of each template, then the second of each, and so on; as they come where they have no templates."""
+    if len({e.form for e in examples}) < 2:
+        return list(examples)
+    ranked = zip(ranks(e.form for e in examples), examples)
+    return [example for _, example in sorted(ranked, key=lambda one: one[0])]
 
 
-def tokenizer_of(name: str) -> ModelRef:
-    """The model of that name, by the tokenizer of which prompts are counted."""
-    return ModelRef.named(name)
+def _short(entry: SetEntry, tokenizer: str, left_out: list[Example]) -> Callable[[Example], bool]:
+    """Whether a prompt has no more tokens than the set takes; `left_out` gets those that have."""
+    ref = ModelRef.named(entry.tokenizer or tokenizer) if entry.max_tokens else None
 
-
-def _short(entry: SetEntry, tokenizer: str) -> Callable[[Prompt], bool]:
-    """Whether a prompt has no more tokens than the set takes."""
-    spec = tokenizer_of(entry.tokenizer or tokenizer) if entry.max_tokens else None
-
-    def short(prompt: Prompt) -> bool:
-        if spec is None or entry.max_tokens is None:
+    def short(example: Example) -> bool:
+        if ref is None or entry.max_tokens is None:
             return True
-        if not fits(prompt):
-            return False
-        if (found := tokens.preview(spec, prompt)) is None:
+        ids = tokens.preview(ref, example.prompt) if fits(example.prompt) else [()] * (entry.max_tokens + 1)
+        if ids is None:
             raise StudyError(
-                f"The set {entry.name} has max_tokens, and the tokens of {spec.name} cannot be counted before it is "
+                f"The set {entry.name} has max_tokens, and the tokens of {ref.name} cannot be counted before it is "
                 "opened; give tokenizer, the name of a model whose tokenizer.json is here."
             )
-        return len(found) <= entry.max_tokens
+        if len(ids) > entry.max_tokens:
+            left_out.append(example)
+        return len(ids) <= entry.max_tokens
 
     return short
 
 
-def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
-    if entry.bundled:
-        return _bundled(entry)
-    if entry.hub:
-        return _from_hub(entry)
-    return _from_file(entry, folder)
+# ---------------------------------------------------------------- read
 
 
 def bundled_names() -> list[str]:
@@ -172,16 +162,24 @@ def bundled_names() -> list[str]:
     return [*set_names(), *ARITHMETIC]
 
 
+def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
+    if entry.bundled:
+        return _bundled(entry)
+    return _from_hub(entry) if entry.hub else _from_file(entry, folder)
+
+
 def _bundled(entry: SetEntry) -> Iterator[Example]:
     if entry.bundled not in (known := bundled_names()):
         raise StudyError(
             f"The set {entry.name} asks for bundled prompts {entry.bundled!r}; {nearest(entry.bundled, known)}"
         )
-    if entry.bundled in ARITHMETIC:
-        for i, (text, answer, level) in enumerate(arithmetic(entry.bundled)):
-            yield Example(Prompt(text, answer, f"{level}-{i}", entry.template, form=entry.bundled), level)
-        return
-    yield from _own_lines(SETS / f"{entry.bundled}.jsonl", entry)
+    if entry.bundled not in ARITHMETIC:
+        return _own_lines(SETS / f"{entry.bundled}.jsonl", entry)
+    made = enumerate(arithmetic(entry.bundled))
+    return (
+        Example(Prompt(text, answer, f"{level}-{i}", entry.template, form=entry.bundled), level)
+        for i, (text, answer, level) in made
+    )
 
 
 def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
@@ -196,19 +194,17 @@ def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
         )
     if kind == ".jsonl" and not entry.columns and not entry.format:
         return _own_lines(file, entry)
-    known = _format(entry) if entry.format else None
-    return _rows(entry, *_table(entry, file), known)
+    return _rows(entry, _table(entry, file, kind), _format(entry.format, entry))
 
 
 def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
-    """Lines as `prompts.read_jsonl` reads them, which may have `level` and `pair` besides."""
+    """Lines as `prompts.read_jsonl` reads them, with `level` and `pair`."""
     try:
         prompts = read_jsonl(file)
     except PromptFileError as error:
         raise StudyError(f"The set {entry.name}: {error}") from None
-    text = outside.text(file, bounds.PROMPTS, StudyError)
-    lines = [json.loads(line) for _, line in written_lines(text)]
-    for i, (prompt, line) in enumerate(zip(prompts, lines, strict=True)):
+    read = (json.loads(line) for _, line in lines(outside.text(file, bounds.PROMPTS, StudyError)))
+    for i, (prompt, line) in enumerate(zip(prompts, read, strict=True)):
         template = entry.template if line.get("template") is None else prompt.template
         prompt = replace(prompt, id=prompt.id or str(i), template=template)
         yield Example(prompt, _text(line.get("level")), _text(line.get("pair")))
@@ -220,12 +216,7 @@ def _text(value: object) -> str:
 
 
 def _from_hub(entry: SetEntry) -> Iterator[Example]:
-    known = _format(entry) if entry.format else FORMATS.get(entry.hub)
-    if known is None and "/" not in entry.hub:
-        raise StudyError(
-            f"The set {entry.name} asks for {entry.hub!r} of the hub; {nearest(entry.hub, list(FORMATS))} Any other "
-            "set is named as org/name, with columns."
-        )
+    known = _format(entry.format or (entry.hub if "/" not in entry.hub else ""), entry)
     name, config, split = (known.hub, known.config, known.split) if known else (entry.hub, "", "test")
     config, split = entry.config or config, entry.split or split
     permits.download(name)
@@ -249,87 +240,71 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
             f"The set {entry.name} has {outside.size(declared)}, or more rows than {bounds.LINES}; name a part of it, "
             f"as split = 'test[:{bounds.LINES}]', or give a file of the prompts that are meant."
         )
-    return _rows(entry, table.column_names, enumerate(table, 1), known)
+    return _rows(entry, table, known)
 
 
-def _format(entry: SetEntry) -> Format:
-    if entry.format not in FORMATS:
+def _format(name: str, entry: SetEntry) -> Format | None:
+    if name and name not in FORMATS:
         raise StudyError(
-            f"The set {entry.name} has the format {entry.format!r}; {nearest(entry.format, list(FORMATS))}"
+            f"The set {entry.name} asks for the published format {name!r}; {nearest(name, list(FORMATS))} Any other "
+            "set of the hub is named as org/name, with columns."
         )
-    return FORMATS[entry.format]
+    return FORMATS.get(name)
 
 
-def _table(entry: SetEntry, file: Path) -> tuple[Sequence[str], Iterable[tuple[int, Row]]]:
-    """The columns of a file, and its rows, each with its number. Cells of a .csv are text: a reader that guesses types
-    makes 7 of 007."""
+def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
+    """The rows of a file. Cells of a .csv are text: a reader that guesses types makes 7 of 007."""
+    import pandas  # half a second, which a study of other sets need not wait for
+
     try:
-        if (kind := outside.ending(file)) == ".parquet":
+        if kind == ".parquet":
             with outside.opened(file, bounds.SET, StudyError) as handle:
-                table = parquet.read_table(handle)
-            return table.column_names, enumerate(table.to_pylist(), 1)
+                return list(parquet.read_table(handle).to_pylist())
         text = outside.text(file, bounds.PROMPTS, StudyError)
-        numbered = _csv_rows(text) if kind == ".csv" else _json_rows(text)
-    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
+        if kind == ".csv":
+            with warnings.catch_warnings(action="error"):  # a row of more cells than the header
+                cells = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
+            return list(cells.to_dict("records"))
+        is_list = text.lstrip().startswith("[")
+        parts = [text] if is_list else [line for _, line in lines(text)]
+        read = [parse(part.encode(), bounds.PROMPTS) for part in parts]
+        rows = read[0] if is_list else read
+        expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
+        return list(rows)
+    except (OSError, ValueError, Warning, pyarrow.ArrowException) as error:
         raise StudyError(
-            f"The set {entry.name}: {entry.file} cannot be read as {TABLES[kind]} ({_first_line(error)})."
+            f"The set {entry.name}: {entry.file} cannot be read as {kind[1:]} ({_first_line(error)})."
         ) from None
-    return list(dict.fromkeys(name for row in numbered.values() for name in row)), numbered.items()
-
-
-def _csv_rows(text: str) -> dict[int, dict[str, Any]]:
-    csv.field_size_limit(bounds.TEXT)
-    rows = {number: row for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1) if row}
-    expect(bool(rows), "it is empty; expected a header, and a row per prompt below it")
-    names = rows.pop(min(rows))
-    if twice := next((name for name in names if name and names.count(name) > 1), ""):
-        raise ValueError(f"two columns are called {twice[:80]!r}; give each a name of its own")
-    if long := next((number for number, row in rows.items() if len(row) > len(names)), 0):
-        found = f"row {long} has {len(rows[long])} cells and the header {len(names)}"
-        raise ValueError(f"{found}; put a text with commas between double quotes")
-    return {number: dict.fromkeys(names) | dict(zip(names, row)) for number, row in rows.items()}
-
-
-def _json_rows(text: str) -> dict[int, dict[str, Any]]:
-    """The objects of a JSON file, one per line or all in a list."""
-    if text.lstrip().startswith("["):
-        rows = dict(enumerate(parse(text.encode(), bounds.PROMPTS), 1))
-    else:
-        rows = {number: parse(line.encode(), bounds.PROMPTS) for number, line in written_lines(text)}
-    expect(all(isinstance(row, dict) for row in rows.values()), "expected objects, one per line or all in a list")
-    return rows
 
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
-def _rows(
-    entry: SetEntry, names: Sequence[str], rows: Iterable[tuple[int, Row]], known: Format | None
-) -> Iterator[Example]:
+def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterator[Example]:
     columns = entry.columns or Columns()
     needed = known.columns if known else tuple(filter(None, columns.model_dump().values()))
-    if missing := [name for name in needed if name not in names]:
+    names = getattr(rows, "column_names", None) or list(dict.fromkeys(name for row in rows for name in row))
+    if absent := [name for name in needed if name not in names]:
         raise StudyError(
-            f"The set {entry.name} has no column {missing[0]!r}; it has {', '.join(names)}."
+            f"The set {entry.name} has no column {absent[0]!r}; it has {', '.join(names)}."
             + ("" if known else " Say which is which with columns = {text = …, answer = …}.")
         )
-    for i, (number, row) in enumerate(rows):
+    for i, row in enumerate(rows):
         try:
             expect(i < bounds.LINES, f"more than {bounds.LINES} rows")
+            if missing := [name for name in needed if known and row.get(name) is None]:
+                raise PromptError(f"{missing[0]} is missing; expected a value in every row.")
             yield _example(entry, defaultdict(type(None), row), known, columns, i)
         except (PromptError, ParameterError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            why = f"{type(error).__name__}: {error}" if not isinstance(error, PromptError) else str(error)
-            raise StudyError(f"The set {entry.name}, row {number}: {why}") from None
+            why = str(error) if isinstance(error, PromptError) else f"{type(error).__name__}: {error}"
+            raise StudyError(f"The set {entry.name}, row {i + 1}: {why}") from None
 
 
 def _example(entry: SetEntry, row: Row, known: Format | None, columns: Columns, i: int) -> Example:
     def cell(name: str) -> str:
         return _text(row[name]) if name else ""
 
-    for name in known.columns if known else ():
-        if row[name] is None:
-            raise PromptError(f"{name} is missing; expected a value in every row: add it, or leave the row out.")
     text, answer, level = known.write(row) if known else map(cell, (columns.text, columns.answer, columns.level))
     prompt = Prompt(text, answer, cell(columns.id) or str(i), entry.template, form=cell(columns.form))
     check_text(prompt)
@@ -345,7 +320,6 @@ def _example(entry: SetEntry, row: Row, known: Format | None, columns: Columns, 
 # them belongs to the answer.
 
 
-Row = Mapping[str, Any]
 ASK = (
     "Given the following problem, reason and give a final answer to the problem.\n"
     'Problem: {}\nYour response should end with "{}" where [answer] is the response to the problem.\n'
@@ -355,24 +329,23 @@ ASK = (
 @dataclass(frozen=True)
 class Format:
     """A set on the hub and its prompts. `write`: a row → (text, answer, level). `columns`: those it needs. `prompts`:
-    how many of its first prompts the paper takes."""
+    how many of its first prompts H25 takes."""
 
     hub: str
     split: str
     columns: tuple[str, ...]
     write: Callable[[Row], tuple[str, str, str]]
-    source: str
     config: str = ""
     prompts: int = 10
 
 
 def _list(row: Row, name: str) -> list[Any]:
     """A cell that has to be a list."""
-    if not isinstance(found := row[name], list):
+    if not isinstance(value := row[name], list):
         raise PromptError(
-            f"{name} is {str(found)[:40]!r}; expected a list. Cells of a .csv are text: give a .jsonl or .parquet."
+            f"{name} is {str(value)[:40]!r}; expected a list. Cells of a .csv are text: give a .jsonl or .parquet."
         )
-    return found
+    return value
 
 
 def gsm8k(row: Row) -> tuple[str, str, str]:
@@ -407,27 +380,12 @@ def mquake(row: Row) -> tuple[str, str, str]:
     return f"Question: {question}\nAnswer:", f" {row['answer']}", str(len(triples))
 
 
-FORMATS: dict[str, Format] = {
-    "gsm8k": Format("openai/gsm8k", "test", ("question", "answer"), gsm8k, "H25", "main"),
-    "hellaswag": Format("Rowan/hellaswag", "validation", ("ctx", "endings", "label"), hellaswag, "H25"),
-    "aime24": Format("Maxwell-Jia/AIME_2024", "train", ("Problem", "Solution"), aime24, "H25", prompts=5),
-    "math": Format(
-        "EleutherAI/hendrycks_math",
-        "test",
-        ("problem", "solution", "level"),
-        math,
-        "C25 §5",
-        "intermediate_algebra",
-        20,
-    ),
-    "mquake": Format(
-        "henryzhongsc/MQuAKE-Remastered",
-        "CF3k",
-        ("questions", "answer"),
-        mquake,
-        "C25 §5",
-        prompts=20,
-    ),
+FORMATS = {
+    "gsm8k": Format("openai/gsm8k", "test", ("question", "answer"), gsm8k, "main"),
+    "hellaswag": Format("Rowan/hellaswag", "validation", ("ctx", "endings", "label"), hellaswag),
+    "aime24": Format("Maxwell-Jia/AIME_2024", "train", ("Problem", "Solution"), aime24, prompts=5),
+    "math": Format("EleutherAI/hendrycks_math", "test", ("problem", "solution", "level"), math, "intermediate_algebra"),
+    "mquake": Format("henryzhongsc/MQuAKE-Remastered", "CF3k", ("questions", "answer"), mquake),
 }
 ARITHMETIC = {"direct_addition": "+", "direct_multiplication": "*"}  # made here, by number of digits [H25]
 DIGITS = ("1", "2", "3", "4", "5")
@@ -438,21 +396,21 @@ def arithmetic(name: str) -> Iterator[tuple[str, str, str]]:
     """Sums or products of two numbers of n digits, operands in `[10^(n-1), 10^n - 1]`; the same every time."""
     sign = ARITHMETIC[name]
     for digits in DIGITS:
-        drawn, n = random.Random(f"{name} {digits}"), int(digits)
+        rng, n = random.Random(f"{name} {digits}"), int(digits)
         for _ in range(EACH):
-            a, b = (drawn.randint(10 ** (n - 1), 10**n - 1) for _ in range(2))
+            a, b = (rng.randint(10 ** (n - 1), 10**n - 1) for _ in range(2))
             yield f"Give the answer directly: {a} {sign} {b} =", f" {a + b if sign == '+' else a * b}", digits
 
 
 def split_points(how: str, answer_start: int, n_tokens: int) -> tuple[int, ...]:
     """[C25 §5] The split points of a prompt by its answer: "answer" its first token; "within_answer" the first four of
     `range(0, A - 4, 4)` shuffled (seed 12345), counted from it, A being the answer's length; () where A is at most 4:
-    such prompts are refused."""
+    such prompts are left out."""
     if how == "answer":
         return (answer_start,)
     length = n_tokens - answer_start
     if length <= 4:
         return ()
-    drawn = list(range(0, length - 4, 4))
-    random.Random(12345).shuffle(drawn)
-    return tuple(answer_start + at for at in drawn[:4])
+    offsets = list(range(0, length - 4, 4))
+    random.Random(12345).shuffle(offsets)
+    return tuple(answer_start + offset for offset in offsets[:4])

@@ -20,33 +20,30 @@ Rows = Sequence[Mapping[str, Any]]
 
 def series(folder: Folder) -> dict[str, dict[int, str]]:
     """The labels of a study's steps, by training and step, in order; empty where none of its models is one."""
-    found: dict[str, dict[int, str]] = {}
+    by_name: dict[str, dict[int, str]] = {}
     for label, model in folder.models.items():
         if model.get("step") is not None:
-            found.setdefault(model.get("series", ""), {})[model["step"]] = label
-    return {name: dict(sorted(of.items())) for name, of in found.items()}
+            by_name.setdefault(model.get("series", ""), {})[model["step"]] = label
+    return {name: dict(sorted(by_step.items())) for name, by_step in by_name.items()}
 
 
 def depths(verdict: Rows, steps: Mapping[int, str], group: str) -> list[dict[str, Any]]:
-    """Rows of `tables.VERDICT` on a set or level with their `step`, in its order: mean depths, the turn, the papers'
+    """Rows of `tables.VERDICT` on a set or level with their `step`, in its order: average depths, the turn, the papers'
     rules as they are."""
     of_label = {label: step for step, label in steps.items()}
     kept = (tables.MEAN, tables.TURN, "paper")
-    found = [
-        {**row, "step": of_label[row["model"]]}
-        for row in verdict
-        if row["set"] == group and row["model"] in of_label and row["variant"] in kept
-    ]
-    return sorted(found, key=lambda row: row["step"])
+    rows = (row for row in verdict if row["set"] == group and row["model"] in of_label and row["variant"] in kept)
+    return sorted(({**row, "step": of_label[row["model"]]} for row in rows), key=lambda row: row["step"])
 
 
 def over_layers(folder: Folder, labels: Iterable[str], group: str, measure: str) -> np.ndarray:
     """A mean over tokens, like "contributions.layer_cos", of the steps of these labels as `[layer, step]`, of the lens
     `[depth, step]`; NaN where a step has none, no row where all have none."""
-    found = [tables.curve(folder, label, group, measure) for label in labels]
-    rows = max((len(one[0]) for one in found if one is not None), default=0)
-    none = np.full(rows, np.nan)
-    return np.stack([none if one is None else one[0] for one in found], 1) if found else np.empty((0, 0))
+    curves = [tables.curve(folder, label, group, measure) for label in labels]
+    n = max((len(one[0]) for one in curves if one is not None), default=0)
+    return (
+        np.stack([np.full(n, np.nan) if one is None else one[0] for one in curves], 1) if curves else np.empty((0, 0))
+    )
 
 
 def sinks(folder: Folder, steps: Mapping[int, str], group: str) -> list[float | None]:
@@ -55,16 +52,16 @@ def sinks(folder: Folder, steps: Mapping[int, str], group: str) -> list[float | 
 
 
 def course(rows: Rows) -> list[str]:
-    """Mean depth at the first and the last step, and the steps at which the cosine turns. `rows`: of `depths`."""
-    said = []
+    """Average depth at the first and the last step, and the steps at which the cosine turns. `rows`: of `depths`."""
+    sentences = []
     for name, rule in OF_LENS.items():
-        means = [row for row in rows if (row["criterion"], row["variant"]) == (name, tables.MEAN)]
-        if len(means := [row for row in means if row["depth"] is not None]) > 1:
-            ends = (f"{tables.cell(row)} at step {row['step']}" for row in (means[0], means[-1]))
-            said.append(f"Average depth by {rule.label}, of {means[0]['n_layers']} layers: {', '.join(ends)}.")
+        means = [r for r in rows if (r["criterion"], r["variant"]) == (name, tables.MEAN) and r["depth"] is not None]
+        if len(means) > 1:
+            ends = ", ".join(f"{tables.cell(row)} at step {row['step']}" for row in (means[0], means[-1]))
+            sentences.append(f"Average depth by {rule.label}, of {means[0]['n_layers']} layers: {ends}.")
     turns = [row for row in rows if row["variant"] == tables.TURN]
-    if found := [str(row["step"]) for row in turns if row["depth"] is not None]:
-        said.append(f"The layers switch from erasing to strengthening at steps {say.listed(found)}.")
+    if switches := [str(row["step"]) for row in turns if row["depth"] is not None]:
+        sentences.append(f"The layers switch from erasing to strengthening at steps {say.listed(switches)}.")
     elif turns:
-        said.append("The layers show no clear switch from erasing to strengthening at any step.")
-    return said
+        sentences.append("The layers show no clear switch from erasing to strengthening at any step.")
+    return sentences

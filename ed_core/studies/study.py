@@ -7,13 +7,14 @@
     name = "local"
     file = "prompts.jsonl"
 
-A key nobody knows is refused with the nearest known one."""
+An unknown key is refused with the nearest known one."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
+import reprlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,10 +23,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
+from ..files import expect
 from ..probes import PROBES, Probe, find
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
-LEVEL_MARK = "/"  # between a set and one of its levels, where the level is a set of its own
+LEVEL_MARK = "/"  # between a set and one of its levels, where results are of that level alone
 SPLIT_POINTS = (
     "answer",  # the answer's first token [C25 §5]
     "within_answer",  # four tokens of the answer, as C25 draws them for MATH
@@ -68,7 +70,7 @@ class ModelEntry(_Strict):
         if self.label and self.label.splitlines() != [self.label]:
             raise ValueError(f"a label of one line; {self.label!r} is more")
         if self.steps and (self.control or self.adapter or "@" in self.source):
-            raise ValueError("steps of a plain model; a control, an adapter or one revision is an entry of its own")
+            raise ValueError("steps of a plain model; a control, an adapter or one revision needs another entry")
         numbers = [step_of(name) for name in self.steps]
         for name, number in zip(self.steps, numbers):
             if number is None or not re.fullmatch(r"\w[\w.-]*", name):
@@ -149,7 +151,7 @@ class SetEntry(_Strict):
 
     `format`: a published set's way of writing a prompt (`sets.FORMATS`), for a file with that set's columns.
     `columns`: for any other table. `levels`: those that are taken, in this order. `limit`: prompts in all, the first
-    ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level by itself, and a
+    ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level separately, and a
     `limit` alone draws from all levels; the order of the set unless given. `max_tokens`: longer prompts are left out
     before the limits, counted with `tokenizer` (a model; the study's first unless given)."""
 
@@ -229,20 +231,20 @@ def read(file: str | Path) -> Study:
 
 
 def parse(text: str, name: str = "the study") -> Study:
-    """The same of text that is there already; `name`: what a refusal calls it."""
+    """The study of a text; `name`: what a refusal calls it."""
     try:
-        data = outside.toml(text)
-    except ValueError as error:
-        raise StudyError(f"{name} is not TOML: {error}. Fix that place.") from None
-    try:
-        study = Study.model_validate(data, strict=True)
+        study = Study.model_validate(outside.toml(text), strict=True)
     except ValidationError as error:
         raise StudyError(wrong(error, name)) from None
+    except ValueError as error:
+        raise StudyError(f"{name} is not TOML: {error}. Fix that place.") from None
+    known = [probe.name for probe in PROBES]
     for i, entry in enumerate(study.probes):
         try:
+            expect(entry.name in known, f"there is no probe {entry.name!r}; {nearest(entry.name, known)}")
             entry.make()
-        except ParameterError as error:
-            raise StudyError(f"{name}: probes[{i}]: {_nearest_probe(entry.name) or error}") from None
+        except (ValueError, ParameterError) as error:
+            raise StudyError(f"{name}: probes[{i}]: {error}") from None
     return study
 
 
@@ -259,63 +261,34 @@ def write(study: Study) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """ "did you mean X?", or what there is."""
+    """ "did you mean X?", or the known names."""
     near = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}."
 
 
-def _nearest_probe(name: str) -> str:
-    known = [probe.name for probe in PROBES]
-    return "" if name in known else f"there is no probe {name!r}; {nearest(name, known)}"
-
-
 def wrong(error: ValidationError, name: str) -> str:
     """The first thing that is wrong: where, found, expected."""
-    found = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
-    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    problems = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
+    first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     if first["type"] == "extra_forbidden":
         parent, _, key = place.rpartition(".")
-        return f"{name}: {parent or 'the study'} has no key {key!r}; {nearest(key, _keys(parent))}"
+        kinds: dict[str, type[BaseModel]] = {"models": ModelEntry, "sets": SetEntry, "columns": Columns}
+        kind = kinds.get(re.sub(r"\[\d+\]", "", parent).rpartition(".")[2], Study)
+        return f"{name}: {parent or 'the study'} has no key {key!r}; {nearest(key, kind.model_fields.keys())}"
     if first["type"] == "missing":
         return f"{name}: {place} is missing; give it."
+    value = "" if first["type"] == "value_error" else f" is {reprlib.repr(first['input'])}"
+    expected = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if first["type"] == "string_pattern_mismatch":
         expected = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
-    elif first["type"] == "too_short":
-        expected = "at least one"
-    else:
-        expected = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
-    value = "" if first["type"] == "value_error" else f" is {_short(first['input'])}"
     return f"{name}: {place or 'the study'}{value}: expected {expected}."
 
 
-def _keys(place: str) -> Collection[str]:
-    """The keys that a place of the file may have."""
-    kinds: dict[str, type[BaseModel]] = {
-        "models": ModelEntry,
-        "probes": ProbeEntry,
-        "sets": SetEntry,
-        "columns": Columns,
-    }
-    kind: type[BaseModel] = Study
-    for part in re.findall(r"[a-z_]+", place):
-        kind = kinds.get(part, kind)
-    return tuple(kind.model_fields)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
 def _toml(value: Any) -> str:
-    """A value as TOML writes it; JSON's strings are TOML's."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A value as TOML writes it; JSON's strings and numbers are TOML's."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 from pyarrow import csv, parquet
 
 from .. import disk, statistics
-from ..depth import say
 from ..depth.rules import BEST, RULES
 from ..depth.sample import CONTRIBUTIONS, LENS, READS, Sample
 from ..depth.verdict import Verdict
@@ -31,12 +30,13 @@ from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
 from .items import Folder, Sums
+from .words import measured
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-VERSION = 4  # of how verdicts are made; those that an earlier one wrote are made again from the sums
+VERSION = 5  # of how verdicts are made; those that an earlier one wrote are made again from the sums
 VERDICTS = "verdict.parquet"
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model and of its twins
@@ -69,34 +69,37 @@ def verdict(folder: Folder) -> pyarrow.Table:
     the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in `turn.Turn`; no
     interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
     rows = [
-        (label, group, *row)
+        {"model": label, "set": group} | row
         for label, group in itertools.product(folder.models, folder.every_group)
-        if (found := sample(folder, label, group)) is not None
-        for row in _rows(found)
+        if (one := sample(folder, label, group)) is not None
+        for row in _rows(one)
     ]
-    columns = [pyarrow.array([row[i] for row in rows], kind.type, from_pandas=True) for i, kind in enumerate(VERDICT)]
-    return pyarrow.table(columns, schema=VERDICT)
+    return pyarrow.table(
+        {f.name: pyarrow.array([r.get(f.name) for r in rows], f.type, from_pandas=True) for f in VERDICT}
+    )
 
 
-def _rows(sample: Sample) -> Iterator[tuple[Any, ...]]:
+def _rows(sample: Sample) -> Iterator[dict[str, Any]]:
     """Rows of `VERDICT` without model and set."""
-    found = verdict_of(sample)
-    for name, mean in found.means.items():
-        over = sample.curves[LENS].units
-        ends = mean.interval or (None, None, None)
-        figures = (mean.depth, mean.ratio, *ends, len(over.of), mean.n_layers)
-        yield name, MEAN, *figures, over.words if mean.interval else None, None, None
-    if (turn := found.turn) is not None:
-        n = len(sample.curves[CONTRIBUTIONS].tokens)
-        figures = (turn.layer, turn.ratio, None, None, None, n, turn.n_layers)
-        yield "cosine", TURN, *figures, None, turn.p, turn.failed or None
-    for name, rule in found.rules.items():
-        over = sample.curves[RULES[name].probe].units
+    verdict = verdict_of(sample)
+
+    def row(
+        criterion: str, variant: str, depth: float | None, ratio: float | None, probe: str, ends: Any
+    ) -> dict[str, Any]:
+        units = sample.curves[probe].units
+        figures = dict(zip(("low", "high", "undefined"), ends or ()), over=units.words if ends else None)
+        about = {"criterion": criterion, "variant": variant, "depth": depth, "ratio": ratio}
+        return about | figures | {"prompts": len(units.of), "n_layers": sample.n_layers}
+
+    for name, mean in verdict.means.items():
+        yield row(name, MEAN, mean.depth, mean.ratio, LENS, mean.interval)
+    if (turn := verdict.turn) is not None:
+        of_turn = row("cosine", TURN, turn.layer, turn.ratio, CONTRIBUTIONS, None)
+        yield of_turn | {"p": turn.p, "failed": turn.failed or None}
+    for name, rule in verdict.rules.items():
         for variant, layer in rule.variants.items():
             ratio = None if layer is None else (layer + 1) / rule.n_layers
-            interval = rule.intervals[variant]
-            figures = (layer, ratio, *(interval or (None, None, None)), len(over.of), rule.n_layers)
-            yield name, variant, *figures, over.words if interval else None, None, None
+            yield row(name, variant, layer, ratio, RULES[name].probe, rule.intervals[variant])
 
 
 def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = None) -> Sample | None:
@@ -107,13 +110,13 @@ def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = No
     twins = []
     for twin in twins_of(folder, label):
         own = folder.sums(twin, name).of(some.index)
-        if len(own) == len(some) and (found := _sample(folder, name, own)) is not None:
-            twins.append(found)
+        if len(own) == len(some) and (of_twin := _sample(folder, name, own)) is not None:
+            twins.append(of_twin)
     return _sample(folder, name, some, twins)
 
 
 def _sample(folder: Folder, name: str, some: Sums, twins: Sequence[Sample] = ()) -> Sample | None:
-    columns = {probe: found for probe in READS if (found := some.probe(probe))}
+    columns = {probe: own for probe in READS if (own := some.probe(probe))}
     if not columns:
         return None
     return Sample.of_sums(
@@ -141,23 +144,19 @@ def summary(folder: Folder) -> pyarrow.Table:
 def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "") -> dict[str, tuple[np.ndarray, ...]]:
     """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
     without; empty where no prompt went through it. `only`: the measure that is needed."""
-    name, some = folder.some(label, group)
-    if not (columns := some.probe(probe)):
+    columns, over, _ = folder.read(label, group, probe)
+    if not columns:
         return {}
-    made, over, seed = folder.probe(probe), units_of(folder, name, some, probe), folder.plan["seed"]
-    first_token = counts_first(made)
-    whole = aggregate(made, _prompts(columns), first_token)
-    derived = made.derive(whole)
+    made, seed = folder.probe(probe), folder.plan["seed"]
+    values_of = _whole(made, columns)
     ends: dict[str, np.ndarray] = {}
     if over.enough:
-        sums = _sums(made, columns, first_token)
+        sums = _sums(made, columns, counts_first(made))
         ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items() if only in ("", measure)}
+        derived = {name: values for name, values in values_of.items() if name not in sums and name.endswith("_mean")}
         if not only or only in derived:
             ends |= _derived(made, sums, derived, over, seed)
-    return {
-        measure: (values, *ends.get(measure, np.full((2, *values.shape), np.nan)))
-        for measure, values in (whole | derived).items()
-    }
+    return {name: (values, *ends.get(name, np.full((2, *values.shape), np.nan))) for name, values in values_of.items()}
 
 
 def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndarray, ...] | None:
@@ -171,19 +170,19 @@ def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndar
 
 def measures(folder: Folder, group: str) -> list[str]:
     """The names of the measures that have a curve on a set or one of its levels."""
-    found = {
+    names = {
         f"{probe.name}.{name}": None
         for label in folder.models
         for probe, columns in _probed(folder, folder.some(label, group)[1])
         for name, values in _whole(probe, columns).items()
         if values.ndim == 1
     }
-    return list(found)
+    return list(names)
 
 
 def _whole(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    found = aggregate(probe, _prompts(columns), counts_first(probe))
-    return found | probe.derive(found)
+    aggregates_of = aggregate(probe, _prompts(columns), counts_first(probe))
+    return aggregates_of | probe.derive(aggregates_of)
 
 
 def _probed(folder: Folder, some: Sums) -> Iterator[tuple[Probe, dict[str, np.ndarray]]]:
@@ -210,11 +209,11 @@ def stored(folder: Folder) -> pyarrow.Table:
     if now not in folder.verdicts:
         folder.verdicts.clear()
         try:
-            found = parquet.read_table(folder.out / VERDICTS)
+            kept = parquet.read_table(folder.out / VERDICTS)
         except (OSError, pyarrow.ArrowException):
-            found = VERDICT.empty_table()
-        same = found.schema.equals(VERDICT) and (found.schema.metadata or {}).get(b"state", b"").decode() == now
-        folder.verdicts[now] = found.replace_schema_metadata(None) if same else verdict(folder)
+            kept = VERDICT.empty_table()
+        same = kept.schema.equals(VERDICT) and (kept.schema.metadata or {}).get(b"state", b"").decode() == now
+        folder.verdicts[now] = kept.replace_schema_metadata(None) if same else verdict(folder)
     return folder.verdicts[now]
 
 
@@ -231,13 +230,6 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
     return data.getvalue()
 
 
-def units_of(folder: Folder, name: str, some: Sums, probe: str) -> Units:
-    """What a bootstrap draws among the prompts of a set that went through a probe, in the order of `some.probe`: their
-    forms where enough are known, else the prompts."""
-    ran = some.ran(probe)
-    return statistics.units(len(ran), [str(form) for form in folder.forms(name)[ran]])
-
-
 def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
     """The verdict on a model, on a set or one of its levels; None where no probe that it reads is there."""
     found = sample(folder, label, group)
@@ -248,15 +240,13 @@ def cell(row: Mapping[str, Any] | None) -> str:
     """A depth of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)"; "–" for none."""
     if row is None or row["depth"] is None:
         return "–"
-    digits = int(row["variant"] == MEAN)
-    text = say.number(row["depth"] + (row["variant"] == TURN), f".{digits}f")  # "after layer n" counts from 1
-    known = row["low"] is not None and np.isfinite(row["low"])
-    return f"{text} ({say.interval(row['low'], row['high'], digits)})" if known else text
+    value = row["depth"] + (row["variant"] == TURN)  # "after layer n" counts from 1
+    return measured(value, row["low"], row["high"], int(row["variant"] == MEAN))
 
 
 def sinks(folder: Folder, label: str, group: str) -> float | None:
-    """Sinks a prompt of a model on a set or one of its levels, the mean over prompts; None where they cannot be
-    told."""
+    """Sinks a prompt of a model on a set or one of its levels, the mean over prompts; None where they are
+    unknown."""
     counts = folder.some(label, group)[1].columns.get("contributions.n_sinks", np.empty(0))
     return float(counts.mean()) if len(counts) and np.isfinite(counts).all() else None
 
@@ -268,42 +258,42 @@ def twins_of(folder: Folder, label: str) -> list[str]:
     if own.get("control") or not own.get("name"):
         return []
     same = {one: model for one, model in folder.models.items() if all(model.get(key) == own.get(key) for key in SAME)}
-    drawn: dict[Any, str] = {}  # a draw counts once, in whatever precisions it is there
+    by_seed: dict[Any, str] = {}  # a draw counts once, in whatever precisions it is there
     for one in sorted(same, key=lambda one: same[one].get("precision") != own.get("precision")):
         if same[one].get("control") == "untrained":
-            drawn.setdefault(same[one].get("seed", one), one)
-    return [one for one in same if one in drawn.values()]
+            by_seed.setdefault(same[one].get("seed", one), one)
+    return [one for one in same if one in by_seed.values()]
 
 
 def _sums(probe: Probe, columns: Mapping[str, Any], first_token: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Of the aggregates that are means, over tokens or over prompts (NaN left out): what is summed, `[prompt, …]`, and
     its weights, `[prompt]` or `[prompt, …]`."""
-    found = {}
+    weighted = {}
     for spec in probe.measures:
         if spec.reduce in MEANS and f"{spec.name}.sum" in columns:
             sums, counts = columns[f"{spec.name}.sum"], counted(columns, spec.name)
             if not first_token:
                 sums, counts = sums - columns[f"{spec.name}.first"], counts - 1
             if counts.sum():
-                found[spec.name] = sums, counts
+                weighted[spec.name] = sums, counts
         elif spec.reduce and spec.name in columns:
             values = columns.get(f"{spec.name}.mean", columns[spec.name]).astype(np.float64)
-            there = np.isfinite(values)
-            called = spec.name if spec.reduce == "mean" else f"{spec.name}_mean"
-            found[called] = np.where(there, values, 0.0), there.astype(np.float64)
-    return found
+            finite = np.isfinite(values)
+            name = spec.name if spec.reduce == "mean" else f"{spec.name}_mean"
+            weighted[name] = np.where(finite, values, 0.0), finite.astype(np.float64)
+    return weighted
 
 
 def _ends(sums: np.ndarray, weights: np.ndarray, over: Units, seed: int) -> np.ndarray:
     """5 % and 95 % of means, `[2, …]`; `AT_ONCE` of a map's places at a time."""
     flat = sums.reshape(len(sums), -1)
     of_place = weights.reshape(len(sums), -1) if weights.ndim > 1 else weights
-    found = []
+    parts = []
     for start in range(0, flat.shape[1], AT_ONCE):
-        at = slice(start, start + AT_ONCE)
-        w = of_place[:, at] if of_place.ndim > 1 else of_place
-        found.append(statistics.mean(flat[:, at], w, over, seed).ends)
-    return np.concatenate(found, 1).reshape(2, *sums.shape[1:])
+        block = slice(start, start + AT_ONCE)
+        w = of_place[:, block] if of_place.ndim > 1 else of_place
+        parts.append(statistics.mean(flat[:, block], w, over, seed).ends)
+    return np.concatenate(parts, 1).reshape(2, *sums.shape[1:])
 
 
 def _derived(
@@ -317,8 +307,8 @@ def _derived(
     shapes = {name: values.shape[1:] for name, (values, _) in read_of.items()}
 
     def read(curves: dict[str, np.ndarray]) -> np.ndarray:
-        found = probe.derive({name: c.reshape(len(c), *shapes[name]) for name, c in curves.items()})
-        return np.concatenate([found[name].reshape(len(found[name]), -1) for name in of_means], 1)
+        values = probe.derive({name: c.reshape(len(c), *shapes[name]) for name, c in curves.items()})
+        return np.concatenate([values[name].reshape(len(values[name]), -1) for name in of_means], 1)
 
     flat, tokens = ({n: of_one[i].reshape(len(of_one[i]), -1) for n, of_one in read_of.items()} for i in (0, 1))
     ends = statistics.read_off(read, flat, tokens, over, seed).ends
@@ -329,13 +319,13 @@ def _derived(
 def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyarrow.Schema) -> pyarrow.Table:
     """A row for each number of an aggregate: what it is of, its `layer`, the figures, its `skipped`."""
     shape, count = np.shape(figures[0]), np.size(figures[0])
-    at = np.indices(shape).reshape(len(shape), count)
+    indices = np.indices(shape).reshape(len(shape), count)
     nothing = pyarrow.nulls(count, pyarrow.int32())
     columns = [
         *(pyarrow.array([one] * count, kind.type) for one, kind in zip(names, schema)),
-        pyarrow.array(at[-1], pyarrow.int32()) if shape else nothing,
+        pyarrow.array(indices[-1], pyarrow.int32()) if shape else nothing,
         *(pyarrow.array(np.asarray(v, np.float64).ravel(), pyarrow.float64(), from_pandas=True) for v in figures),
-        pyarrow.array(at[0], pyarrow.int32()) if len(shape) == 2 else nothing,
+        pyarrow.array(indices[0], pyarrow.int32()) if len(shape) == 2 else nothing,
     ]
     return pyarrow.table(columns, schema=schema)
 
@@ -351,12 +341,12 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
     parts = []
     for label in folder.models:
         for name, one in folder.sets.items():
-            whole = folder.sums(label, name)
-            for probe, columns in _probed(folder, whole):
-                for place, row in zip(whole.ran(probe.name), _prompts(columns), strict=True):
-                    called = one["ids"][place] or str(place + 1)
+            sums = folder.sums(label, name)
+            for probe, columns in _probed(folder, sums):
+                for place, row in zip(sums.ran(probe.name), _prompts(columns), strict=True):
+                    prompt = one["ids"][place] or str(place + 1)
                     for measure, values in aggregate(probe, [row], counts_first(probe)).items():
-                        parts.append(_tidy((label, name, called, probe.name, measure), (values,), PROMPTS))
+                        parts.append(_tidy((label, name, prompt, probe.name, measure), (values,), PROMPTS))
     return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
 
 
@@ -373,13 +363,13 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
     lines = {(label, one): label if len(sets) == 1 else f"{label} · {one}" for label in folder.models for one in sets}
     if name == DEPTHS and rows:
         return figures.study_depths([row | {"line": lines[row["model"], row["set"]]} for row in rows], "line")
-    found = {line: drawn for at, line in lines.items() if (drawn := curve(folder, *at, name)) is not None}
-    if not found:
+    curves = {line: values for place, line in lines.items() if (values := curve(folder, *place, name)) is not None}
+    if not curves:
         known = dict.fromkeys([DEPTHS] * bool(rows) + [measure for one in sets for measure in measures(folder, one)])
-        expected = f"expected one of {', '.join(known)}" if known else "nothing that is drawn is computed yet"
+        expected = f"expected one of {', '.join(known)}" if known else "nothing to draw is computed yet"
         raise ParameterError(f"There is no figure {name!r} of this study; {expected}.")
-    layers = {lines[at]: folder.models[at[0]]["n_layers"] for at in lines if lines[at] in found}
-    return figures.study_curves(found, layers, unit_of(name))
+    layers = {lines[place]: folder.models[place[0]]["n_layers"] for place in lines if lines[place] in curves}
+    return figures.study_curves(curves, layers, unit_of(name))
 
 
 def unit_of(curve: str) -> str:

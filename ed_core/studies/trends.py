@@ -1,10 +1,10 @@
 """What depths of several models say together: the ratio against size, and one model against another, each with its
 interval. Numpy only.
 
-Measured and published points never share a line. Where points were measured, the interval is over prompts (or their
-forms), which all models share, and holds for these models alone: bootstrap-t of mean depths, percentiles of the papers'
-rules. Where they were published without their prompts, models are drawn (size, bootstrap-t), or Student's t is taken
-over sets or over pairs of models (differences)."""
+Measured and published points never share a line. Measured points have an interval over prompts (or their templates),
+which all models share, that holds for these models alone: bootstrap-t of average depths, percentiles of the papers'
+rules. Published ones have no prompts: their line has no interval, their differences have Student's t over sets or over
+pairs of models."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ..depth.rules import OF_LENS, RULES
 from ..depth.verdict import OFTEN
 from ..errors import StudyError
 from ..statistics import Interval, interval
+from . import words
 from .points import MEASURED, Point, combined
 
 CALLED = {f"mean_{name}": f"average depth ({rule.label})" for name, rule in OF_LENS.items()}
@@ -29,6 +30,7 @@ LEVEL = 0.9  # what an interval from 5 to 95 % holds
 APART = 1.2  # how many times larger another size is
 NOTHING = 1e-9  # what rounding makes of 0
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
+UNKNOWN = Interval(np.nan, np.nan, 0.0)
 
 
 # ---------------------------------------------------------------- the ratio against size
@@ -36,17 +38,16 @@ POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
 @dataclass(frozen=True)
 class Slope:
-    """A straight line of the ratio (`mean depth / L`, or `(ED + 1) / L`) on `log10(parameters)` by least squares, each
-    set with a height of its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
-    over `words`, NaN without; `undefined`: the share of resamples without a line. `start` and `end`: smallest and
-    largest model as (parameters, ratio on the line), sets averaged. `finest`: one layer of the shallowest model, as a
-    ratio; `sizes`: how many sizes there are; `left_out`: models without a known size or without a depth. `without`: the
-    line without the model that moves the slope most; None below four models."""
+    """A straight line of the ratio (`mean depth / L`, or `(ED + 1) / L`) on `log10(parameters)` by least squares, with
+    an intercept for each set. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
+    over `over`, NaN without; `undefined`: the share of resamples without a line. `start`, `end`: smallest and largest
+    model as (parameters, ratio on the line), sets averaged. `finest`: one layer of the shallowest model, as a ratio;
+    `sizes`: how many sizes there are. `without`: the line without the model that moves the slope most; None below four
+    models."""
 
     criterion: str
     source: str
     models: tuple[str, ...]
-    sets: tuple[str, ...]
     slope: float
     low: float
     high: float
@@ -55,8 +56,7 @@ class Slope:
     end: tuple[int, float]
     finest: float
     sizes: int
-    left_out: tuple[str, ...]
-    words: str
+    over: str
     without: Slope | None = None
 
     @property
@@ -68,109 +68,73 @@ class Slope:
         return int(self.low > NOTHING) - int(self.high < -NOTHING)
 
     @property
+    def small(self) -> bool:
+        """Whether there is a trend, all of it less than one layer."""
+        return bool(self.trend) and max(abs(self.low), abs(self.high)) < self.finest
+
+    @property
+    def rests_on(self) -> str:
+        """The model that moves the slope most."""
+        return next((name for name in self.models if self.without and name not in self.without.models), "")
+
+    @property
     def sentence(self) -> str:
         """What the data support, with its figures."""
-        by = f"By {CALLED[self.criterion]}, {self.source}, {say.count(len(self.models), 'model')}"
-        finding = ("falls with size", "shows no clear trend with size", "rises with size")[self.trend + 1]
-        if self.sizes < 3:
-            finding = "has two sizes, which show no trend"
-        if self.trend and max(abs(self.low), abs(self.high)) < self.finest:
-            finding += " by less than one layer"
-        text = f"{by}: the share of the depth {finding}, {change(self.slope, self)} per tenfold parameters."
-        if (rest := self.without) is not None and rest.trend != self.trend:
-            (name,) = set(self.models) - set(rest.models)
-            text += f" This rests on {name}: without it, {change(rest.slope, rest)}."
-        return text
+        return words.sentence("slope", one=self, depth=CALLED[self.criterion])
 
 
 def slope(points: Iterable[Point], seed: int = 0) -> Slope:
     """The line through points of one criterion and one source. `StudyError` below two sizes."""
-    points = list(points)
-    if len({(p.criterion, p.source) for p in points}) != 1:
-        raise StudyError("A line against size needs points of one criterion, all measured or all published.")
-    used = [p for p in points if p.parameters and np.isfinite(p.ratio)]
+    used = [p for p in _alike(points) if p.parameters and np.isfinite(p.ratio)]
     if _sizes(used).max(initial=-1) < 1:
         raise StudyError("A line against size needs models of two sizes or more, a fifth apart, that have this depth.")
-    models = tuple(dict.fromkeys(p.model for p in used))
-    left_out = tuple(dict.fromkeys(p.model for p in points if p.model not in models))
-    whole = _line(used, left_out, seed)
+    line, models = _line(used, seed), list(dict.fromkeys(p.model for p in used))
     rest = [[p for p in used if p.model != name] for name in models]
-    lines = [_line(some, left_out, seed) for some in rest if _sizes(some).max(initial=-1) > 0]
-    most = max(lines, key=lambda one: abs(one.slope - whole.slope), default=None)
-    return replace(whole, without=most if len(models) > 3 else None)
+    lines = [_line(some, seed) for some in rest if _sizes(some).max(initial=-1) > 0]
+    most = max(lines, key=lambda one: abs(one.slope - line.slope), default=None)
+    return replace(line, without=most if len(models) > 3 else None)
 
 
-def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
-    models, sets = (tuple(dict.fromkeys(getattr(p, of) for p in used)) for of in ("model", "set"))
+def _alike(points: Iterable[Point]) -> list[Point]:
+    points = list(points)
+    if len({(p.criterion, p.source) for p in points}) != 1:
+        raise StudyError("Only points of one criterion are compared, all measured or all published.")
+    return points
+
+
+def _line(used: list[Point], seed: int) -> Slope:
+    sets, of_size = list(dict.fromkeys(p.set for p in used)), _sizes(used)
     x, y = np.log10([float(p.parameters or 1) for p in used]), np.array([p.ratio for p in used])
     of_set = np.array([sets.index(p.set) for p in used])
-    measured = used[0].source == MEASURED
-    whole = float(_slopes(x, y[None], of_set)[0])
-    found, words = Interval(np.nan, np.nan, 0.0), used[0].over or "prompts"
+    slope = float(_slopes(x, y[None], of_set)[0])
+    ends, over = UNKNOWN, used[0].over
     if all(p.read is not None for p in used):
         dx = x - np.array([x[of_set == s].mean() for s in of_set])
-        if (drawn := combined(used, dx / (dx @ dx), seed)) is not None:
-            found = drawn.interval
-    elif measured and all(len(p.drawn) for p in used):
-        found = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
-    elif not measured:
-        of_size = _sizes(used)
-        over, words = statistics.units(int(of_size.max()) + 1), say.count(int(of_size.max()) + 1, "size")
-        if over.enough:  # models of one size are often one made of another
-            moments = {"": _moments(x, y, of_set, of_size)}
-            found = statistics.read_off(_line_of, moments, np.ones(over.n), over, seed).interval
-    height = np.mean([y[of_set == s].mean() - whole * x[of_set == s].mean() for s in range(len(sets))])
-    start, end = ((round(10**at), float(height + whole * at)) for at in (x.min(), x.max()))
-    return Slope(
-        criterion=used[0].criterion,
-        source=used[0].source,
-        models=models,
-        sets=sets,
-        slope=whole,
-        low=found.low,
-        high=found.high,
-        undefined=found.undefined,
-        start=start,
-        end=end,
-        finest=1 / min(p.n_layers for p in used),
-        sizes=int(_sizes(used).max()) + 1,
-        left_out=left_out,
-        words=words,
-    )
+        if (resampled := combined(used, dx / (dx @ dx), seed)) is not None:
+            ends = resampled.interval
+    elif all(len(p.drawn) for p in used):
+        ends = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
+    height = np.mean([y[of_set == s].mean() - slope * x[of_set == s].mean() for s in range(len(sets))])
+    start, end = ((round(10**power), float(height + slope * power)) for power in (x.min(), x.max()))
+    head = used[0].criterion, used[0].source, tuple(dict.fromkeys(p.model for p in used))
+    finest = 1 / min(p.n_layers for p in used)
+    return Slope(*head, slope, *ends, start, end, finest, int(of_size.max()) + 1, over)
 
 
 def _sizes(points: Sequence[Point]) -> np.ndarray:
     """Which size each point's model has, `[point]`, smallest first: sizes less than a fifth apart are one."""
     log = np.log([float(p.parameters or 1) for p in points])
     order = np.argsort(log)
-    found = np.zeros(len(log), int)
-    found[order] = np.cumsum(np.append(0, np.diff(log[order]) > np.log(APART)))[: len(log)]
-    return found
+    size = np.zeros(len(log), int)
+    size[order] = np.cumsum(np.append(0, np.diff(log[order]) > np.log(APART)))[: len(log)]
+    return size
 
 
 def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
-    """Slopes `[resample]` of `y` `[resample, point]` on `x` `[point]`, a height of its own for each set; NaN where a
+    """Slopes `[resample]` of `y` `[resample, point]` on `x` `[point]`, an intercept for each set; NaN where a
     value is missing."""
     dx = x - np.array([x[of_set == s].mean() for s in of_set])
     return np.asarray(y @ dx / (dx @ dx))
-
-
-def _moments(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, of_size: np.ndarray) -> np.ndarray:
-    """Of each size, for each set: 1, x, y, x², x y, summed over its points, `[size, 5 · set]`."""
-    found = np.zeros((of_size.max() + 1, of_set.max() + 1, 5))
-    x = x - x.mean()  # so that nothing is lost in the difference of large numbers
-    np.add.at(found, (of_size, of_set), np.stack([np.ones(len(x)), x, y, x * x, x * y], -1))
-    return found.reshape(len(found), -1)
-
-
-def _line_of(curves: dict[str, np.ndarray]) -> np.ndarray:
-    """The slope with a height for each set, of mean moments `[n, 5 · set]` → `[n]`; NaN where all of a draw have
-    one size."""
-    one, x, y, xx, xy = np.moveaxis(curves[""].reshape(len(curves[""]), -1, 5), -1, 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        above = np.where(one > 0, xy - x * y / one, 0.0).sum(1)
-        below = np.where(one > 0, xx - x * x / one, 0.0).sum(1)
-        return np.where(below > 1e-12, above / below, np.nan)
 
 
 # ---------------------------------------------------------------- one model against another
@@ -178,10 +142,10 @@ def _line_of(curves: dict[str, np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Difference:
-    """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 % over `words`, NaN
+    """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 % over `over`, NaN
     without; `undefined`: the share of resamples in which one of the two has no depth. `where`: the sets; `n_layers`: of
     the two where they are equal, else None. `spread`: the standard error of the difference over `units` prompts or
-    their forms, NaN without."""
+    their templates, NaN without."""
 
     base: str
     other: str
@@ -192,88 +156,70 @@ class Difference:
     low: float
     high: float
     undefined: float
-    words: str
+    over: str
     n_layers: int | None
     spread: float = np.nan
     units: int = 0
 
     @property
     def needed(self) -> int | None:
-        """How many prompts, or forms of prompts where these were drawn, a study like this one needs to tell the two
-        apart four times of five, if the difference is what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over
-        its n of them (an interval from 5 to 95 %, a power of 80 %). None where there is no spread or no difference."""
+        """How many prompts (templates where these were drawn) a study like this one needs to tell the two apart four
+        times of five, if the difference is what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over its n (an
+        interval from 5 to 95 %, a power of 80 %). None where there is no spread or no difference."""
         if not self.spread > 0 or abs(self.difference) < 5e-4:
             return None
         return math.ceil(self.units * (POWER * self.spread / self.difference) ** 2)
 
     @property
+    def apart(self) -> bool:
+        """Whether the interval tells the two apart."""
+        return self.undefined <= OFTEN and (self.low > 0 or self.high < 0)
+
+    @property
     def sentence(self) -> str:
         """What the data support, with its figures."""
-        apart = self.undefined <= OFTEN and (self.low > 0 or self.high < 0)
-        deeper = self.other if self.difference > 0 else self.base
-        finding = f"{deeper} is deeper" if apart else "no clear difference"
-        by = f"by {CALLED[self.criterion]}, {self.source} on {say.listed(self.where)}"
-        text = f"{self.other} minus {self.base} {by}: {finding}, {change(self.difference, self)}"
-        if self.n_layers:
-            text += f", {say.number(self.difference * self.n_layers, '+.1f')} of {self.n_layers} layers"
-        if not apart and (needed := self.needed) is not None and needed > self.units:
-            text += f". About {say.count(needed, 'unit')} like these would tell four times of five"
-        return f"{text}."
-
-
-def change(value: float, found: Slope | Difference) -> str:
-    """A slope or difference with its interval: "+0.05 (+0.01 to +0.08; 200 prompts)"."""
-    text = say.number(value, "+.3f")
-    if not np.isfinite(found.low):
-        return f"{text} (no interval)"
-    return f"{text} ({say.interval(found.low, found.high, 3)}; {found.words})"
+        return words.sentence("difference", one=self, depth=CALLED[self.criterion])
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:
     """Two models on the sets that both were measured (or published) on; measured ones on one set, paired over the same
     prompts. `StudyError` where there is nothing to compare."""
-    points = [p for p in points if p.model in (base, other)]
-    if len({(p.criterion, p.source) for p in points}) != 1:
-        raise StudyError("A difference needs points of one criterion, all measured or all published.")
-    by_model = {name: {p.set: p for p in points if p.model == name and np.isfinite(p.ratio)} for name in (base, other)}
-    shared = [name for name in by_model[base] if name in by_model[other]]
-    if not shared:
+    points = _alike(p for p in points if p.model in (base, other))
+    of_base, of_other = ({p.set: p for p in points if p.model == n and np.isfinite(p.ratio)} for n in (base, other))
+    pairs = [(p, of_other[name]) for name, p in of_base.items() if name in of_other]
+    if not pairs:
         raise StudyError(f"{base} and {other} have no set on which both have a depth by {CALLED[points[0].criterion]}.")
-    pairs = [(by_model[base][name], by_model[other][name]) for name in shared]
     layers = {p.n_layers for pair in pairs for p in pair}
     one, two = pairs[0]
-    head = (base, other, one.criterion, one.source, tuple(shared))
-    n_layers = layers.pop() if len(layers) == 1 else None
     each = np.array([b.ratio - a.ratio for a, b in pairs])
+    head = (base, other, one.criterion, one.source, tuple(a.set for a, _ in pairs), float(each.mean()))
+    n_layers = layers.pop() if len(layers) == 1 else None
     if one.source != MEASURED:
-        return Difference(*head, float(each.mean()), *around(each), 0.0, say.count(len(each), "set"), n_layers)
+        return Difference(*head, *around(each), 0.0, say.count(len(each), "set"), n_layers)
     if len(pairs) > 1:
         raise StudyError("Measured models are compared on one set at a time.")
-    found, spread = Interval(np.nan, np.nan, 0.0), np.nan
-    if (drawn := combined([two, one], [1.0, -1.0]) if one.read and two.read else None) is not None:
-        found, spread = drawn.interval, float(drawn.error)
+    ends, spread = UNKNOWN, np.nan
+    if (resampled := combined([two, one], [1.0, -1.0]) if one.read and two.read else None) is not None:
+        ends, spread = resampled.interval, float(resampled.error)
     elif len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
         apart = two.drawn - one.drawn
-        found, there = interval(apart), apart[np.isfinite(apart)]
-        spread = float(there.std()) if len(there) else np.nan
-    words = one.over or say.count(one.prompts, "prompt")
-    return Difference(*head, float(each[0]), *found, words, n_layers, spread, one.forms or one.prompts)
+        ends, finite = interval(apart), apart[np.isfinite(apart)]
+        spread = float(finite.std()) if len(finite) else np.nan
+    over = one.over or say.count(one.prompts, "prompt")
+    return Difference(*head, *ends, over, n_layers, spread, one.forms or one.prompts)
 
 
 def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: str, other: str) -> Difference:
     """The mean difference over several published pairs of models, each the mean over its sets. `base`, `other`: what
     the sentence calls the two sides."""
-    points, found = list(points), []
-    for pair in pairs:
-        try:
-            found.append(difference(points, *pair))
-        except StudyError:
-            continue  # not among these points
-    if not found:
+    points = list(points)
+    models = {p.model for p in points}
+    differences = [difference(points, *pair) for pair in pairs if models.issuperset(pair)]
+    if not differences:
         raise StudyError("None of these pairs of models is among the points.")
-    each = np.array([one.difference for one in found])
-    where = tuple(dict.fromkeys(name for one in found for name in one.where))
-    head = (base, other, found[0].criterion, found[0].source, where, float(each.mean()), *around(each))
+    each = np.array([one.difference for one in differences])
+    where = tuple(dict.fromkeys(name for one in differences for name in one.where))
+    head = (base, other, differences[0].criterion, differences[0].source, where, float(each.mean()), *around(each))
     return Difference(*head, 0.0, f"{len(each)} pairs of models", None)
 
 

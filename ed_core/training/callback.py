@@ -332,7 +332,7 @@ class Kept:
         for step, label in steps(before).items():
             told = before.models[label]
             spec = ModelSpec(told["name"], precision=told["precision"])
-            self._models[step] = StudyModel(label, spec, told["digest"], n_layers=told["n_layers"], step=step)
+            self._models[step] = StudyModel(**told, spec=spec)
         self._rows = rows(self.out)
         chunks = of_models(self._study(), [], self._prompts).chunks[0] if self._models else ()
         if not self._models or [c.digest for c in chunks] != next(iter(before.sets.values()))["chunks"]:

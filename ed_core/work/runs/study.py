@@ -78,6 +78,7 @@ def reproduce(
     from ...studies.items import open_folder
     from ...studies.sets import load
     from ...studies.study import write
+    from ...studies.words import table
 
     protocol = protocols.find(paper)
     if limit is not None and limit < 1:
@@ -90,7 +91,7 @@ def reproduce(
         load(entry, Path("."), entries[0].source)
     parts = protocol.parts(entries, chosen, limit)
     found: list[protocols.Entry] = []
-    notes = [why, *protocols.differences(protocol, chosen, limit)]
+    notes = protocols.protocol(protocol, chosen, limit, precision, why)
     turn.say("\n".join(notes))
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -112,8 +113,7 @@ def reproduce(
     if dry_run:
         return b""
     disk.write(out / "report.md", protocols.markdown(protocol, found, notes).encode())
-    table = "\n".join(["", *protocols.table(found), ""])
-    return f"{table}\n{protocols.counted(found)}; {out / 'report.md'}".encode()
+    return f"\n{table(protocols.rows(found))}\n\n{protocols.counted(found)}; {out / 'report.md'}".encode()
 
 
 def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path]) -> None:

@@ -1,0 +1,58 @@
+"""The one way from tables to text: Jinja templates for documents, and macros for the sentences next to a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ..depth import say
+
+TEMPLATES = Path(__file__).parent / "templates"
+Row = Sequence[str]
+
+
+@cache
+def templates(escaped: bool = False) -> Environment:
+    """The templates of this folder, for Markdown, or `escaped` for HTML."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=escaped,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"table": table, "flat": flat, "number": say.number, "count": say.count, "listed": say.listed}
+    made.globals |= {"interval": say.interval}
+    return made
+
+
+def sentence(name: str, **values: Any) -> str:
+    """A macro of `sentences.md` with these values, on one line."""
+    return flat(getattr(templates().get_template("sentences.md").module, name)(**values))
+
+
+def measured(value: float, low: float | None, high: float | None, digits: int, sign: str = "") -> str:
+    """A value with its interval, where it has one: "18.3 (18.0 to 18.6)"."""
+    ends = f" ({say.interval(low, high, digits)})" if low is not None and high is not None and low == low else ""
+    return say.number(value, f"{sign}.{digits}f") + ends
+
+
+def table_row(*cells: str) -> str:
+    """A row of a Markdown table, whatever the cells hold."""
+    return "| " + " | ".join(flat(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A Markdown table, its head first."""
+    head, *rest = (table_row(*row) for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
+
+
+def flat(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split())
