@@ -136,6 +136,7 @@ class Session:
     ghost: Ghost | None = None  # Home's former verdict
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
     picked: bool = False  # an example was just chosen: what takes little time runs by itself
+    begins: bool = True  # the browser has not been sent a whole page yet
     welcomed: bool = False  # the card for newcomers was closed
     asked_what: bool = False  # and is asked for
     share: tuple[DeltaGenerator, bool] | None = None  # where this run shows the page's link (`browser.share`)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,7 +67,7 @@ def _state(out: Path) -> tuple:
     return (out / PLAN).stat().st_mtime_ns, tuple(open_folder(out).progress().values())
 
 
-@lru_cache(maxsize=4)
+@st.cache_resource(max_entries=4, show_spinner=False)  # once, however many sessions ask at the same time
 def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
     folder = open_folder(out)
     return folder, tables.stored(folder).to_pylist()
@@ -80,7 +79,7 @@ def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
     return _looked(out, look, asked, _state(out))
 
 
-@lru_cache(maxsize=128)
+@st.cache_resource(max_entries=128, show_spinner=False)
 def _looked(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tuple) -> T:
     return look(read(out)[0], *asked)
 
