@@ -1,9 +1,9 @@
-"""What is computed where the weights are: these functions travel as source text, with those of `sweeps.metrics` and
-`models.identities` that they name, and run beside the model within one session. There is nothing else of this program
-there: they use torch, and a `model` of nnsight, whose modules' inputs and outputs are read and written as it runs.
+"""What is computed where the weights are: these functions travel as source text, with `sweeps.metrics` and
+`models.identities`, and run next to the model within one session. There is nothing else of this program there: they use
+torch, and a `model` of nnsight, whose modules' inputs and outputs are read and written as it runs.
 
-`plan`: plain numbers, names and lists, as `model.RemoteModel` makes it. What goes back are small tensors: the measures
-of one prompt, reduced. Numbers of which a step of 2^-24 is enough go as three bytes each (`three`)."""
+`plan`: plain numbers, names and lists, as `model.RemoteModel` makes it. What goes back are the measures of one prompt,
+under the names and in the shapes that the probe declares."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ import torch
 from torch import Tensor
 
 from ..models.identities import miss, slopes
-from ..sweeps.metrics import Against, contributions, relative_change
-
-STEPS = (1 << 24) - 1  # of a number from 0 to 1 in three bytes
+from ..sweeps.metrics import Against, contributions, overlap, relative_change, settle_depth
 
 
 def measured(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """All that was asked of one prompt: the identities, then each part of the plan under its name."""
+    """The identities, then each part of the plan under its name; nothing of either where a value is not finite."""
     with torch.no_grad():
         short, base = (forward(model, plan, plan[ids]) for ids in ("short", "ids"))
         finite = all(bool(torch.isfinite(x).all()) for run in (short, base) for x in (*run["resid"], run["logits"]))
-        found = {"finite": torch.tensor(int(finite))}
+        found: dict[str, Any] = {}
         if finite:
             found |= identities(model, plan, short)
             measure = {"contributions": read, "logit_lens": lens, "layer_skip": skips, "residual_erasure": erasure}
             for part in plan["parts"]:
                 for name, values in measure[part["probe"]](model, plan, part, base).items():
                     found[part["name"] + "." + name] = values
-        texts = {"dtype": str(base["resid"][0].dtype).removeprefix("torch."), "torch": str(torch.__version__)}
-        return {name: values.cpu() for name, values in found.items()} | texts
+        arrays = {name: (x.float() if x.is_floating_point() else x.int()).cpu() for name, x in found.items()}
+        return arrays | {"dtype": str(base["resid"][0].dtype).removeprefix("torch."), "torch": str(torch.__version__)}
 
 
 # ---------------------------------------------------------------- forward passes
@@ -125,24 +123,13 @@ def update(found: dict[str, Any], layer: int) -> Tensor:
     return added
 
 
-def three(values: Tensor) -> Tensor:
-    """Whole numbers below 2^24 as three bytes each, along a new last axis."""
-    whole = values.long()
-    return torch.stack([whole >> 16 & 255, whole >> 8 & 255, whole & 255], -1).to(torch.uint8)
-
-
-def share(values: Tensor) -> Tensor:
-    """Numbers from 0 to 1, to a step of 2^-24, as three bytes each."""
-    return three((values.double() * STEPS).round())
-
-
 # ---------------------------------------------------------------- the identities
 
 
 def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
-    """The sums on a short text, of which `one` is the pass. No block is called by hand: for `replay` every block is
-    handed the stream that it had, in the model's own pass; `detour` is the sums where another stream enters layer 0, so
-    that an edit without effect is seen; `moves` the change of the MLP's addition without attention's."""
+    """The identities on a short text, of which `one` is the pass. No block is called by hand: for `replay` every block
+    gets the stream that it had, in the model's own pass. `detour`: the sums where another stream enters layer 0, so
+    that an edit without effect is seen; `moves`: the change of the MLP's addition without attention's."""
     resid, attn, mlp, n_layers = one["resid"], one["attn"], one["mlp"], plan["n_layers"]
     limit = plan["slope_limits"].get(str(resid[0].dtype), 0.03)
     blocks = [(resid[l], attn[l], mlp[l], resid[l + 1]) for l in range(n_layers)]
@@ -194,41 +181,37 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
 
 
 def read(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`contributions`: the lengths, and the cosines as shares; what is made of these is made at home."""
+    """`contributions`, `[layer, pos]`."""
     rows = []
     for l in range(plan["n_layers"]):
         h, a, m = (base[name][l][0].float() for name in ("resid", "attn", "mlp"))
         rows.append(contributions(h, a, m, update(base, l)[0], plan["parallel"]))
-    found = {
-        name: share((torch.stack([row[name] for row in rows]) + 1) / 2)
-        for name in ("attn_cos", "mlp_cos", "layer_cos", "io_cos")
-    }
-    for name in ("attn_norm", "mlp_norm", "mlp_ratio", "layer_ratio"):
-        found[name] = torch.stack([row[name] for row in rows])
-    last = plan["n_layers"] - 1
-    end = (base["resid"][last][0].float() + update(base, last)[0]).norm(dim=-1)
-    return found | {"resid_norm": torch.stack([*(row["resid_norm"] for row in rows), end])}
+    found = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    end = (base["resid"][plan["n_layers"] - 1][0].float() + update(base, plan["n_layers"] - 1)[0]).norm(dim=-1)
+    return found | {"resid_norm": torch.cat([found["resid_norm"], end[None]])}
 
 
 def lens(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`logit_lens`: `[depth, pos]`, of the best tokens `[depth, pos, k]`."""
-    names = ("kl", "jsd", "entropy", "rank", "top_ids", "top_probs")
-    pieces: dict[str, list[Tensor]] = {name: [] for name in names}
+    """`logit_lens`: `[depth, pos]`, of the best tokens `[depth, pos, rank]`."""
+    pieces = []
     for some in torch.arange(plan["n_tokens"]).split(plan["positions"]):
         out = unembed(model, plan, base["resid"][-1][0, some])
         against = Against(out, part["k"])
-        rows: dict[str, list[Tensor]] = {name: [] for name in names}
         together = max(1, plan["positions"] // len(some))  # the head's weights are read once for many depths
         streams = [h[0, some] for h in base["resid"][:-1]]
         grouped = [torch.cat(streams[i : i + together]) for i in range(0, len(streams), together)]
-        for logits in (*(x for h in grouped for x in unembed(model, plan, h).split(len(some))), out):
-            row = against.measure(logits)
-            row |= {"rank": three(row["rank"]), "top_ids": three(row["ids"]), "top_probs": share(row["best"].exp())}
-            for name in names:
-                rows[name].append(row[name])
-        for name in names:
-            pieces[name].append(torch.stack(rows[name]))
-    return {name: torch.cat(parts, 1) for name, parts in pieces.items()}
+        depths = (*(x for h in grouped for x in unembed(model, plan, h).split(len(some))), out)
+        rows = [against.measure(logits) for logits in depths]
+        pieces.append({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
+    found = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
+    ids = found["ids"]
+    return {name: found[name] for name in ("kl", "jsd", "entropy", "rank")} | {
+        "top_ids": ids,
+        "top_probs": found["best"].exp(),
+        "overlap": overlap(ids, ids[-1:].expand_as(ids)),
+        "top1_match": (ids[..., 0] == ids[-1:, :, 0]).float(),
+        "settle_depth": settle_depth(ids[..., 0]).float(),
+    }
 
 
 def change(model: Any, plan: dict[str, Any], before: Tensor, after: Tensor, looks: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,7 +271,13 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
                 found["direct"][:, s, layer] = change_of if layer > s else 0.0
 
             forward(model, plan, rows, {"resid": streams}, alone, keep=1)
-    return found
+    measures = {"effect": found["effect"].amax(0), "output": found["output"].amax(0)}
+    measures |= {"top1_kept": found["kept"].amin(0), "noise_floor": found["noise_floor"]}
+    measures |= {"effect_direct": found["direct"].amax(0)} if part["direct"] else {}
+    if part["current"]:
+        return measures | {"output_pos": found["output_pos"]}
+    by_boundary = {"effect_by_boundary": found["effect"], "output_by_boundary": found["output"]}
+    return measures | by_boundary | {"boundaries": torch.tensor(bounds)}
 
 
 def erasure(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
