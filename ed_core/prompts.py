@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from . import bounds, outside, settings
+from . import settings, untrusted
 from .errors import ParameterError, PromptError, PromptFileError
 from .types import Prompt, from_json
 
@@ -25,7 +25,7 @@ def max_tokens() -> int:
 
 def max_characters() -> int:
     """The longest prompt, answer included, that is given to a tokenizer, in characters."""
-    return max(bounds.LEAST_CHARACTERS, bounds.CHARACTERS * max_tokens())
+    return max(untrusted.LEAST_CHARACTERS, untrusted.CHARACTERS * max_tokens())
 
 
 def fits(prompt: Prompt) -> bool:
@@ -84,14 +84,14 @@ def read_jsonl(path: str | Path) -> list[Prompt]:
 
     Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence.
     """
-    return parse_jsonl(outside.text(path, bounds.PROMPTS, PromptFileError, "prompts file"), str(path))
+    return parse_jsonl(untrusted.text(path, untrusted.PROMPTS, PromptFileError, "prompts file"), str(path))
 
 
 def parse_jsonl(text: str, name: str) -> list[Prompt]:
     """The same of text that is there already; `name` stands for it in what is refused."""
     prompts = [_parse(name, number, line) for number, line in lines(text)]
-    if len(prompts) > bounds.LINES:
-        raise PromptFileError(f"{name} holds {len(prompts)} prompts; at most {bounds.LINES} are read from one file.")
+    if len(prompts) > untrusted.LINES:
+        raise PromptFileError(f"{name} holds {len(prompts)} prompts; at most {untrusted.LINES} are read from one file.")
     if not prompts:
         raise PromptFileError(f"{name} holds no prompts; expected one JSON object a line with a 'text'.")
     return prompts

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from .. import disk, outside
+from .. import disk, untrusted
 from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
 from ..depth import say
@@ -90,7 +90,7 @@ def show(args: argparse.Namespace) -> None:
 def export(args: argparse.Namespace) -> None:
     kept, out = Kept(), Path(args.out)
     case, _ = kept.open(args.id)
-    if (ending := outside.ending(out)) not in EXPORTS:
+    if (ending := untrusted.ending(out)) not in EXPORTS:
         raise ParameterError(f"{out.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     for option, given, endings in (
         ("--measure", args.measure, (".csv", ".parquet")),
@@ -111,7 +111,7 @@ def export(args: argparse.Namespace) -> None:
 def import_(args: argparse.Namespace) -> None:
     from ..cases.bundle import MAX_BYTES
 
-    case, new = Kept().take_in(outside.content(Path(args.file), MAX_BYTES, ParameterError))
+    case, new = Kept().take_in(untrusted.content(Path(args.file), MAX_BYTES, ParameterError))
     print(f"{case.id}  {case.title}{'' if new else '  (was here already)'}")
 
 

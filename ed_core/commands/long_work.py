@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from .. import bounds, disk, outside
+from .. import disk, untrusted
 from ..errors import ParameterError, StudyError
 from ..models.bundled import MIXED, default_set
 from ..notebook.model import fetch, on
@@ -73,7 +73,7 @@ def _add_studies(commands: Commands) -> None:
     )
     p.add_argument(
         "--limit",
-        type=whole("--limit", -bounds.WHOLE),
+        type=whole("--limit", -untrusted.WHOLE),
         metavar="N",
         help="prompts of each set or level, in place of the paper's number",
     )
@@ -110,7 +110,7 @@ def study(args: argparse.Namespace) -> int:
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
     file, out = Path(args.file), Path(args.out)
-    if outside.ending(file) == ".edstudy":
+    if untrusted.ending(file) == ".edstudy":
         from ..studies import bundle
 
         only(args, f"{file.name} is opened, and nothing is computed", "file", "out", "dry_run")
@@ -162,7 +162,7 @@ def export(folder: Path, files: list[str]) -> int:
 def _made(folder: Folder, file: Path) -> bytes:
     from ..studies import bundle, tables
 
-    kind = outside.ending(file).lstrip(".")
+    kind = untrusted.ending(file).lstrip(".")
     if kind == "edstudy":
         return bundle.packed(folder.out)
     if kind in ("csv", "parquet"):
@@ -198,7 +198,7 @@ def _add_claims(commands: Commands) -> None:
     p.add_argument("--claim", action="append", default=[], metavar="ID", help="one of them; all unless given")
     p.add_argument(
         "--prompts",
-        type=whole("--prompts", -bounds.WHOLE),
+        type=whole("--prompts", -untrusted.WHOLE),
         default=0,
         metavar="N",
         help="at most so many prompts for any of them",
@@ -212,7 +212,7 @@ def _add_claims(commands: Commands) -> None:
     _asks(p)
     p.add_argument(
         "--prompts",
-        type=whole("--prompts", -bounds.WHOLE),
+        type=whole("--prompts", -untrusted.WHOLE),
         default=PROMPTS,
         metavar="N",
         help="prompts per measurement, balanced across levels (default: %(default)s)",
@@ -236,7 +236,7 @@ def _asks(p: argparse.ArgumentParser) -> None:
     p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument(
-        "--seed", type=whole("--seed", -bounds.WHOLE), default=0, metavar="N", help="of the bootstrap over prompts"
+        "--seed", type=whole("--seed", -untrusted.WHOLE), default=0, metavar="N", help="of the bootstrap over prompts"
     )
     add_processes(p)
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
@@ -289,7 +289,7 @@ def _add_fits(commands: Commands) -> None:
     p = kinds.add_parser("affine", help="the affine lens: least squares from the stream at every depth to the last")
     p.add_argument(
         "--rank",
-        type=whole("--rank", -bounds.WHOLE),
+        type=whole("--rank", -untrusted.WHOLE),
         metavar="R",
         help="keep the matrices to this rank, in half precision: small files",
     )
@@ -297,7 +297,7 @@ def _add_fits(commands: Commands) -> None:
     p = kinds.add_parser("jacobian", help="the Jacobian lens: how the last residual answers to changes, on average")
     p.add_argument(
         "--max-tokens",
-        type=whole("--max-tokens", -bounds.WHOLE),
+        type=whole("--max-tokens", -untrusted.WHOLE),
         default=JACOBIAN_TOKENS,
         metavar="N",
         help="read so many of a prompt's tokens (%(default)s unless given)",

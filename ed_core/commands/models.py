@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from .. import bounds
+from .. import untrusted
 from ..errors import ParameterError
 from ..machine import free_memory, gigabytes
 from ..models.ref import ModelRef
@@ -21,7 +21,7 @@ STORED = "stopped; finished prompts are in the store, the same command goes on f
 RESUMED = "stopped; the same command goes on from what was finished."
 
 
-def whole(option: str, least: int, most: int = bounds.WHOLE) -> Callable[[str], int]:
+def whole(option: str, least: int, most: int = untrusted.WHOLE) -> Callable[[str], int]:
     """The type of an option that is a whole number within bounds."""
 
     def read(text: str) -> int:

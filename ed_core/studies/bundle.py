@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from .. import bounds, disk
+from .. import disk, untrusted
 from ..errors import ImportRefused, StudyError
 from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal
 from . import report
@@ -45,7 +45,7 @@ KIND = Kind(
     "ask for it to be exported again",
     members=KNOWN,
     compressed=r".*\.(toml|json)",
-    bounds=Bounds(bounds.SUMS, MAX_FILES, bounds.SUMS, bounds.SUMS, MAX_HEAD),
+    bounds=Bounds(untrusted.SUMS, MAX_FILES, untrusted.SUMS, untrusted.SUMS, MAX_HEAD),
 )
 
 
@@ -120,6 +120,6 @@ def _unpack(sealed: Sealed[Header], part: Path) -> str:
 
 def _check_failures(labels: Mapping[str, str], place: Path) -> None:
     for file in place.iterdir():
-        found = parse(file.read_bytes(), bounds.CONFIG)
+        found = parse(file.read_bytes(), untrusted.CONFIG)
         fits = isinstance(found, dict) and found.keys() == {"model", "why"} and isinstance(found["why"], str)
         expect(fits and found["model"] == labels.get(file.stem), f"{file.name} is of no model of the plan")

@@ -31,7 +31,7 @@ from filelock import FileLock
 from pyarrow import parquet
 from pydantic import BaseModel, Field, model_validator
 
-from .. import bounds, disk, outside, settings
+from .. import disk, settings, untrusted
 from ..depth import answer, sinks
 from ..depth.sample import CURVES, prompt_sums
 from ..errors import InputError, PromptError, StudyError
@@ -74,8 +74,8 @@ def packed(out: Path) -> Mapping[str, Mapping[str, int]]:
 
 @lru_cache(maxsize=32)
 def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, int]]:
-    with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
-        opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
+    with _reading(file), untrusted.opened(file, untrusted.SUMS, untrusted.Unreadable) as handle:
+        opened = parquets.opened(handle, untrusted.ROWS, untrusted.SUMS)
         found: dict[str, dict[str, int]] = {}
         for model, chunk in zip(*(opened.read([name])[name].to_pylist() for name in KEYS)):
             found.setdefault(model, {})
@@ -147,9 +147,9 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
 def read(file: Path) -> Part:
     """An item's sums. `StudyError` for a file that is damaged, or is larger than an item can be."""
     with _reading(file):
-        data = outside.content(file, bounds.ITEM, outside.Unreadable)
-        table = parquets.numbers(parquets.opened(io.BytesIO(data), bounds.CHUNK))
-        return _part(table, parse(table.schema.metadata[b"shapes"], bounds.ITEM_HEAD))
+        data = untrusted.content(file, untrusted.ITEM, untrusted.Unreadable)
+        table = parquets.numbers(parquets.opened(io.BytesIO(data), untrusted.CHUNK))
+        return _part(table, parse(table.schema.metadata[b"shapes"], untrusted.ITEM_HEAD))
 
 
 @contextlib.contextmanager
@@ -225,7 +225,7 @@ def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
 
 def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> None:
     """Numbers where the shape is (), else lists of as many numbers as the shape has places."""
-    right = all(type(n) is int and 0 <= n <= bounds.VALUES for n in shape) and math.prod(shape) <= bounds.VALUES
+    right = all(type(n) is int and 0 <= n <= untrusted.VALUES for n in shape) and math.prod(shape) <= untrusted.VALUES
     expect(right, f"{where}: the shape")
     kind = column.type
     if shape:
@@ -322,7 +322,7 @@ class _Model(BaseModel):
     control: str = ""
     seed: int = 0
     parameters: int | None = Field(None, ge=0)
-    n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
+    n_layers: int | None = Field(None, ge=1, le=untrusted.LAYERS)
     series: str = Field("", max_length=400)
     step: int | None = Field(None, ge=0, lt=10**12)
 
@@ -353,7 +353,7 @@ class _Plan(BaseModel):
     name: str
     note: str = ""
     seed: int = Field(ge=0)
-    chunk: int = Field(ge=1, le=bounds.CHUNK)
+    chunk: int = Field(ge=1, le=untrusted.CHUNK)
     models: list[_Model]
     probes: list[_Probe]
     sets: list[_Set]
@@ -457,7 +457,7 @@ class Folder:
             if file.stem not in planned:
                 continue
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                meta = outside.json_of(file)
+                meta = untrusted.json_of(file)
                 found[meta["model"]] = meta["why"]
         return found
 
@@ -498,9 +498,9 @@ class Folder:
         file = self.out / SUMS
         state = digest, file.stat().st_mtime_ns
         if state not in self._group:
-            with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
-                opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
-                meta = parse(opened.schema_arrow.metadata[b"models"], bounds.FOOTER)
+            with _reading(file), untrusted.opened(file, untrusted.SUMS, untrusted.Unreadable) as handle:
+                opened = parquets.opened(handle, untrusted.ROWS, untrusted.SUMS)
+                meta = parse(opened.schema_arrow.metadata[b"models"], untrusted.FOOTER)
                 group = opened.read_row_group(list(packed(self.out)).index(digest), use_threads=False)
                 expect(set(group["model"].to_pylist()) == {digest}, "a row group per model")
             self._group.clear()
@@ -554,14 +554,14 @@ def open_folder(out: str | Path) -> Folder:
     """A study's folder. `StudyError` where there is none, or one of a later version."""
     file = Path(out) / PLAN
     try:
-        plan = from_json(outside.content(file, bounds.PLAN, outside.Unreadable))
+        plan = from_json(untrusted.content(file, untrusted.PLAN, untrusted.Unreadable))
         if plan["format"] != FORMAT:
             raise StudyError(
                 f"The study in {out} is of format {plan['format']}; expected {FORMAT}. Run it again with this program."
             )
         _Plan.model_validate(plan, strict=True)
         return Folder(Path(out), plan)
-    except outside.Unreadable:
+    except untrusted.Unreadable:
         raise StudyError(
             f"There is no study in {out}: it has no {PLAN} that can be read; run one into it first."
         ) from None

@@ -8,15 +8,15 @@ import pyarrow
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from .. import bounds
+from .. import untrusted
 from ..files import expect
 
 NUMBERS = (pyarrow.int64(), pyarrow.float32(), pyarrow.float64())
 
 
-def opened(handle: BufferedReader | BytesIO, rows: int, size: int = bounds.UNPACKED) -> ParquetFile:
+def opened(handle: BufferedReader | BytesIO, rows: int, size: int = untrusted.UNPACKED) -> ParquetFile:
     """The file, of at most so many rows and bytes. `ValueError`, or whatever pyarrow says, where it declares more."""
-    file = ParquetFile(handle, thrift_string_size_limit=bounds.FOOTER, thrift_container_size_limit=bounds.PARTS)
+    file = ParquetFile(handle, thrift_string_size_limit=untrusted.FOOTER, thrift_container_size_limit=untrusted.PARTS)
     meta = file.metadata
     expect(meta.num_rows <= rows, f"{meta.num_rows} rows, at most {rows} are read")
     groups = [meta.row_group(i) for i in range(meta.num_row_groups)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import bounds, disk, outside
+from .. import disk, untrusted
 from ..errors import EffectiveDepthError, StudyError
 from ..models import controls, tokens
 from ..models.ref import ModelRef
@@ -178,7 +178,7 @@ def write_plan(plan: Plan, out: Path) -> None:
     said = _says(out / STUDY, plan.study)
     models = [_model_fields(model) for model in plan.models]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if said else models
+        before = untrusted.json_of(out / PLAN, untrusted.PLAN)["models"] if said else models
         models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
     fields = {
         "format": FORMAT,

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from .. import bounds, machine, outside
+from .. import machine, untrusted
 from ..errors import ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
 from ..models import permits, tokens
@@ -189,7 +189,7 @@ def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
     permits.file(str(file))
     if not file.is_file():
         raise StudyError(f"The set {entry.name}: there is no file {entry.file} (looked for in {folder}).")
-    if (kind := outside.ending(file)) not in TABLES:
+    if (kind := untrusted.ending(file)) not in TABLES:
         raise StudyError(
             f"The set {entry.name}: {entry.file} is a {kind or 'file without an extension'}; expected "
             f"{', '.join(TABLES)}."
@@ -206,7 +206,7 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
         prompts = read_jsonl(file)
     except PromptFileError as error:
         raise StudyError(f"The set {entry.name}: {error}") from None
-    text = outside.text(file, bounds.PROMPTS, StudyError)
+    text = untrusted.text(file, untrusted.PROMPTS, StudyError)
     lines = [json.loads(line) for _, line in written_lines(text)]
     for i, (prompt, line) in enumerate(zip(prompts, lines, strict=True)):
         template = entry.template if line.get("template") is None else prompt.template
@@ -235,7 +235,7 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
     try:
         builder = datasets.load_dataset_builder(name, config or None)
         declared = max(builder.info.download_size or 0, builder.info.dataset_size or 0)
-        if declared <= bounds.SET:
+        if declared <= untrusted.SET:
             builder.download_and_prepare()
             table = builder.as_dataset(split=split)
     except Exception as error:  # whatever the client, the network or the set's files answer
@@ -244,10 +244,10 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
             f"({type(error).__name__}: {_first_line(error)}). Try again where the hub answers, or give a local copy: "
             f"file = …{f', format = {entry.hub!r}' if entry.hub in FORMATS else ''}."
         ) from None
-    if declared > bounds.SET or len(table) > bounds.LINES:
+    if declared > untrusted.SET or len(table) > untrusted.LINES:
         raise StudyError(
-            f"The set {entry.name} has {outside.size(declared)}, or more rows than {bounds.LINES}; name a part of it, "
-            f"as split = 'test[:{bounds.LINES}]', or give a file of the prompts that are meant."
+            f"The set {entry.name} has {untrusted.size(declared)}, or more rows than {untrusted.LINES}; name a part of "
+            f"it, as split = 'test[:{untrusted.LINES}]', or give a file of the prompts that are meant."
         )
     return _rows(entry, table.column_names, enumerate(table, 1), known)
 
@@ -264,11 +264,11 @@ def _table(entry: SetEntry, file: Path) -> tuple[Sequence[str], Iterable[tuple[i
     """The columns of a file, and its rows, each with its number. Cells of a .csv are text: a reader that guesses types
     makes 7 of 007."""
     try:
-        if (kind := outside.ending(file)) == ".parquet":
-            with outside.opened(file, bounds.SET, StudyError) as handle:
+        if (kind := untrusted.ending(file)) == ".parquet":
+            with untrusted.opened(file, untrusted.SET, StudyError) as handle:
                 table = parquet.read_table(handle)
             return table.column_names, enumerate(table.to_pylist(), 1)
-        text = outside.text(file, bounds.PROMPTS, StudyError)
+        text = untrusted.text(file, untrusted.PROMPTS, StudyError)
         numbered = _csv_rows(text) if kind == ".csv" else _json_rows(text)
     except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         raise StudyError(
@@ -278,7 +278,7 @@ def _table(entry: SetEntry, file: Path) -> tuple[Sequence[str], Iterable[tuple[i
 
 
 def _csv_rows(text: str) -> dict[int, dict[str, Any]]:
-    csv.field_size_limit(bounds.TEXT)
+    csv.field_size_limit(untrusted.TEXT)
     rows = {number: row for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1) if row}
     expect(bool(rows), "it is empty; expected a header, and a row per prompt below it")
     names = rows.pop(min(rows))
@@ -293,9 +293,9 @@ def _csv_rows(text: str) -> dict[int, dict[str, Any]]:
 def _json_rows(text: str) -> dict[int, dict[str, Any]]:
     """The objects of a JSON file, one per line or all in a list."""
     if text.lstrip().startswith("["):
-        rows = dict(enumerate(parse(text.encode(), bounds.PROMPTS), 1))
+        rows = dict(enumerate(parse(text.encode(), untrusted.PROMPTS), 1))
     else:
-        rows = {number: parse(line.encode(), bounds.PROMPTS) for number, line in written_lines(text)}
+        rows = {number: parse(line.encode(), untrusted.PROMPTS) for number, line in written_lines(text)}
     expect(all(isinstance(row, dict) for row in rows.values()), "expected objects, one per line or all in a list")
     return rows
 
@@ -316,7 +316,7 @@ def _rows(
         )
     for i, (number, row) in enumerate(rows):
         try:
-            expect(i < bounds.LINES, f"more than {bounds.LINES} rows")
+            expect(i < untrusted.LINES, f"more than {untrusted.LINES} rows")
             yield _example(entry, defaultdict(type(None), row), known, columns, i)
         except (PromptError, ParameterError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}" if not isinstance(error, PromptError) else str(error)
