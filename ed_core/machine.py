@@ -121,8 +121,8 @@ def quota() -> float:
     """Cores' time that a container gives; 0 where it sets no limit."""
     for names in QUOTAS:
         try:
-            told = " ".join((GROUPS / name).read_text() for name in names).split()
-            limit, period = float(told[0]), float(told[1])
+            words = " ".join((GROUPS / name).read_text() for name in names).split()
+            limit, period = float(words[0]), float(words[1])
         except (OSError, ValueError, IndexError):  # no such version, or "max"
             continue
         return limit / period if limit > 0 and period > 0 else 0.0
@@ -133,8 +133,8 @@ def share(i: int, n: int) -> dict[str, str]:
     """The variables by which process `i` of `n` takes its part of the cores and of the GPUs; where there are fewer GPUs
     than processes, several share one. A number of threads that somebody has set stays."""
     mine = PASSIVE | {THREADS: os.environ.get(THREADS) or str(max(1, cores() // n))}
-    if found := gpus():
-        mine["CUDA_VISIBLE_DEVICES"] = ",".join(found[i::n] or [found[i % len(found)]])
+    if devices := gpus():
+        mine["CUDA_VISIBLE_DEVICES"] = ",".join(devices[i::n] or [devices[i % len(devices)]])
     return mine
 
 
@@ -166,9 +166,9 @@ def may_have_gpu() -> bool:
 
 def gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA names them."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        return [name for name in told.split(",") if name]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
     return [str(i) for i in range(len(list(GPUS.glob("*"))))] if GPUS.is_dir() else []
 
 

@@ -70,10 +70,10 @@ def check_text(prompt: Prompt) -> None:
     if prompt.template not in ("raw", "chat"):
         raise PromptError(f"The template is {prompt.template!r}; expected 'raw' or 'chat'.")
     for where, text in (("prompt", prompt.text), ("answer", prompt.answer)):
-        if found := UNFAITHFUL.search(text):
-            kind = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
+        if result := UNFAITHFUL.search(text):
+            kind = "half of a surrogate pair" if result[0] >= "\ud800" else "a control character"
             raise PromptError(
-                f"Character {found.start()} of the {where} is {kind} (U+{ord(found[0]):04X}), which has no faithful "
+                f"Character {result.start()} of the {where} is {kind} (U+{ord(result[0]):04X}), which has no faithful "
                 "encoding; remove it."
             )
 

@@ -182,11 +182,11 @@ class Request:
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
-        told = {**asdict(self), "key": self.key}
-        for prompt in told["prompts"]:
+        data = {**asdict(self), "key": self.key}
+        for prompt in data["prompts"]:
             if not prompt["form"]:
                 del prompt["form"]
-        return told
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
@@ -255,7 +255,7 @@ class Measure:
 
     def places(self) -> dict[str, np.ndarray]:
         """Where every value stands along each dim, in the order of `values.ravel()`."""
-        return {dim: at.ravel() for dim, at in zip(self.spec.dims, np.indices(self.values.shape))}
+        return {dim: places.ravel() for dim, places in zip(self.spec.dims, np.indices(self.values.shape))}
 
     def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list[str] | list[int]:
         """Labels along `dim`: token texts for "pos" where given, else indices."""

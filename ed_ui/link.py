@@ -95,8 +95,8 @@ def follows(parameter: Input) -> bool:
 
 def among(parameter: Input, there: Collection[str], what: str, several: bool = False) -> None:
     """Note where a link names what the page cannot show, or of `several` one: its box then holds what it can."""
-    asked = str(inputs.value(parameter.key) or "")
-    names = asked.split(",") if several else [asked]
+    wanted = str(inputs.value(parameter.key) or "")
+    names = wanted.split(",") if several else [wanted]
     missing = next((name for name in names if name and name not in there), "")
     if state().arrived and parameter.name in st.query_params and missing:
         trouble(f"The link asks for the {what} {missing[:32]!r}, which is not here to show; another one is shown.")
@@ -171,19 +171,19 @@ def _open_short(run: str) -> bool:
 def open_run(request: Request) -> None:
     """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are
     drawn. How a case study's page was looked at is put back by `case_studies.open_live`."""
-    spec, asked = request.models[0], request.prompts[0]
+    spec, prompt = request.models[0], request.prompts[0]
     if not _is_chosen(spec):  # what "auto" comes to may be this very model
         picker.choose(spec)
     inputs.put(
         {
-            "template": asked.template,
-            "special_tokens": asked.special_tokens,
+            "template": prompt.template,
+            "special_tokens": prompt.special_tokens,
             "control": spec.control or inputs.NONE,
             "control.seed": spec.control_seed,
         }
     )
-    bundled = (id for id, p in prompt_box.examples().items() if p["text"] == asked.text)
-    prompt_box.fill(asked.text, asked.answer, next(bundled, ""))
+    bundled = (id for id, p in prompt_box.examples().items() if p["text"] == prompt.text)
+    prompt_box.fill(prompt.text, prompt.answer, next(bundled, ""))
     inputs.put({f"{request.probe}.{name}": boxed(value) for name, value in request.parameters})
     if _is_chosen(spec):
         return
@@ -211,8 +211,8 @@ def _is_chosen(spec: ModelSpec) -> bool:
 
 def carried(parameters: Iterable[Input]) -> dict[str, str]:
     """What is off its default, as text."""
-    held = ((p, inputs.value(p.key, p.default)) for p in parameters)
-    return {p.name: p.write(value) for p, value in held if value not in (p.default, None)}
+    kept = ((p, inputs.value(p.key, p.default)) for p in parameters)
+    return {p.name: p.write(value) for p, value in kept if value not in (p.default, None)}
 
 
 def put(values: Mapping[str, str]) -> None:

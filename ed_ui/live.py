@@ -61,11 +61,11 @@ def fragment(draw: Callable, seconds: float | None) -> Callable:
 def _reported(error: Exception) -> str:
     """The id under which the log has this traceback, the same for the same failure; logged once in a session, as a
     part that runs three times a second fails as often."""
-    told = "".join(traceback.format_exception(error))
-    id = sha256(told.encode(errors="replace")).hexdigest()[:8]
+    text = "".join(traceback.format_exception(error))
+    id = sha256(text.encode(errors="replace")).hexdigest()[:8]
     if id not in (known := session.current().failures):
         known.add(id)
-        log.error("%s\n%s", id, told)
+        log.error("%s\n%s", id, text)
     return id
 
 
@@ -93,5 +93,5 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
 
 def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
     """The line on what is going on while jobs run, which `words` puts into a sentence."""
-    if said := words(running.status(batch)):
-        st.markdown(said)
+    if text := words(running.status(batch)):
+        st.markdown(text)

@@ -78,8 +78,8 @@ class Batch:
 
     def complete(self, name: str) -> ProbeResult | None:
         """The result once it is complete; None before."""
-        found = self.results.get(name)
-        return found if found is not None and found.complete else None
+        result = self.results.get(name)
+        return result if result is not None and result.complete else None
 
 
 @dataclass
@@ -163,10 +163,10 @@ def begin_run() -> None:
 def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:
     """What several parts of a page ask for, and is not looked for again until the page, or a part of it, runs next.
     What it depends on beside files and settings belongs into its `key`."""
-    found = current().found
-    if key not in found:
-        found[key] = find()
-    return found[key]
+    cache = current().found
+    if key not in cache:
+        cache[key] = find()
+    return cache[key]
 
 
 def current() -> Session:

@@ -54,8 +54,8 @@ def gate() -> None:
     st.subheader(show.plain(settings.current().title), anchor=False)
     if not _set_up():
         st.error(show.plain(NOT_SET_UP), icon=":material/lock:")
-    elif said := trouble():
-        st.error(show.plain(said), icon=":material/lock:")
+    elif text := trouble():
+        st.error(show.plain(text), icon=":material/lock:")
         _log_out()
     else:
         st.markdown("This installation is for people who log in.")
@@ -70,8 +70,8 @@ def sidebar() -> None:
     with st.sidebar.container(key="visitor", horizontal=True, vertical_alignment="center"):
         if not _set_up():
             st.caption(show.plain(NOT_SET_UP))
-        elif said := trouble():
-            st.caption(f":red[{show.plain(said)}]")
+        elif text := trouble():
+            st.caption(f":red[{show.plain(text)}]")
             _log_out()
         elif name():
             st.caption(

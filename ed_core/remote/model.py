@@ -165,8 +165,8 @@ class RemoteModel(LanguageModel):
 
     def _where(self, answer: Answer) -> dict[str, Any]:
         """Where the numbers came from, for the birth certificate and for whoever reads them."""
-        there = {name: theirs for name, (_, theirs) in answer.versions.items() if theirs} | {"torch": answer.torch}
-        versions = ", ".join(f"{name} {version}" for name, version in sorted(there.items()))
+        present = {name: theirs for name, (_, theirs) in answer.versions.items() if theirs} | {"torch": answer.torch}
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(present.items()))
         where = self.spec.device
         return {
             "device": where,
@@ -175,7 +175,7 @@ class RemoteModel(LanguageModel):
             "precision": {"name": remote.SERVED, "computes_in": answer.dtype, "why": "the service chose it."},
             "elsewhere": {
                 "at": settings.current().ndif_address,
-                "versions": {name: {"here": ours, "there": theirs} for name, (ours, theirs) in answer.versions.items()},
+                "versions": {name: {"here": own, "there": theirs} for name, (own, theirs) in answer.versions.items()},
                 "bytes_returned": answer.bytes,
             },
             "note": f"Computed {where.replace('ndif at', 'at')} in {answer.dtype}, by {versions}.",
@@ -237,9 +237,9 @@ class RemoteModel(LanguageModel):
         """An array of the answer, of this type and shape."""
         values = answer.arrays.get(name)
         if values is None or values.dtype != dtype or values.shape != shape:
-            found = "nothing" if values is None else f"{values.dtype} of {_sizes(values.shape)}"
+            result = "nothing" if values is None else f"{values.dtype} of {_sizes(values.shape)}"
             raise ServiceFailed(
-                f"The service answered for {self.spec.name} with {found} for {name}; expected {np.dtype(dtype)} of "
+                f"The service answered for {self.spec.name} with {result} for {name}; expected {np.dtype(dtype)} of "
                 f"{_sizes(shape)}: nothing was kept; compare the versions."
             )
         return values

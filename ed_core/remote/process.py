@@ -188,10 +188,10 @@ def _versions(pairs: object) -> Versions:
     known = {
         plain(k)[:40]: (plain(v[0])[:40], plain(v[1])[:40]) for k, v in both if isinstance(v, list) and len(v) == 2
     }
-    ours, theirs = known.get("nnsight", ("", ""))
-    if theirs and ours.split(".")[:2] != theirs.split(".")[:2]:
+    own, theirs = known.get("nnsight", ("", ""))
+    if theirs and own.split(".")[:2] != theirs.split(".")[:2]:
         raise ServiceFailed(
-            f"The service runs nnsight {theirs}, and {ours} is installed here, which does not read the other's "
+            f"The service runs nnsight {theirs}, and {own} is installed here, which does not read the other's "
             f"programs; install nnsight=={'.'.join(theirs.split('.')[:2])}.*."
         )
     return known

@@ -140,14 +140,14 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
     """`auto`: the widest precision that fits with room for the probes, and the sentence that says why."""
     free = free_memory() if free is None else free
     chosen, wider = (fitting(size, free, n_tokens, device) or WIDEST_FIRST[-1:])[0], ", the widest there is"
-    found = estimate(size, chosen, n_tokens, device, free)
+    need = estimate(size, chosen, n_tokens, device, free)
     if place := WIDEST_FIRST.index(chosen):
         next_wider = WIDEST_FIRST[place - 1]
         wider = f"; {next_wider} would take {gigabytes(estimate(size, next_wider, n_tokens, device, free).peak)}"
-    which = "" if found.fits else ", the narrowest"
+    which = "" if need.fits else ", the narrowest"
     return chosen, (
-        f"{chosen}{which}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on "
-        f"{device}{wider if found.fits else ''}."
+        f"{chosen}{which}: {gigabytes(need.peak)} with room for the probes, of {gigabytes(free)} free on "
+        f"{device}{wider if need.fits else ''}."
     )
 
 
@@ -221,8 +221,8 @@ def expected(request: Request, open_models: Collection[str] = ()) -> float:
     try:
         n_tokens = len(tokens.preview(spec, request.prompts[0]) or range(TOKENS))
         if (seconds := lookup.estimate([request], n_tokens)) is None:
-            asked = find(request.probe).make(dict(request.parameters))
-            seconds = estimate(spec.size(), spec.precision, n_tokens, spec.device, 0, [asked]).needs[0].seconds
+            probe = find(request.probe).make(dict(request.parameters))
+            seconds = estimate(spec.size(), spec.precision, n_tokens, spec.device, 0, [probe]).needs[0].seconds
     except (EffectiveDepthError, OSError, KeyError):
         return UNKNOWN_SECONDS
     return opened + seconds

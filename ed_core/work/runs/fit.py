@@ -48,10 +48,10 @@ class Opened:
 
     def resolved(self) -> ModelRef:
         """The same once its files are here; what `auto` came to is said on stderr."""
-        found = notebook.ref_of(**asdict(self))
-        if found.why:
-            print(f"ed_core: precision {found.why}", file=sys.stderr)
-        return found
+        ref = notebook.ref_of(**asdict(self))
+        if ref.why:
+            print(f"ed_core: precision {ref.why}", file=sys.stderr)
+        return ref
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def fit(turn: Turn, asked: Fit) -> bytes:
     if asked.kind in LENSES:
         return f"{asked.out}: {say.certificate(made['kind'], made)}".encode()
     notes = "".join(f" {note}" for note in made.certificate["notes"])
-    said = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
+    text = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
     if asked.kind == "maps":
-        return f"{said}\n{say.matching(made)}".encode()
-    return f"{said}\n{say.replacement(made)}".encode()
+        return f"{text}\n{say.matching(made)}".encode()
+    return f"{text}\n{say.replacement(made)}".encode()
