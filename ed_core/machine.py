@@ -18,13 +18,13 @@ ROOM = 0.9  # share of the free memory that may be planned with
 PROBE = {"cpu": 1 << 30}  # bytes that a probe may hold above the model and its trace
 ON_A_GPU = 4 << 30  # the same elsewhere, and never more than a quarter of a device
 THREADS, WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"  # what OpenMP reads when torch is imported, and not again
-PASSIVE = {WAITING: "PASSIVE"}  # two threads that spin beside another busy process are 20 times slower than one
-# How much a process stands back. A worker, which computes for minutes, behind what reads and opens pages, and not by
+PASSIVE = {WAITING: "PASSIVE"}  # two threads that spin next to another busy process are 20 times slower than one
+# The niceness of a process. A worker, which computes for minutes, comes after what reads and opens pages, and not by
 # much: two threads that wait for each other both wait for the one that shares its core, and at 10 that core's other
 # process took nearly all of it. A run of the browser behind what pages compute.
 WORKER, RUN = 1, 10
 # What torch reads of its allocator on a GPU, by its name now and before. A sweep's batches grow with the layers, and
-# each would leave a segment of its own behind.
+# each would leave another segment.
 ALLOCATOR, ALLOCATORS = (
     "PYTORCH_ALLOC_CONF",
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
@@ -37,13 +37,13 @@ AMD = Path("/dev/kfd")
 
 
 def probe_bytes(kind: str, total: int = 0) -> int:
-    """What a probe may hold above the model and its trace on a device of this kind with `total` bytes of its own (0:
-    not known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
+    """What a probe may hold above the model and its trace on a device of this kind with `total` bytes (0: not
+    known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
     most = PROBE.get(kind, ON_A_GPU)
     return min(most, total // 4) if total and kind not in PROBE else most
 
 
-_totals: dict[str, int] = {}  # bytes that devices have, as a process told that uses them
+_totals: dict[str, int] = {}  # bytes of each device, as reported by a process that uses it
 
 
 def learn(totals: Mapping[str, int]) -> None:
@@ -52,7 +52,7 @@ def learn(totals: Mapping[str, int]) -> None:
 
 
 def total_bytes(device: str) -> int:
-    """Bytes that a device has of its own; 0 where it shares the host's memory, or nobody has told yet."""
+    """Bytes of a device's memory; 0 where it shares the host's, or is not known yet."""
     return _totals.get(device, 0)
 
 
@@ -95,7 +95,7 @@ def uncollected(for_good: bool = False) -> Iterator[None]:
 
 
 def free_cache() -> None:
-    """Hand back what nobody holds any more, torch's own cache on a GPU included."""
+    """Free unused memory, torch's cache on a GPU included."""
     gc.collect()
     if (torch := sys.modules.get("torch")) is None:
         return
@@ -153,7 +153,7 @@ def prepare() -> None:
 
         warnings.warn(
             f"torch was imported before ed_core, so its threads spin while they wait, which is up to 20 times slower "
-            f"beside another busy process; import ed_core first, or set {WAITING}=PASSIVE.",
+            f"next to another busy process; import ed_core first, or set {WAITING}=PASSIVE.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -88,7 +88,7 @@ def read_jsonl(path: str | Path) -> list[Prompt]:
 
 
 def parse_jsonl(text: str, name: str) -> list[Prompt]:
-    """The same of text that is there already; `name` stands for it in what is refused."""
+    """The prompts of such a text; errors call it `name`."""
     prompts = [_parse(name, number, line) for number, line in lines(text)]
     if len(prompts) > untrusted.LINES:
         raise PromptFileError(f"{name} holds {len(prompts)} prompts; at most {untrusted.LINES} are read from one file.")

@@ -87,8 +87,7 @@ class Settings(BaseSettings):
     )
     models: Names = Field(
         ("*",),
-        description="models that a hosted installation offers: names of bundled models and hub ids; `*` stands for "
-        "anything",
+        description="models that a hosted installation offers: names of bundled models and hub ids; `*` is anything",
     )
     ndif: bool = Field(
         False,

@@ -2,7 +2,7 @@
 
 Prompts written from one template are not independent, so where they carry their template's id (`Prompt.form`) and there
 are enough templates, *templates* are the units: their prompts are pooled and drawn together. Simulated coverage of a
-nominal 90 % stands in `tests/test_statistics.py`.
+nominal 90 % is in `tests/test_statistics.py`.
 
 Smooth quantities (means, slopes, correlations, `mean_depth`) take the studentised bootstrap: resample `r` has its own
 standard error `s_r`, and `value - s · (value_r - value) / s_r` are draws whose 5 % and 95 % quantiles are the interval.
@@ -43,7 +43,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Units:
-    """What is drawn anew. `of`: the unit of each prompt, `[prompt]` → 0..n-1. `forms`: how many templates the prompts
+    """What is resampled. `of`: the unit of each prompt, `[prompt]` → 0..n-1. `forms`: how many templates the prompts
     are known to be of, 0 where nothing is known. `by_form`: the units are templates; else prompts."""
 
     of: np.ndarray
@@ -74,7 +74,7 @@ class Units:
 
     @property
     def alone(self) -> str:
-        """How prompts count whose forms nobody knows, where there is an interval over them; "" for others."""
+        """A note that prompts count one by one, where their forms are not known and there is an interval; else ""."""
         return "" if self.forms or not self.enough else ONE_BY_ONE
 
     @property
@@ -262,7 +262,7 @@ def ends(values: ArrayLike) -> np.ndarray:
 
 
 def beyond(draws: ArrayLike, bound: float, above: bool) -> float:
-    """The probability of error, in (0, 1], of saying that a quantity lies below `bound` (or above it): the share of its
+    """The probability of error, in (0, 1], of saying that a quantity is below `bound` (or above it): the share of its
     draws on the other side, with one added so that it is never 0. NaN draws count as on the other side."""
     draws = np.asarray(draws, np.float64)
     wrong = ~(draws > bound) if above else ~(draws < bound)
@@ -410,14 +410,14 @@ def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, ab
 
 
 def some_below(curve: Resampled, bound: float, over: Units) -> float:
-    """The probability of error of saying that at least one place of a curve lies below `bound`: that of the surest one
+    """The probability of error of saying that at least one place of a curve is below `bound`: that of the surest one
     times the number of places that were looked at (Bonferroni)."""
     p = student_p(curve.value, curve.error, bound, over.n - 1, False)
     return float(min(1.0, len(p) * p.min()))
 
 
 def all_above(curve: Resampled, bound: float, over: Units) -> float:
-    """The probability of error of saying that every place of a curve lies above `bound`: that of the least sure one."""
+    """The probability of error of saying that every place of a curve is above `bound`: that of the least sure one."""
     return float(student_p(curve.value, curve.error, bound, over.n - 1, True).max())
 
 

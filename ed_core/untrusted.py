@@ -78,7 +78,7 @@ def size(n: int) -> str:
 
 
 def regular(file: str | Path) -> BufferedReader:
-    """A regular file, open for reading; `OSError` for anything else, without waiting for whoever writes into a pipe."""
+    """A regular file, open for reading; `OSError` for anything else, without waiting for a pipe's writer."""
     handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if kind := kind_of(os.fstat(handle).st_mode):
         os.close(handle)

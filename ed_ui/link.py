@@ -2,7 +2,7 @@
 a link or a stored result fills the boxes.
 
 What is at its default is left out, and a prompt's text never enters: addresses end in the logs of proxies. Whole pages
-write the URL when they end, once the browser has been told which page it is.
+write the URL when they end, once the browser knows which page it is.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def take(parameters: Iterable[Input], reset: bool = True) -> None:
 
 
 def own(parameters: Iterable[Input]) -> None:
-    """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was begun anew
+    """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was restarted
     before it came to the page, as the download box does when the hub answers, it decides on these now."""
     link = state()
     link.own = link.owns[link.page or ""] = tuple(parameters)
@@ -135,8 +135,8 @@ def _beyond_the_prompt() -> None:
 
 def open_link(page: str) -> None:
     """Before anything is drawn, where the URL decides: the run or the bundled prompt that it names fills the boxes, and
-    what it says beside them holds. A session that nothing fills begins with the shipped example. `page`: its path in
-    the URL."""
+    its other parameters are set as well. A session that nothing fills begins with the shipped example. `page`: its path
+    in the URL."""
     if not arrived(page):
         return
     key, example = st.query_params.get("run", ""), st.query_params.get("example", "")
@@ -153,7 +153,7 @@ def open_link(page: str) -> None:
     if example in prompt_box.examples() and not by_run:
         prompt_box.pick(example)
     elif example and example not in prompt_box.examples():
-        trouble(f"No bundled prompt has the id {example[:32]!r}, so another one stands in the box.")
+        trouble(f"No bundled prompt has the id {example[:32]!r}, so another one is in the box.")
     if inputs.value("text") is None:
         prompt_box.pick(example_of(picker.model()))
 

@@ -72,8 +72,7 @@ def _same(some: Mapping[str, Request], others: Mapping[str, Request]) -> bool:
 
 
 def submit(batch: Batch) -> None:
-    """Queue what the batch still lacks; where it lacks nothing, everything anew: whoever presses Run wants to see it
-    run."""
+    """Queue what the batch still lacks; where it lacks nothing, all of it again."""
     batch.errors.clear()
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
@@ -175,12 +174,12 @@ def _named(batch: Batch, name: str) -> str:
 
 
 def _own(name: str) -> str:
-    """The name of the model's own request, behind which that of a control may stand."""
+    """The name of the model's own request, without the suffix of a control."""
     return name.partition(TWIN)[0].removesuffix(CONTROL)
 
 
 def _number(name: str) -> str:
-    """What stands behind the probe in a request's name: the prompt's number, where there are several."""
+    """The prompt's number in a request's name, where there are several."""
     return _own(name).rpartition(".")[2]
 
 
@@ -211,7 +210,7 @@ def about(seconds: float) -> str:
 class Outlook:
     """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is
     made of, `obstacle`: why nothing can run, or "", `seconds`: for the requests that are still to be run, by the
-    estimate; `said`: the obstacle stands on the page already."""
+    estimate; `said`: the page shows the obstacle already."""
 
     needs: str
     details: str
@@ -321,7 +320,7 @@ def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence
 
 
 def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
-    """What a batch needs, and what stands in its way."""
+    """What a batch needs, and what keeps it from running."""
     requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
     return outlook(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
 
@@ -330,8 +329,8 @@ def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
 
 
 class Place(NamedTuple):
-    """Where a page's Run and Cancel stand, with what is said above them; what is drawn in the row before `run_row`
-    stands behind the two."""
+    """The containers of a page's Run and Cancel and of the sentence above them; what is drawn in the row before
+    `run_row` comes after the two."""
 
     obstacle: DeltaGenerator
     buttons: DeltaGenerator
@@ -346,9 +345,8 @@ def row_begins() -> Place:
 
 
 def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place: Place | None = None):
-    """Run and Cancel, side by side and always in the same `place` (`row_begins`); beside them how long it will take.
-    What it takes stands in the box of the model; what cannot run here is said above Run, which is then off. Returns the
-    row."""
+    """Run and Cancel, side by side and always in the same `place` (`row_begins`); next to them how long it will take.
+    What it takes is in the model's box; what cannot run here is said above Run, which is then off. Returns the row."""
     obstacle, buttons, row = place or row_begins()
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)

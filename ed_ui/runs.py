@@ -44,7 +44,7 @@ LONGEST = 20_000  # characters of a study's text
 
 
 def begin(folder: Path, title: str, files: Mapping[str, bytes], work: Work, *arguments: Any) -> None:
-    """Start a run for whoever is looking, or go on with it: a job of the batch lane. `files`: what it reads, by name,
+    """Start a run for this session, or go on with it: a job of the batch lane. `files`: what it reads, by name,
     written into its folder. `NotAllowed` where this installation runs none."""
     if settings.current().hosted:
         raise NotAllowed("Starting studies from the browser is disabled here. Use the command line on the server.")
@@ -72,7 +72,7 @@ def on_disk(name: str) -> str:
 
 
 def read(how: Callable[[Path], T], file: Path) -> T:
-    """What `how` reads from a file; read anew once that was written again."""
+    """What `how` reads from a file; read again once the file has changed."""
     return _read(how, file, file.stat().st_mtime_ns)
 
 
@@ -98,13 +98,13 @@ def panel(
     folder: Path,
     page: str,
     begin: Mapping[str, tuple[str, Callable[[], None]]],
-    told: str = "",
+    note: str = "",
     complete: bool = False,
     linked: bool = True,
     ended: Callable[[], None] = lambda: None,
     unfinished: bool = False,
 ) -> None:
-    """Buttons in a row, `told` next to them; progress or trouble below. `begin`: by the name in their keys the buttons
+    """Buttons in a row, `note` next to them; progress or trouble below. `begin`: by the name in their keys the buttons
     that start it, label and what they do; the first says Resume where the run is `unfinished`. `complete`: there is
     nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when it begins and
     ends."""
@@ -122,8 +122,8 @@ def panel(
         if job is not None:
             running.jobs().cancel(job)
         st.rerun()
-    if told:
-        row.markdown(f":gray-badge[{show.plain(told)}]", width="content")
+    if note:
+        row.markdown(f":gray-badge[{show.plain(note)}]", width="content")
     if linked:
         browser.share(row, prompt=False)
     if job is None:
@@ -162,7 +162,7 @@ def progress(job: Job) -> str:
 
 
 def begin_study(text: str) -> str:
-    """Start a study, or go on with it where one of that name lies here; returns its name. `StudyError` for a text that
+    """Start a study, or go on with one of that name; return its name. `StudyError` for a text that
     is no study, or has the name of one that comes with the program, which it would hide."""
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
@@ -174,7 +174,7 @@ def begin_study(text: str) -> str:
         with contextlib.suppress(StudyError):
             others.add(name_of(home() / name))
     if other := next(iter(others - {title}), ""):
-        raise StudyError(f"The study {other!r} lies in the folder {name}, as this one would; give another name.")
+        raise StudyError(f"The study {other!r} is in the folder {name}, where this one would be; give another name.")
     _begin_study(home() / name, {STUDY: text.encode()})
     return name
 

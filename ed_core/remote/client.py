@@ -1,7 +1,7 @@
 """The process that speaks to the service: `main` reads plans as JSON lines and answers with JSON lines, the last of
 which announces the bytes of a sealed file of arrays.
 
-What the service sends is unpickled here (nnsight reads it by `torch.load(weights_only=False)`), so whoever answers at
+What the service sends is unpickled here (nnsight reads it by `torch.load(weights_only=False)`), so a server at
 its address can run code in this process. It is started with an empty environment but the service's key and address,
 and an empty folder as its home."""
 
@@ -60,7 +60,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _class_named(name: str) -> type[Any]:
-    """nnsight's class of models, for one that goes by this name at the service."""
+    """nnsight's class of models, for one with this name at the service."""
     from nnsight.modeling.transformers import TransformersModel
 
     class Named(TransformersModel):  # type: ignore[misc]  # nnsight has no types

@@ -164,7 +164,7 @@ class RemoteModel(LanguageModel):
         return {}
 
     def _where(self, answer: Answer) -> dict[str, Any]:
-        """Where the numbers came from, for the birth certificate and for whoever reads them."""
+        """Where the numbers came from, for the birth certificate and for readers."""
         present = {name: theirs for name, (_, theirs) in answer.versions.items() if theirs} | {"torch": answer.torch}
         versions = ", ".join(f"{name} {version}" for name, version in sorted(present.items()))
         where = self.spec.device

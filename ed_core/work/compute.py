@@ -70,7 +70,7 @@ class Models:
             self._used[next(reversed(self._open))] = time.monotonic()
 
     def close_idle(self, seconds: float) -> None:
-        """Close those that nobody has used for so long."""
+        """Close the models that have not been used for so many seconds."""
         for name in [name for name in self._open if time.monotonic() - self._used.get(name, 0.0) >= seconds]:
             self._close(name)
 

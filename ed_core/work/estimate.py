@@ -3,7 +3,7 @@ free. Torch-free.
 
 A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
 per call, `b` for multiplying. Both are measured per precision by `models.devices.measure_rates` and kept in the cache
-folder; `DEFAULT_RATES` stand in until then. How often a probe calls the blocks and the head, and what it holds at its
+folder; `DEFAULT_RATES` are used until then. How often a probe calls the blocks and the head, and what it holds at its
 peak, the probe itself declares (`Probe.work`, `Probe.holds`). All of it is an estimate: on a random model of 12 blocks
 x 768, times came within a factor of two of the measured and no memory was underestimated."""
 
@@ -159,7 +159,7 @@ def rates_file() -> Path:
 
 
 def load_rates(kind: str) -> tuple[Rates, bool]:
-    """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which goes by the GPU's defaults)."""
+    """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which uses the GPU's defaults)."""
     default, measured = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"]), _measured().get(kind, {})
     return default | measured, bool(measured)
 

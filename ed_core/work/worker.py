@@ -195,7 +195,7 @@ def main(lane: str) -> None:
                 cancelled.add(frame[0]["job"])
             else:
                 todo.put(frame)
-        os._exit(0)  # the app is gone, and with it whoever waits
+        os._exit(0)  # the app has ended
 
     threading.Thread(target=listen, daemon=True).start()
     with machine.uncollected(for_good=True):

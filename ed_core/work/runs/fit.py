@@ -18,7 +18,7 @@ from ...notebook import model as notebook
 from ...types import ModelSpec, Prompt, command_line
 from ..turn import Turn
 
-JACOBIAN_TOKENS = 128  # that the Jacobian lens reads of a prompt unless told
+JACOBIAN_TOKENS = 128  # that the Jacobian lens reads of a prompt by default
 LENSES = ("affine", "jacobian")
 
 
@@ -88,7 +88,7 @@ class Fit:
         return command_line("fit", self.kind, **options, set=self.prompts, **own, out=self.out)
 
     def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
-        """Its prompts, held-out ones, bytes of memory. Refused is what can be told before a model is here."""
+        """Its prompts, held-out ones, bytes of memory. Refuses what is wrong before a model is opened."""
         from ...prompts import read_jsonl
         from ...sweeps.budget import parse
 

@@ -134,8 +134,8 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
     for one in report.findings:
         values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
         lines.append(f"{one.id:<{width}}  {one.verdict:<14}  {values or one.reason}")
-    if stand := words.standing(report.findings):
-        lines.append(f"{stand}.")
+    if sentence := words.standing(report.findings):
+        lines.append(f"{sentence}.")
     lines.append(f"Checked: {words.counted(report.findings)}; {out / running.REPORT}, {out / running.FOUND}")
     return "\n".join(lines).encode()
 
