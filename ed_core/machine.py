@@ -31,7 +31,6 @@ ALLOCATOR, ALLOCATORS = (
 )
 GROWING = "expandable_segments:True"
 GROUPS = Path("/sys/fs/cgroup")
-QUOTAS = ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # of a container, version 2 and 1
 GPUS = Path("/proc/driver/nvidia/gpus")
 AMD = Path("/dev/kfd")
 
@@ -119,14 +118,11 @@ def cores() -> int:
 
 def quota() -> float:
     """Cores' time that a container gives; 0 where it sets no limit."""
-    for names in QUOTAS:
-        try:
-            words = " ".join((GROUPS / name).read_text() for name in names).split()
-            limit, period = float(words[0]), float(words[1])
-        except (OSError, ValueError, IndexError):  # no such version, or "max"
-            continue
-        return limit / period if limit > 0 and period > 0 else 0.0
-    return 0.0
+    try:
+        limit, period = map(float, (GROUPS / "cpu.max").read_text().split())
+    except (OSError, ValueError):  # no container, or "max"
+        return 0.0
+    return limit / period
 
 
 def share(i: int, n: int) -> dict[str, str]:

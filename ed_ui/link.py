@@ -60,7 +60,8 @@ def arrived(page: str) -> bool:
 
 
 def _came_by_history() -> bool:
-    """Whether Back or Forward caused this run, which Streamlit knows and has no public name for."""
+    """Whether Back or Forward caused this run. Streamlit has no public name for it, and the URL alone cannot tell: a
+    rerun may bring an older query along, which is what Back brings."""
     return bool(getattr(get_script_run_ctx(suppress_warning=True), "is_history_navigation", False))
 
 
