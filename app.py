@@ -1,6 +1,11 @@
 """`streamlit run app.py`: serves the frame around every page, `ed_ui/frame.py`. That script has no folder `pages/` next
 to it, which Streamlit would take for an app without `st.navigation`: its first link would be "page not found"."""
 
+import os
+
+# Before numpy is imported: its threads spin while they wait, which next to busy workers is 20 times slower than one.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from streamlit.starlette import App
 
 from ed_ui import frame

@@ -1,5 +1,4 @@
-"""Writing a file all or nothing, room for what is to come, and what a disk can answer instead of doing its work, in
-words."""
+"""Writing a file all or nothing, checking before the work that it can be written, and what the disk's errors mean."""
 
 from __future__ import annotations
 
@@ -20,34 +19,24 @@ from typing import BinaryIO
 from . import settings
 from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
-from .outside import ending, kind_of
+from .untrusted import ending, kind_of
 
-LOG_BYTES = 1 << 20  # after which a log is begun anew
+LOG_BYTES = 1 << 20  # after which a log begins again
 SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
 BUSY_SECONDS = 10  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
 STALE_SECONDS = 24 * 3600  # after which an unfinished file belongs to a run that was killed
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
-# SQLite's errors that tell of the disk, of permissions or of other processes; any other one tells of a damaged
-# database.
-SURROUNDINGS = (
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_NOMEM,
-)
+SQLITE_NO_PERMISSION = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+SQLITE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM)
 
 
 @contextlib.contextmanager
 def written(file: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `file`, and its permissions, when the block ends, and is gone when the block
-    fails: at every moment the whole old version lies there, or the whole new one."""
+    """A new file that replaces `file`, with its permissions, when the block ends, and is gone when the block fails: at
+    every moment `file` is the whole old version or the whole new one."""
     part = _part(file)
     try:
         with part.open("wb") as handle:
@@ -62,96 +51,8 @@ def written(file: Path) -> Iterator[BinaryIO]:
 
 
 def _part(file: Path) -> Path:
-    """Where a file lies while it is written: a name no longer than any may be."""
+    """The path of a file while it is written: a name no longer than any may be."""
     return file.with_name(f"{os.fsdecode(os.fsencode(file.stem)[:200])}.{secrets.token_hex(4)}{UNFINISHED}")
-
-
-@contextlib.contextmanager
-def hidden(out: Path) -> Iterator[Path]:
-    """A hidden folder next to `out`, to make something in; gone with all in it when the block ends."""
-    out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", suffix=UNFINISHED, dir=out.absolute().parent) as made:
-        yield Path(made)
-
-
-def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out", expected: str = "") -> Path:
-    """Refuse, before the work, a file that cannot be written or must not be: one of the `inputs`, a folder, a device, a
-    pipe, a link, one of another ending than is `expected`. Removes what killed runs left of it. `name`: what the path
-    was given as."""
-    file, shown = Path(out), _shown(out)
-    with _refusing(name, shown):
-        try:
-            mode = file.lstat().st_mode
-        except FileNotFoundError:
-            mode = 0
-        if not file.name:
-            raise ParameterError(f"{name} is {shown or 'empty'}; expected the path of a file.")
-        if not file.parent.is_dir():
-            raise ParameterError(f"The folder {file.parent} of {name} does not exist; make it first.")
-        if stat.S_ISLNK(mode):
-            raise ParameterError(f"{name} is {shown}, a link to {os.readlink(file)}; give the path of a file.")
-        if mode and not stat.S_ISREG(mode):
-            raise ParameterError(f"{name} is {shown}, {kind_of(mode)}; expected the path of a file.")
-        if expected and ending(file) != expected:
-            raise ParameterError(f"{name} is {shown}; expected a file that ends in {expected}.")
-        for read in filter(None, map(str, inputs)):
-            with contextlib.suppress(OSError, ValueError):
-                if mode and os.path.samefile(read, file):
-                    raise ParameterError(f"{name} is {shown}, which is read as well; give the path of another file.")
-        for left in file.parent.glob(f"{glob.escape(file.stem)}.????????{UNFINISHED}"):
-            if time.time() - left.stat().st_mtime > STALE_SECONDS:
-                left.unlink(missing_ok=True)
-        _try(_part(file))
-    return file
-
-
-def require_apart(written: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Refuse, before the work, a folder of --out in which a file that is `written` is one of the `inputs`."""
-    wanted = [Path(read) for read in filter(None, map(str, inputs))]
-    for file in written:
-        for read in wanted:
-            with contextlib.suppress(OSError, ValueError):
-                if os.path.samefile(read, file):
-                    raise ParameterError(
-                        f"{read} would be replaced by the {file.name} that is written; give --out another folder."
-                    )
-
-
-def require_out_folder(out: str | Path) -> Path:
-    """Refuse, before the work, a folder that cannot be written into, or whose place something else has."""
-    folder, shown = Path(out), _shown(out)
-    with _refusing("--out", shown):
-        if not str(out):
-            raise ParameterError("--out is empty; expected the path of a folder.")
-        there = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
-        if not there.is_dir():
-            raise ParameterError(
-                f"--out is {shown}, and {there} is {not_a_file(there) or 'a file'}; expected the path of a folder."
-            )
-        for part in folder.absolute().parts[len(there.absolute().parts) :]:
-            if len(os.fsencode(part)) > os.pathconf(there, "PC_NAME_MAX"):
-                raise ParameterError(f"--out is {shown}, and a name in it is too long; choose a shorter one.")
-        _try(_part(there / "x"))
-    return folder
-
-
-def _try(part: Path) -> None:
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    part.unlink()
-
-
-def _shown(out: str | Path) -> str:
-    text = str(out)
-    return text if len(text) <= 200 and text.isprintable() else repr(text[:200])
-
-
-@contextlib.contextmanager
-def _refusing(name: str, shown: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        why_not = why(error, name) if isinstance(error, OSError) else f"{error}. Choose another path."
-        raise ParameterError(f"{name} is {shown}, which cannot be written: {why_not}") from None
 
 
 def write(file: Path, data: bytes) -> None:
@@ -168,13 +69,13 @@ def move(file: Path, to: Path) -> None:
 
 
 def sync(handle: BinaryIO) -> None:
-    """Wait until what was written lies on the disk."""
+    """Wait until what was written is on the disk."""
     handle.flush()
     os.fsync(handle.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder lie on the disk."""
+    """Wait until the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -182,8 +83,16 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def hidden(out: Path) -> Iterator[Path]:
+    """A hidden folder next to `out`, to make something in; gone with all in it when the block ends."""
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", suffix=UNFINISHED, dir=out.absolute().parent) as made:
+        yield Path(made)
+
+
 def log(name: str, text: str, folder: Path) -> Path:
-    """Add to a file of the cache's folder that nobody else reads; begun anew where it has grown large."""
+    """The path of a log in the cache's folder, to which the text was added; one that is large begins again."""
     file = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -194,10 +103,80 @@ def log(name: str, text: str, folder: Path) -> Path:
     return file
 
 
+# ---------------------------------------------------------------- before the work
+
+
+def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out", expected: str = "") -> Path:
+    """The path of a file that can be written and is none of the `inputs`, no folder, device, pipe or link, and ends as
+    `expected`; removes what killed runs left of it. `name`: the flag of the path."""
+    file = Path(out)
+    with _refusing(name, out):
+        if not file.name or not file.parent.is_dir():
+            raise ValueError(f"the folder {file.parent} does not exist" if file.name else "expected the path of a file")
+        if file.is_symlink():
+            raise ValueError(f"it is a link to {os.readlink(file)}")
+        if kind := kind_of(file.stat().st_mode) if file.exists() else "":
+            raise ValueError(f"it is {kind}; expected the path of a file")
+        if expected and ending(file) != expected:
+            raise ValueError(f"expected a file that ends in {expected}")
+        if _is_among(file, inputs):
+            raise ValueError("the file is read as well")
+        for left in file.parent.glob(f"{glob.escape(file.stem)}.????????{UNFINISHED}"):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                left.unlink(missing_ok=True)
+        _try(file)
+    return file
+
+
+def require_out_folder(out: str | Path) -> Path:
+    """The path of a folder that can be written into, or made."""
+    folder = Path(out)
+    with _refusing("--out", out):
+        if not str(out):
+            raise ValueError("expected the path of a folder")
+        nearest = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
+        if not nearest.is_dir():
+            raise ValueError(f"{nearest} is no folder")
+        for part in folder.absolute().parts[len(nearest.absolute().parts) :]:
+            with contextlib.suppress(FileNotFoundError):
+                (nearest / part).lstat()  # raises for a name that is too long
+        _try(nearest / "x")
+    return folder
+
+
+def require_apart(files: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Refuse a folder of --out in which a file that will be written is one of the `inputs`."""
+    known = list(inputs)
+    for file in files:
+        if _is_among(file, known):
+            raise ParameterError(f"{file} is read, and would be replaced; give --out another folder.")
+
+
+def _is_among(file: Path, inputs: Iterable[str | Path]) -> bool:
+    existing = (one for one in map(str, inputs) if one and os.path.exists(one))
+    return file.exists() and any(os.path.samefile(file, one) for one in existing)
+
+
+def _try(file: Path) -> None:
+    """Raise an `OSError` where no file can be made next to this one."""
+    part = _part(file)
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    part.unlink()
+
+
+@contextlib.contextmanager
+def _refusing(name: str, out: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        shown = str(out) if len(str(out)) <= 200 and str(out).isprintable() else repr(str(out)[:200])
+        reason = why(error, name) if isinstance(error, OSError) else f"{error}. Give another path."
+        raise ParameterError(f"{name} is {shown or 'empty'}, which cannot be written: {reason}") from None
+
+
 def free(folder: Path) -> int:
-    """Bytes that are free where a folder lies, or will lie."""
-    there = next(p for p in (folder, *folder.parents) if p.exists())
-    return shutil.disk_usage(there).free
+    """Bytes free on the disk of a folder, which may not exist yet."""
+    return shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
 
 
 def has_room(n_bytes: int, folder: Path) -> bool:
@@ -213,45 +192,35 @@ def require_room(what: str, n_bytes: int, folder: Path, setting: str = "ED_CACHE
         )
 
 
-def not_a_file(file: Path) -> str:
-    """What lies in a file's place, a folder or a link to nothing; "" where it is a file, or nothing is there."""
-    if file.is_symlink() and not file.exists():
-        return "a link to nothing"
-    return kind_of(file.stat().st_mode) if file.exists() else ""
-
-
-def is_damage(cause: BaseException | None) -> bool:
-    if not isinstance(cause, sqlite3.DatabaseError):
-        return False
-    return getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in SURROUNDINGS
-
-
-def reason(cause: BaseException | None, setting: str = "ED_CACHE") -> str:
-    """Why the disk did not do it, and what to do."""
-    code, number = getattr(cause, "sqlite_errorcode", 0) & 0xFF, getattr(cause, "errno", None)
-    if code == sqlite3.SQLITE_FULL or number in DISK_FULL:
-        return f"the disk is full. Free some space, or set {setting} to a folder on another disk."
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or number in NO_PERMISSION:
-        return f"this program may not write there. Give it permission, or set {setting} to another folder."
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"another process has been writing for {BUSY_SECONDS} s. Try again, or stop that process."
-    return f"{cause}. Set ED_CACHE to another folder, or delete the results: they can be computed again."
+# ---------------------------------------------------------------- errors
 
 
 def moves(out: Path) -> str:
-    """What moves a folder of many files: --out, or ED_CACHE where it lies in this installation's own."""
+    """The name of what moves a folder of many files: --out, or ED_CACHE where it is in this installation's own."""
     return "ED_CACHE" if out.absolute().is_relative_to(settings.current().cache) else "--out"
 
 
-def why(error: OSError, setting: str = "ED_CACHE") -> str:
-    """What an error of the disk means, and what to do. `setting`: what moves the folder."""
-    if error.errno in (*DISK_FULL, *NO_PERMISSION):
-        return reason(error, setting)
-    return f"{error.strerror or error}. Nothing was changed; set {setting} to another folder if it stays so."
+def is_damage(cause: BaseException | None) -> bool:
+    """Whether a database's error is damage, and not the disk's, a permission's or another process's."""
+    code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    others = (*SQLITE_DISK, *SQLITE_NO_PERMISSION, *SQLITE_BUSY)
+    return isinstance(cause, sqlite3.DatabaseError) and code not in others
+
+
+def why(error: BaseException | None, setting: str = "ED_CACHE") -> str:
+    """What an error of the disk or of the store means, and what to do. `setting`: what moves the folder."""
+    code, number = getattr(error, "sqlite_errorcode", 0) & 0xFF, getattr(error, "errno", None)
+    if code == sqlite3.SQLITE_FULL or number in DISK_FULL:
+        return f"the disk is full. Free some space, or set {setting} to a folder on another disk."
+    if code in SQLITE_NO_PERMISSION or number in NO_PERMISSION:
+        return f"this program may not write there. Give it permission, or set {setting} to another folder."
+    if code in SQLITE_BUSY:
+        return f"another process has been writing for {BUSY_SECONDS} s. Try again, or stop that process."
+    return f"{getattr(error, 'strerror', None) or error}. Set {setting} to another folder if this stays so."
 
 
 def lacks(error: BaseException, setting: str = "ED_CACHE") -> str:
-    """What the machine lacks where an error tells of that, in a sentence, and what to do; "" where it does not."""
+    """What the machine lacks, in a sentence, where an error says so; else ""."""
     if isinstance(error, OSError) and error.errno in (*DISK_FULL, *NO_PERMISSION):
         return f"{error.filename or 'The output'} cannot be written: {why(error, setting)}"
     if ran_out(error):

@@ -37,7 +37,7 @@ class FitRefused(InputError):
 
 
 class SettingsError(InputError):
-    """A setting of this installation that does not exist, or whose value does not fit; names it and where it stands."""
+    """A setting of this installation that does not exist, or whose value does not fit; names it and its place."""
 
 
 class NotAllowed(InputError):
@@ -116,7 +116,7 @@ class JobError(EffectiveDepthError):
 
 
 class Cancelled(JobError):
-    """Somebody asked for the computation to stop, or nobody waits for it any more."""
+    """The computation was cancelled, or no page shows it any more."""
 
 
 class OutOfMemory(JobError):
@@ -185,5 +185,5 @@ def one_line(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """All that a library says of an error, on one line, cut where it rambles, to stand inside a sentence."""
+    """A library's error message on one line of bounded length, to be put inside a sentence."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

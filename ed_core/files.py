@@ -28,7 +28,7 @@ from typing import Annotated, Any, BinaryIO, Generic, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from . import disk, outside
+from . import disk, untrusted
 from .errors import ImportRefused, OtherVersion, StoreError, TooLarge
 from .types import canonical_json, from_json
 
@@ -158,9 +158,9 @@ def expect(holds: bool, what: str) -> None:
 def parse(text: bytes, most: int) -> Any:
     """The value of a JSON text of at most `most` bytes; `ValueError` for a longer one, and for NaN and infinity."""
     expect(len(text) <= most, f"{len(text)} bytes of JSON, at most {most} are read")
-    found = from_json(text)
-    canonical_json(found)  # refuses NaN and infinity
-    return found
+    value = from_json(text)
+    canonical_json(value)  # refuses NaN and infinity
+    return value
 
 
 def exactly(kind: type[T], data: Any) -> T:
@@ -208,16 +208,16 @@ def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: s
     one sentence of the kind's `refuses`; `OtherVersion` where that is `ImportRefused` and the version another."""
     name = name or (source.name if isinstance(source, Path) else "This")
     with contextlib.ExitStack() as opened, kind.refusing(name):
-        file: Any = opened.enter_context(outside.regular(source)) if isinstance(source, Path) else source
+        file: Any = opened.enter_context(untrusted.regular(source)) if isinstance(source, Path) else source
         file = io.BytesIO(file) if isinstance(file, (bytes, bytearray)) else file
         _bounded(file.seek(0, 2), kind.bounds.file, "", kind, name)
         file.seek(0)
         if not kind.members:
             data = file.read(kind.bounds.head + 1)
             _bounded(len(data), kind.bounds.head, "", kind, name)
-            told = parse(data, kind.bounds.head)
-            expect(isinstance(told, dict) and "members" not in told, "no JSON object")
-            yield Sealed(kind, _head(told | {"members": {}}, kind, name))
+            manifest = parse(data, kind.bounds.head)
+            expect(isinstance(manifest, dict) and "members" not in manifest, "no JSON object")
+            yield Sealed(kind, _head(manifest | {"members": {}}, kind, name))
         else:
             yield _opened(opened, file, kind, name)
 
@@ -257,11 +257,11 @@ def _opened(opened: contextlib.ExitStack, file: Any, kind: Kind[H], name: str) -
     return Sealed(kind, head, zipped)
 
 
-def _head(told: Any, kind: Kind[H], name: str) -> H:
+def _head(manifest: Any, kind: Kind[H], name: str) -> H:
     """The manifest, as the kind's schema has it and with the digest of its content."""
-    expect(isinstance(told, dict) and isinstance(told.get("format"), str), "no format")
-    found, version = told["format"], told.get("version")
-    expect(found == kind.format, f"found {found[:60]!r}, expected {kind.format!r}")
+    expect(isinstance(manifest, dict) and isinstance(manifest.get("format"), str), "no format")
+    format, version = manifest["format"], manifest.get("version")
+    expect(format == kind.format, f"found {format[:60]!r}, expected {kind.format!r}")
     expect(type(version) is int and 0 < version < 1_000_000, "the version")
     if version != kind.version:
         error = OtherVersion if kind.refuses is ImportRefused else kind.refuses
@@ -269,8 +269,8 @@ def _head(told: Any, kind: Kind[H], name: str) -> H:
             f"{name} is {kind.noun} of version {version}, and this program reads version {kind.version}: "
             f"{kind.again if version < kind.version else 'update the program to open it'}."
         )
-    expect(told.get("digest") == digest_of(told), "its manifest does not have its digest")
-    return exactly(kind.head, told)
+    expect(manifest.get("digest") == digest_of(manifest), "its manifest does not have its digest")
+    return exactly(kind.head, manifest)
 
 
 # ---------------------------------------------------------------- out

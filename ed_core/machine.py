@@ -18,32 +18,31 @@ ROOM = 0.9  # share of the free memory that may be planned with
 PROBE = {"cpu": 1 << 30}  # bytes that a probe may hold above the model and its trace
 ON_A_GPU = 4 << 30  # the same elsewhere, and never more than a quarter of a device
 THREADS, WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"  # what OpenMP reads when torch is imported, and not again
-PASSIVE = {WAITING: "PASSIVE"}  # two threads that spin beside another busy process are 20 times slower than one
-# How much a process stands back. A worker, which computes for minutes, behind what reads and opens pages, and not by
+PASSIVE = {WAITING: "PASSIVE"}  # two threads that spin next to another busy process are 20 times slower than one
+# The niceness of a process. A worker, which computes for minutes, comes after what reads and opens pages, and not by
 # much: two threads that wait for each other both wait for the one that shares its core, and at 10 that core's other
 # process took nearly all of it. A run of the browser behind what pages compute.
 WORKER, RUN = 1, 10
 # What torch reads of its allocator on a GPU, by its name now and before. A sweep's batches grow with the layers, and
-# each would leave a segment of its own behind.
+# each would leave another segment.
 ALLOCATOR, ALLOCATORS = (
     "PYTORCH_ALLOC_CONF",
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
 )
 GROWING = "expandable_segments:True"
 GROUPS = Path("/sys/fs/cgroup")
-QUOTAS = ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # of a container, version 2 and 1
 GPUS = Path("/proc/driver/nvidia/gpus")
 AMD = Path("/dev/kfd")
 
 
 def probe_bytes(kind: str, total: int = 0) -> int:
-    """What a probe may hold above the model and its trace on a device of this kind with `total` bytes of its own (0:
-    not known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
+    """What a probe may hold above the model and its trace on a device of this kind with `total` bytes (0: not
+    known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
     most = PROBE.get(kind, ON_A_GPU)
     return min(most, total // 4) if total and kind not in PROBE else most
 
 
-_totals: dict[str, int] = {}  # bytes that devices have, as a process told that uses them
+_totals: dict[str, int] = {}  # bytes of each device, as reported by a process that uses it
 
 
 def learn(totals: Mapping[str, int]) -> None:
@@ -52,7 +51,7 @@ def learn(totals: Mapping[str, int]) -> None:
 
 
 def total_bytes(device: str) -> int:
-    """Bytes that a device has of its own; 0 where it shares the host's memory, or nobody has told yet."""
+    """Bytes of a device's memory; 0 where it shares the host's, or is not known yet."""
     return _totals.get(device, 0)
 
 
@@ -95,7 +94,7 @@ def uncollected(for_good: bool = False) -> Iterator[None]:
 
 
 def free_cache() -> None:
-    """Hand back what nobody holds any more, torch's own cache on a GPU included."""
+    """Free unused memory, torch's cache on a GPU included."""
     gc.collect()
     if (torch := sys.modules.get("torch")) is None:
         return
@@ -119,22 +118,19 @@ def cores() -> int:
 
 def quota() -> float:
     """Cores' time that a container gives; 0 where it sets no limit."""
-    for names in QUOTAS:
-        try:
-            told = " ".join((GROUPS / name).read_text() for name in names).split()
-            limit, period = float(told[0]), float(told[1])
-        except (OSError, ValueError, IndexError):  # no such version, or "max"
-            continue
-        return limit / period if limit > 0 and period > 0 else 0.0
-    return 0.0
+    try:
+        limit, period = map(float, (GROUPS / "cpu.max").read_text().split())
+    except (OSError, ValueError):  # no container, or "max"
+        return 0.0
+    return limit / period
 
 
 def share(i: int, n: int) -> dict[str, str]:
     """The variables by which process `i` of `n` takes its part of the cores and of the GPUs; where there are fewer GPUs
     than processes, several share one. A number of threads that somebody has set stays."""
     mine = PASSIVE | {THREADS: os.environ.get(THREADS) or str(max(1, cores() // n))}
-    if found := gpus():
-        mine["CUDA_VISIBLE_DEVICES"] = ",".join(found[i::n] or [found[i % len(found)]])
+    if devices := gpus():
+        mine["CUDA_VISIBLE_DEVICES"] = ",".join(devices[i::n] or [devices[i % len(devices)]])
     return mine
 
 
@@ -153,7 +149,7 @@ def prepare() -> None:
 
         warnings.warn(
             f"torch was imported before ed_core, so its threads spin while they wait, which is up to 20 times slower "
-            f"beside another busy process; import ed_core first, or set {WAITING}=PASSIVE.",
+            f"next to another busy process; import ed_core first, or set {WAITING}=PASSIVE.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -166,9 +162,9 @@ def may_have_gpu() -> bool:
 
 def gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA names them."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        return [name for name in told.split(",") if name]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
     return [str(i) for i in range(len(list(GPUS.glob("*"))))] if GPUS.is_dir() else []
 
 

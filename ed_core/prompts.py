@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from . import bounds, outside, settings
+from . import settings, untrusted
 from .errors import ParameterError, PromptError, PromptFileError
 from .types import Prompt, from_json
 
@@ -25,7 +25,7 @@ def max_tokens() -> int:
 
 def max_characters() -> int:
     """The longest prompt, answer included, that is given to a tokenizer, in characters."""
-    return max(bounds.LEAST_CHARACTERS, bounds.CHARACTERS * max_tokens())
+    return max(untrusted.LEAST_CHARACTERS, untrusted.CHARACTERS * max_tokens())
 
 
 def fits(prompt: Prompt) -> bool:
@@ -70,10 +70,10 @@ def check_text(prompt: Prompt) -> None:
     if prompt.template not in ("raw", "chat"):
         raise PromptError(f"The template is {prompt.template!r}; expected 'raw' or 'chat'.")
     for where, text in (("prompt", prompt.text), ("answer", prompt.answer)):
-        if found := UNFAITHFUL.search(text):
-            kind = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
+        if result := UNFAITHFUL.search(text):
+            kind = "half of a surrogate pair" if result[0] >= "\ud800" else "a control character"
             raise PromptError(
-                f"Character {found.start()} of the {where} is {kind} (U+{ord(found[0]):04X}), which has no faithful "
+                f"Character {result.start()} of the {where} is {kind} (U+{ord(result[0]):04X}), which has no faithful "
                 "encoding; remove it."
             )
 
@@ -84,14 +84,14 @@ def read_jsonl(path: str | Path) -> list[Prompt]:
 
     Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence.
     """
-    return parse_jsonl(outside.text(path, bounds.PROMPTS, PromptFileError, "prompts file"), str(path))
+    return parse_jsonl(untrusted.text(path, untrusted.PROMPTS, PromptFileError, "prompts file"), str(path))
 
 
 def parse_jsonl(text: str, name: str) -> list[Prompt]:
-    """The same of text that is there already; `name` stands for it in what is refused."""
+    """The prompts of such a text; errors call it `name`."""
     prompts = [_parse(name, number, line) for number, line in lines(text)]
-    if len(prompts) > bounds.LINES:
-        raise PromptFileError(f"{name} holds {len(prompts)} prompts; at most {bounds.LINES} are read from one file.")
+    if len(prompts) > untrusted.LINES:
+        raise PromptFileError(f"{name} holds {len(prompts)} prompts; at most {untrusted.LINES} are read from one file.")
     if not prompts:
         raise PromptFileError(f"{name} holds no prompts; expected one JSON object a line with a 'text'.")
     return prompts

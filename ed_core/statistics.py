@@ -2,7 +2,7 @@
 
 Prompts written from one template are not independent, so where they carry their template's id (`Prompt.form`) and there
 are enough templates, *templates* are the units: their prompts are pooled and drawn together. Simulated coverage of a
-nominal 90 % stands in `tests/test_statistics.py`.
+nominal 90 % is in `tests/test_statistics.py`.
 
 Smooth quantities (means, slopes, correlations, `mean_depth`) take the studentised bootstrap: resample `r` has its own
 standard error `s_r`, and `value - s · (value_r - value) / s_r` are draws whose 5 % and 95 % quantiles are the interval.
@@ -42,7 +42,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Units:
-    """What is drawn anew. `of`: the unit of each prompt, `[prompt]` → 0..n-1. `forms`: how many templates the prompts
+    """What is resampled. `of`: the unit of each prompt, `[prompt]` → 0..n-1. `forms`: how many templates the prompts
     are known to be of, 0 where nothing is known. `by_form`: the units are templates; else prompts."""
 
     of: np.ndarray
@@ -75,9 +75,9 @@ class Units:
         values = np.asarray(values, np.float64)
         if not self.by_form:
             return values
-        found = np.zeros((self.n, *values.shape[1:]))
-        np.add.at(found, self.of, values)
-        return found
+        result = np.zeros((self.n, *values.shape[1:]))
+        np.add.at(result, self.of, values)
+        return result
 
 
 def units(n_prompts: int, forms: Sequence[str] = ()) -> Units:
@@ -115,9 +115,9 @@ class Resampled:
         apart, scale = self.again - self.value, np.abs(self.value) + self.error
         own = np.where(self.errors > SMALLEST * scale, self.errors, self.error)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = self.value - np.where(own > 0, self.error * apart / own, 0.0)
-        found = np.where(np.isfinite(self.again), found, np.nan)
-        cut: np.ndarray = np.clip(found, self.low, self.high)
+            result = self.value - np.where(own > 0, self.error * apart / own, 0.0)
+        result = np.where(np.isfinite(self.again), result, np.nan)
+        cut: np.ndarray = np.clip(result, self.low, self.high)
         return cut
 
     @property
@@ -146,19 +146,19 @@ def mean(
     shape, n = sums.shape[1:], over.n
     s = over.pooled(sums).reshape(n, -1)
     w = over.pooled(weights).reshape(n, -1)
-    drawn = counts(n, resamples, seed)
+    samples = counts(n, resamples, seed)
 
     def ratio(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         total, weight = times @ s, times @ w
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = total / weight
-            square = times @ (s * s) - 2 * found * (times @ (s * w)) + found**2 * (times @ (w * w))
+            result = total / weight
+            square = times @ (s * s) - 2 * result * (times @ (s * w)) + result**2 * (times @ (w * w))
             error = np.sqrt(np.maximum(square, 0) * n / max(n - 1, 1)) / np.abs(weight)
-        return found, error
+        return result, error
 
-    (value, error), (again, errors) = ratio(np.ones((1, n))), ratio(drawn)
+    (value, error), (resampled, errors) = ratio(np.ones((1, n))), ratio(samples)
     return Resampled(
-        value[0].reshape(shape), error[0].reshape(shape), again.reshape(-1, *shape), errors.reshape(-1, *shape)
+        value[0].reshape(shape), error[0].reshape(shape), resampled.reshape(-1, *shape), errors.reshape(-1, *shape)
     )
 
 
@@ -177,8 +177,8 @@ def read_off(
     pooled = {name: _bundled(over.pooled(v), seed) for name, v in sums.items()}
     tokens = {name: _bundled(_places(over.pooled(given[name])), seed) for name in sums}
     n = min(over.n, MOST)
-    drawn = np.vstack([np.ones(n), counts(n, resamples, seed)])
-    total = {name: (drawn @ v, drawn @ tokens[name]) for name, v in pooled.items()}
+    samples = np.vstack([np.ones(n), counts(n, resamples, seed)])
+    total = {name: (samples @ v, samples @ tokens[name]) for name, v in pooled.items()}
 
     def at(parts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -187,11 +187,11 @@ def read_off(
     values = at(total)
     first, square, number = np.zeros_like(values), np.zeros_like(values), np.zeros_like(values)
     for unit in range(n):  # each draw is left out once: of a unit drawn k times, k leave-outs that are alike
-        times = drawn[:, unit].reshape(-1, *[1] * (values.ndim - 1))
-        found = at({name: (s - pooled[name][unit], w - tokens[name][unit]) for name, (s, w) in total.items()})
-        used = (times > 0) & np.isfinite(found)
-        found, times = np.where(used, found - values, 0.0), np.where(used, times, 0.0)  # about the value: exact
-        first, square, number = first + times * found, square + times * found**2, number + times
+        times = samples[:, unit].reshape(-1, *[1] * (values.ndim - 1))
+        result = at({name: (s - pooled[name][unit], w - tokens[name][unit]) for name, (s, w) in total.items()})
+        used = (times > 0) & np.isfinite(result)
+        result, times = np.where(used, result - values, 0.0), np.where(used, times, 0.0)  # about the value: exact
+        first, square, number = first + times * result, square + times * result**2, number + times
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = square - first**2 / number
         errors = np.sqrt(np.maximum(spread, 0) * (number - 1) / number)
@@ -204,9 +204,9 @@ def contrast(weights: ArrayLike, parts: Sequence[Resampled]) -> Resampled:
     pairs = list(zip(np.asarray(weights, float), parts, strict=True))
     value = np.asarray(sum(a * part.value for a, part in pairs))
     error = np.asarray(np.sqrt(sum(a**2 * part.error**2 for a, part in pairs)))
-    again = sum(a * part.again for a, part in pairs)
+    resampled = sum(a * part.again for a, part in pairs)
     errors = np.sqrt(sum(a**2 * part.errors**2 for a, part in pairs))
-    return Resampled(value, error, again, errors)
+    return Resampled(value, error, resampled, errors)
 
 
 def percentile(
@@ -219,10 +219,10 @@ def percentile(
 ) -> np.ndarray:
     """What a rule that steps gives in every resample, `[resample]`, NaN where it gives nothing: for whole layers, whose
     jackknife error is no standard error."""
-    drawn = counts(over.n, resamples, seed)
-    tokens = (drawn @ over.pooled(weights))[:, None]
+    samples = counts(over.n, resamples, seed)
+    tokens = (samples @ over.pooled(weights))[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(read({name: drawn @ over.pooled(v) / tokens for name, v in sums.items()}), np.float64)
+        return np.asarray(read({name: samples @ over.pooled(v) / tokens for name, v in sums.items()}), np.float64)
 
 
 def interval(values: ArrayLike) -> Interval:
@@ -239,14 +239,14 @@ def ends(values: ArrayLike) -> np.ndarray:
     if np.isfinite(values).all():
         return np.asarray(np.quantile(values, ENDS, axis=0))
     flat = values.reshape(len(values), -1)
-    found = np.full((2, flat.shape[1]), np.nan)
+    result = np.full((2, flat.shape[1]), np.nan)
     some = np.isfinite(flat).any(0)
-    found[:, some] = np.nanquantile(flat[:, some], ENDS, axis=0)
-    return found.reshape(2, *values.shape[1:])
+    result[:, some] = np.nanquantile(flat[:, some], ENDS, axis=0)
+    return result.reshape(2, *values.shape[1:])
 
 
 def beyond(draws: ArrayLike, bound: float, above: bool) -> float:
-    """The probability of error, in (0, 1], of saying that a quantity lies below `bound` (or above it): the share of its
+    """The probability of error, in (0, 1], of saying that a quantity is below `bound` (or above it): the share of its
     draws on the other side, with one added so that it is never 0. NaN draws count as on the other side."""
     draws = np.asarray(draws, np.float64)
     wrong = ~(draws > bound) if above else ~(draws < bound)
@@ -257,41 +257,41 @@ def holm(p: Sequence[float]) -> np.ndarray:
     """Holm's step-down adjustment (1979): `[test]` in [0, 1], in the order given. NaN (no test) stays NaN and does not
     count."""
     each = np.asarray(p, np.float64)
-    found, tested = np.full(len(each), np.nan), np.flatnonzero(np.isfinite(each))
+    result, tested = np.full(len(each), np.nan), np.flatnonzero(np.isfinite(each))
     worst = 0.0
     for rank, i in enumerate(tested[np.argsort(each[tested], kind="stable")]):
         worst = max(worst, (len(tested) - rank) * each[i])
-        found[i] = min(worst, 1.0)
-    return found
+        result[i] = min(worst, 1.0)
+    return result
 
 
 def permutation_p(statistic: Callable[[np.ndarray], np.ndarray], orders: np.ndarray) -> float:
     """Share of orders `[order, place]` whose statistic (`statistic(orders)` → `[order]`) reaches that of the first,
     which is the one observed; in (0, 1]. A value that is not finite counts as reached."""
-    found = np.asarray(statistic(orders), np.float64)
-    return float(np.count_nonzero(~(found < found[0] - SMALLEST * abs(found[0]))) / len(found))
+    result = np.asarray(statistic(orders), np.float64)
+    return float(np.count_nonzero(~(result < result[0] - SMALLEST * abs(result[0]))) / len(result))
 
 
 def ranks(rows: ArrayLike) -> np.ndarray:
     """Ranks within each row, ties sharing their mean rank, less the row's mean rank: `[n, place]`."""
     rows = np.asarray(rows, np.float64)
     order = rows.argsort(1)
-    found = np.empty(rows.shape)
-    np.put_along_axis(found, order, np.broadcast_to(np.arange(rows.shape[1], dtype=np.float64), rows.shape), 1)
-    held = np.take_along_axis(rows, order, 1)
-    for i in np.flatnonzero((held[:, 1:] == held[:, :-1]).any(1)):
+    result = np.empty(rows.shape)
+    np.put_along_axis(result, order, np.broadcast_to(np.arange(rows.shape[1], dtype=np.float64), rows.shape), 1)
+    kept = np.take_along_axis(rows, order, 1)
+    for i in np.flatnonzero((kept[:, 1:] == kept[:, :-1]).any(1)):
         _, inverse, times = np.unique(rows[i], return_inverse=True, return_counts=True)
-        found[i] = (np.cumsum(times) - (times + 1) / 2)[inverse]
-    return np.asarray(found - (rows.shape[1] - 1) / 2)
+        result[i] = (np.cumsum(times) - (times + 1) / 2)[inverse]
+    return np.asarray(result - (rows.shape[1] - 1) / 2)
 
 
 def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """Spearman's rank correlation row by row, `[n, place]` → `[n]`; NaN where a side is constant or not finite."""
     x, y = ranks(a), ranks(b)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    there = np.isfinite(np.asarray(a, np.float64)).all(1) & np.isfinite(np.asarray(b, np.float64)).all(1)
-    return np.where(there, found, np.nan)
+        result = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
+    present = np.isfinite(np.asarray(a, np.float64)).all(1) & np.isfinite(np.asarray(b, np.float64)).all(1)
+    return np.where(present, result, np.nan)
 
 
 class RankOrder(NamedTuple):
@@ -311,7 +311,7 @@ def rank_order(sums: ArrayLike, weights: ArrayLike, over: Units, seed: int = 0, 
     s, w = over.pooled(sums), _places(over.pooled(weights))
     half = np.random.default_rng(seed).permuted(np.broadcast_to(np.arange(over.n) % 2, (splits, over.n)), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        first, second = ((of @ s) / (of @ w) for of in (half, 1 - half))
+        first, second = ((owner @ s) / (owner @ w) for owner in (half, 1 - half))
         between = float(rank_correlations(first, second).mean())
         mean = s.sum(0) / w.sum(0)
         product = (s - mean * w).T @ (s - mean * w) * over.n / max(over.n - 1, 1) / w.sum() ** 2
@@ -334,12 +334,14 @@ def over_layers(read: Callable[..., float], n_layers: int, *curves: np.ndarray, 
     common. `read` gets the places, and the curves at them. NaN for fewer than two blocks, or where the number is not
     finite without one of them."""
     places, size = np.arange(len(curves[0])), _block_size(n_layers)
-    kept = [np.delete(places, places[at : at + size]) for at in range(0, len(places), size)]
+    kept = [np.delete(places, places[index : index + size]) for index in range(0, len(places), size)]
     n = len(kept)
-    found = np.array([read(at, *(c[at] for c in curves)) for at in kept], float) if n > 1 else np.full(1, np.nan)
-    if not np.isfinite(found).all():
+    result = (
+        np.array([read(index, *(c[index] for c in curves)) for index in kept], float) if n > 1 else np.full(1, np.nan)
+    )
+    if not np.isfinite(result).all():
         return np.full(RESAMPLES, np.nan)
-    error = math.sqrt((n - 1) / n * float(((found - found.mean()) ** 2).sum()))
+    error = math.sqrt((n - 1) / n * float(((result - result.mean()) ** 2).sum()))
     return about(read(places, *curves), error * (_in_common(len(places), size) if mean else 1.0), n - 1)
 
 
@@ -360,10 +362,10 @@ def _block_size(n_layers: int) -> int:
 def _in_common(places: int, size: int) -> float:
     """The factor by which the standard error of a mean over blocks of places grows where neighbouring places are
     correlated by `ALIKE`, since blocks next to each other are then alike as well."""
-    at = np.arange(places)
-    blocks = np.eye(-(-places // size))[at // size].T
+    index = np.arange(places)
+    blocks = np.eye(-(-places // size))[index // size].T
     blocks /= blocks.sum(1, keepdims=True)
-    between = blocks @ ALIKE ** np.abs(at[:, None] - at) @ blocks.T
+    between = blocks @ ALIKE ** np.abs(index[:, None] - index) @ blocks.T
     n, total = len(blocks), float(between.sum())
     return math.sqrt(total / n * (n - 1) / (float(between.trace()) - total / n))
 
@@ -392,14 +394,14 @@ def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, ab
 
 
 def some_below(curve: Resampled, bound: float, over: Units) -> float:
-    """The probability of error of saying that at least one place of a curve lies below `bound`: that of the surest one
+    """The probability of error of saying that at least one place of a curve is below `bound`: that of the surest one
     times the number of places that were looked at (Bonferroni)."""
     p = student_p(curve.value, curve.error, bound, over.n - 1, False)
     return float(min(1.0, len(p) * p.min()))
 
 
 def all_above(curve: Resampled, bound: float, over: Units) -> float:
-    """The probability of error of saying that every place of a curve lies above `bound`: that of the least sure one."""
+    """The probability of error of saying that every place of a curve is above `bound`: that of the least sure one."""
     return float(student_p(curve.value, curve.error, bound, over.n - 1, True).max())
 
 
@@ -408,17 +410,17 @@ def _student(freedom: int) -> np.ndarray:
     """`RESAMPLES` quantiles of Student's t, evenly spaced."""
     from scipy import special  # a tenth of a second, which most processes need not wait for
 
-    found: np.ndarray = special.stdtrit(freedom, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
-    found.flags.writeable = False  # shared by all who ask
-    return found
+    result: np.ndarray = special.stdtrit(freedom, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
+    result.flags.writeable = False  # shared by all who ask
+    return result
 
 
 @lru_cache(maxsize=32)
 def counts(n: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
     """How often each of `n` units is drawn, `[resample, unit]`; the same for all who ask with one seed."""
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
-    drawn.flags.writeable = False  # shared by all who ask
-    return drawn
+    samples = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+    samples.flags.writeable = False  # shared by all who ask
+    return samples
 
 
 def _places(weights: np.ndarray) -> np.ndarray:
@@ -430,6 +432,6 @@ def _bundled(values: np.ndarray, seed: int) -> np.ndarray:
     """Units `[unit, …]` as they are; of more than `MOST` the sums of random bundles."""
     if len(values) <= MOST:
         return values
-    found = np.zeros((MOST, *values.shape[1:]))
-    np.add.at(found, np.random.default_rng(seed).permutation(len(values)) % MOST, values)
-    return found
+    result = np.zeros((MOST, *values.shape[1:]))
+    np.add.at(result, np.random.default_rng(seed).permutation(len(values)) % MOST, values)
+    return result

@@ -36,13 +36,13 @@ def from_json(text: str | bytes) -> Any:
 
 
 def changed(spec: Any) -> dict[str, Any]:
-    """The fields of a dataclass that do not stand at their default."""
+    """The fields of a dataclass that are not at their default."""
     return {f.name: value for f in fields(spec) if (value := getattr(spec, f.name)) != f.default}
 
 
 def command_line(*words: object, between: str = " ", **options: object) -> str:
     """What a shell takes: `python -m ed_core`, `words`, and each option as `--name value`. A tuple repeats its option,
-    True is a flag, None and False leave it out. `between`: what stands before each option."""
+    True is a flag, None and False leave it out. `between`: the text before each option."""
     parts = [shlex.join(["python", "-m", "ed_core", *map(str, words)])]
     for name, given in options.items():
         option = "--" + name.replace("_", "-")
@@ -101,7 +101,7 @@ class ModelSpec:
 
     `source` is a folder or a hub id, `revision` the hub commit, `content_hash` the SHA-256 over a local folder's
     weights, config and tokenizer. The identity of a local model is its content, not its path; likewise `adapter_hash`
-    stands for the adapter's folder, and of `device` only the kind counts. `why` says how the precision came about,
+    replaces the adapter's folder, and of `device` only the kind counts. `why` says how the precision came about,
     `offload` where weights may lie that fit nowhere else: neither changes a number."""
 
     source: str
@@ -147,7 +147,7 @@ class ModelSpec:
 class Request:
     """One computation: `models` and `prompts` are of length one for most probes (two models for a linear map).
 
-    `files`: SHA-256 of the files that parameters name; they stand for the paths in the identity.
+    `files`: SHA-256 of the files that parameters name; in the identity they replace the paths.
     """
 
     models: tuple[ModelSpec, ...]
@@ -164,7 +164,7 @@ class Request:
 
     @property
     def series(self) -> str:
-        """As `key`, with the prompts left out: results of one series differ in the prompt alone, and can stand in one
+        """As `key`, with the prompts left out: results of one series differ in the prompt alone, and can share one
         figure."""
         return self._digest([])
 
@@ -182,11 +182,11 @@ class Request:
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
-        told = {**asdict(self), "key": self.key}
-        for prompt in told["prompts"]:
+        data = {**asdict(self), "key": self.key}
+        for prompt in data["prompts"]:
             if not prompt["form"]:
                 del prompt["form"]
-        return told
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
@@ -216,7 +216,7 @@ class MeasureSpec:
     one pass, "times" and "readout" numbers of passes from 0 to 2R.
     `reduce`: how positions and prompts are put together for the aggregate: "token_mean" (mean over all tokens of all
     prompts; of a measure without "pos", its values are means over the prompt's tokens), "next_mean" (means over the
-    tokens that have a next one, put together over all of these), "max" (over prompts; the mean is kept beside it),
+    tokens that have a next one, put together over all of these), "max" (over prompts; the mean is kept as well),
     "mean" (over prompts), "pos_max" (maximum and mean over positions first, then maximum of the maxima and mean of the
     means over prompts), "pos_abs_sum" (sum of magnitudes over positions first, then maximum and mean over prompts), ""
     (none). NaN is left out.
@@ -254,8 +254,8 @@ class Measure:
         return self.spec.name
 
     def places(self) -> dict[str, np.ndarray]:
-        """Where every value stands along each dim, in the order of `values.ravel()`."""
-        return {dim: at.ravel() for dim, at in zip(self.spec.dims, np.indices(self.values.shape))}
+        """The index of every value along each dim, in the order of `values.ravel()`."""
+        return {dim: places.ravel() for dim, places in zip(self.spec.dims, np.indices(self.values.shape))}
 
     def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list[str] | list[int]:
         """Labels along `dim`: token texts for "pos" where given, else indices."""
@@ -284,7 +284,7 @@ class ProbeResult:
     token_text: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    # what stands for this very object where something was made of it: no other result has it, not even an equal one
+    # a key for what was made from this object: no other result has it, not even an equal one
     itself: object = field(default_factory=object, init=False, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> np.ndarray:

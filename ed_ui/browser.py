@@ -1,74 +1,44 @@
-"""What the browser does for the app: Ctrl+Enter in the prompt presses Run, a card that was closed stays so until it is
-asked for, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows
-the page's link."""
+"""What the browser does for the app (`browser.js`): Ctrl+Enter in the prompt presses Run, a typed prompt survives a
+reload, a closed card stays closed, figures are drawn for paper, and no translator touches what a model reads or writes;
+and a button that shows the page's link."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from urllib.parse import urlencode
 
 import streamlit as st
 
-from ed_ui import session
+from ed_ui import inputs, session
 
+KEY = "browser"
 CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
 NOT_CARRIED = (
     "Not the prompt: a text never enters a link, and this one is neither bundled nor stored. Once it has run "
     "alone, the link names the run."
 )
 
-# Where tokens, prompts and predictions are; the figures say so themselves.
-VERBATIM = (
-    "code, pre, .ed-paper, .st-key-prompt-box, .st-key-two-prompt-box, .st-key-headline, [class*=st-key-token-box]"
-)
-SCRIPT = """(() => {
-const [welcomed, asked] = %s, verbatim = '%s';
-const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
-if (!window.edBrowser) {
-  window.edBrowser = true;
-  const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
-  let press = 0;
-  addEventListener('keydown', event => {
-    if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
-    if (!event.target.closest?.('.st-key-prompt-box')) return;
-    const run = () => document.querySelector('[class*=st-key-run-row] button');
-    // the last press alone, and none once something else was pressed: one that waited on would undo a Cancel
-    const mine = ++press, over = () => mine !== press;
-    // not before what was typed has come back: a press sent earlier would bring along what it replaced
-    setTimeout(when, 150, () => over() || run() && !run().disabled && idle(), () => over() || run().click(), 100);
-  }, true);
-  addEventListener('pointerdown', event => { press += Boolean(event.target.closest('button')); }, true);
-  const print = on => {
-    const all = document.documentElement.classList;
-    all.toggle('ed-dark', on && getComputedStyle(document.querySelector('.stApp')).colorScheme === 'dark');
-    all.toggle('ed-print', on);
-    for (const chart of window.edCursor ? window.edCursor.charts : []) chart.fit();
-  };
-  // what opens over the page lies outside the app, and takes its colours from the document
-  const app = document.querySelector('.stApp');
-  const follow = () => { document.documentElement.style.colorScheme = getComputedStyle(app).colorScheme; };
-  follow();
-  new MutationObserver(follow).observe(app, {attributeFilter: ['class']});
-  const mark = () => document.querySelectorAll(verbatim).forEach(one => { one.translate = false; });
-  new MutationObserver(mark).observe(document.body, {childList: true, subtree: true});
-  mark();
-  addEventListener('beforeprint', () => print(true));
-  addEventListener('afterprint', () => print(false));
-  if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
-}
-const said = () => document.querySelector('.st-key-headline');
-when(said, () => { said().tabIndex = 0; }, 50);  // it scrolls, so the keyboard must reach it
-if (welcomed) localStorage.edWelcomed = 1;
-if (asked) document.documentElement.classList.remove('ed-welcomed');
-})()"""
+
+@st.cache_resource(show_spinner=False)
+def _component() -> Callable:
+    return st.components.v2.component("browser", js=(Path(__file__).parent / "browser.js").read_text(encoding="utf-8"))
 
 
 def listen() -> None:
-    """At the end of every run: run the script."""
+    """Send the browser what it needs to know, at the end of every run."""
     known = session.current()
-    told = json.dumps([known.welcomed, known.asked_what])
-    st.html(f"<script>{SCRIPT % (told, VERBATIM)}</script>", unsafe_allow_javascript=True)
+    typed = None if inputs.value("example", "") else [inputs.value("text", ""), inputs.value("answer", "")]
+    data = {"welcomed": known.welcomed, "asked": known.asked_what, "begins": known.begins, "typed": typed}
+    _component()(key=KEY, data=data, on_typed_change=_restore)
+    known.begins = False
+
+
+def _restore() -> None:
+    """Put the prompt that was typed before a reload into its boxes."""
+    match st.session_state[KEY].typed:
+        case [str(text), str(answer)]:
+            inputs.put({"text": text, "answer": answer, "example": ""})
 
 
 def share(row, prompt: bool = True) -> None:

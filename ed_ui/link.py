@@ -2,7 +2,7 @@
 a link or a stored result fills the boxes.
 
 What is at its default is left out, and a prompt's text never enters: addresses end in the logs of proxies. Whole pages
-write the URL when they end, once the browser has been told which page it is.
+write the URL when they end, once the browser knows which page it is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def arrived(page: str) -> bool:
 
 
 def _came_by_history() -> bool:
-    """Whether Back or Forward caused this run, which Streamlit knows and has no public name for."""
+    """Whether Back or Forward caused this run. Streamlit has no public name for it, and the URL alone cannot tell: a
+    rerun may bring an older query along, which is what Back brings."""
     return bool(getattr(get_script_run_ctx(suppress_warning=True), "is_history_navigation", False))
 
 
@@ -79,7 +80,7 @@ def take(parameters: Iterable[Input], reset: bool = True) -> None:
 
 
 def own(parameters: Iterable[Input]) -> None:
-    """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was begun anew
+    """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was restarted
     before it came to the page, as the download box does when the hub answers, it decides on these now."""
     link = state()
     link.own = link.owns[link.page or ""] = tuple(parameters)
@@ -95,8 +96,8 @@ def follows(parameter: Input) -> bool:
 
 def among(parameter: Input, there: Collection[str], what: str, several: bool = False) -> None:
     """Note where a link names what the page cannot show, or of `several` one: its box then holds what it can."""
-    asked = str(inputs.value(parameter.key) or "")
-    names = asked.split(",") if several else [asked]
+    wanted = str(inputs.value(parameter.key) or "")
+    names = wanted.split(",") if several else [wanted]
     missing = next((name for name in names if name and name not in there), "")
     if state().arrived and parameter.name in st.query_params and missing:
         trouble(f"The link asks for the {what} {missing[:32]!r}, which is not here to show; another one is shown.")
@@ -135,8 +136,8 @@ def _beyond_the_prompt() -> None:
 
 def open_link(page: str) -> None:
     """Before anything is drawn, where the URL decides: the run or the bundled prompt that it names fills the boxes, and
-    what it says beside them holds. A session that nothing fills begins with the shipped example. `page`: its path in
-    the URL."""
+    its other parameters are set as well. A session that nothing fills begins with the shipped example. `page`: its path
+    in the URL."""
     if not arrived(page):
         return
     key, example = st.query_params.get("run", ""), st.query_params.get("example", "")
@@ -153,7 +154,7 @@ def open_link(page: str) -> None:
     if example in prompt_box.examples() and not by_run:
         prompt_box.pick(example)
     elif example and example not in prompt_box.examples():
-        trouble(f"No bundled prompt has the id {example[:32]!r}, so another one stands in the box.")
+        trouble(f"No bundled prompt has the id {example[:32]!r}, so another one is in the box.")
     if inputs.value("text") is None:
         prompt_box.pick(example_of(picker.model()))
 
@@ -171,19 +172,19 @@ def _open_short(run: str) -> bool:
 def open_run(request: Request) -> None:
     """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are
     drawn. How a case study's page was looked at is put back by `case_studies.open_live`."""
-    spec, asked = request.models[0], request.prompts[0]
+    spec, prompt = request.models[0], request.prompts[0]
     if not _is_chosen(spec):  # what "auto" comes to may be this very model
         picker.choose(spec)
     inputs.put(
         {
-            "template": asked.template,
-            "special_tokens": asked.special_tokens,
+            "template": prompt.template,
+            "special_tokens": prompt.special_tokens,
             "control": spec.control or inputs.NONE,
             "control.seed": spec.control_seed,
         }
     )
-    bundled = (id for id, p in prompt_box.examples().items() if p["text"] == asked.text)
-    prompt_box.fill(asked.text, asked.answer, next(bundled, ""))
+    bundled = (id for id, p in prompt_box.examples().items() if p["text"] == prompt.text)
+    prompt_box.fill(prompt.text, prompt.answer, next(bundled, ""))
     inputs.put({f"{request.probe}.{name}": boxed(value) for name, value in request.parameters})
     if _is_chosen(spec):
         return
@@ -211,8 +212,8 @@ def _is_chosen(spec: ModelSpec) -> bool:
 
 def carried(parameters: Iterable[Input]) -> dict[str, str]:
     """What is off its default, as text."""
-    held = ((p, inputs.value(p.key, p.default)) for p in parameters)
-    return {p.name: p.write(value) for p, value in held if value not in (p.default, None)}
+    kept = ((p, inputs.value(p.key, p.default)) for p in parameters)
+    return {p.name: p.write(value) for p, value in kept if value not in (p.default, None)}
 
 
 def put(values: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Parts of a page that run by themselves. What fails in one, or in a page, is one sentence in its place and a traceback
+"""Parts of a page that run alone. What fails in one, or in a page, is one sentence in its place and a traceback
 in the log, and everything else stays. One that fills while jobs run is drawn again at intervals."""
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ed_ui.session import Batch
 
 log = logging.getLogger(__name__)
 FAILED = (
-    "This part of the page failed for a reason nobody foresaw. What was stored stays stored; the server's log tells "
-    "more under **{}**."
+    "This part of the page failed unexpectedly. What was stored stays stored; the server's log has the details "
+    "under **{}**."
 )
 YOUNG_SECONDS = 5.0  # what runs for longer is drawn less often: figures take their share of the cores that compute
 SOON, LATER = 0.4, 1.5  # seconds until it is drawn again
 
 
 class Said(EffectiveDepthError):
-    """What stands in the way is on the page already, and is not said twice."""
+    """The obstacle is on the page already, and is not said twice."""
 
 
 def guarded(draw: Callable[[], object]) -> bool:
-    """Draw, and say in one sentence what goes wrong; False where nobody foresaw it. Streamlit's own stops and reruns
+    """Draw, and say in one sentence what goes wrong; False for an unexpected error. Streamlit's own stops and reruns
     are no `Exception` and pass."""
     try:
         draw()
@@ -45,7 +45,7 @@ def guarded(draw: Callable[[], object]) -> bool:
 
 
 def fragment(draw: Callable, seconds: float | None) -> Callable:
-    """A part of a page that runs by itself, every so many `seconds` or when something in it is clicked, and fails by
+    """A part of a page that runs alone, every so many `seconds` or when something in it is clicked, and fails by
     itself."""
 
     @st.fragment(run_every=seconds)
@@ -61,11 +61,11 @@ def fragment(draw: Callable, seconds: float | None) -> Callable:
 def _reported(error: Exception) -> str:
     """The id under which the log has this traceback, the same for the same failure; logged once in a session, as a
     part that runs three times a second fails as often."""
-    told = "".join(traceback.format_exception(error))
-    id = sha256(told.encode(errors="replace")).hexdigest()[:8]
+    text = "".join(traceback.format_exception(error))
+    id = sha256(text.encode(errors="replace")).hexdigest()[:8]
     if id not in (known := session.current().failures):
         known.add(id)
-        log.error("%s\n%s", id, told)
+        log.error("%s\n%s", id, text)
     return id
 
 
@@ -93,5 +93,5 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
 
 def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
     """The line on what is going on while jobs run, which `words` puts into a sentence."""
-    if said := words(running.status(batch)):
-        st.markdown(said)
+    if text := words(running.status(batch)):
+        st.markdown(text)

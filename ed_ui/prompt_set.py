@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core import outside
+from ed_core import untrusted
 from ed_core.cases.snippet import run_command
 from ed_core.depth import say
 from ed_core.errors import PromptError
@@ -197,7 +197,7 @@ def _uploaded() -> None:
 def uploaded(data: bytes) -> str:
     """The lines of an uploaded file; `PromptError` where it is none of text, or larger than the box says: what the
     browser refuses somebody else may send."""
-    return outside.decoded(data, "The file", MEGABYTES << 20, PromptError)
+    return untrusted.decoded(data, "The file", MEGABYTES << 20, PromptError)
 
 
 def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def free(device: str) -> int:
     narrow the next choice."""
     known = session.current().free
     if device not in known:
-        told = jobs().devices.get(device)
-        known[device] = free_memory() if told is None else told
+        bytes_there = jobs().devices.get(device)
+        known[device] = free_memory() if bytes_there is None else bytes_there
     return known[device]
 
 
@@ -56,14 +56,14 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
     """This page's batch for these requests: the one in the session if it is the same, else a new one filled from the
     store."""
     batches = session.current().batches
-    found = batches.get(page)
-    if found is None or not _same(found.requests, requests):
-        if found is not None:
-            cancel(found)
+    current = batches.get(page)
+    if current is None or not _same(current.requests, requests):
+        if current is not None:
+            cancel(current)
         stored = {name: lookup.find_shown(request) for name, request in requests.items()}
-        found = batches[page] = Batch(requests, at_once, page=page)
-        found.results.update({name: result for name, result in stored.items() if result is not None})
-    return found
+        current = batches[page] = Batch(requests, at_once, page=page)
+        current.results.update({name: result for name, result in stored.items() if result is not None})
+    return current
 
 
 def _same(some: Mapping[str, Request], others: Mapping[str, Request]) -> bool:
@@ -72,8 +72,7 @@ def _same(some: Mapping[str, Request], others: Mapping[str, Request]) -> bool:
 
 
 def submit(batch: Batch) -> None:
-    """Queue what the batch still lacks; where it lacks nothing, everything anew: whoever presses Run wants to see it
-    run."""
+    """Queue what the batch still lacks; where it lacks nothing, all of it again."""
     batch.errors.clear()
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
@@ -134,12 +133,12 @@ def poll(batch: Batch) -> bool:
 def troubles(batch: Batch) -> dict[str, list[str]]:
     """What went wrong, each message once, with the prompts it concerns (by the number behind the name of a request); a
     cancel is no trouble."""
-    found: dict[str, list[str]] = {}
+    prompts_of: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
         if not isinstance(error, Cancelled):
-            numbers, number = found.setdefault(str(error), []), _number(name)
+            numbers, number = prompts_of.setdefault(str(error), []), _number(name)
             numbers += [number] * (number not in numbers)
-    return found
+    return prompts_of
 
 
 def status(batch: Batch) -> str:
@@ -150,13 +149,13 @@ def status(batch: Batch) -> str:
             share = f"{100 * job.share:.0f} %" if job.share else ""
             left = _left(batch, name, job)
             stage = job.stage or "starting"
-            said = (
+            text = (
                 f"{_named(batch, name)}: {stage}",
                 share,
                 _count(batch),
                 f"{about(left)} left" if left else "",
             )
-            return " · ".join(filter(None, said))
+            return " · ".join(filter(None, text))
     ahead = min((jobs().ahead(job) for job in batch.jobs.values() if not job.over), default=None)
     return "" if ahead is None else f"waiting, {say.count(ahead, 'job')} ahead" if ahead else "waiting, next"
 
@@ -170,17 +169,17 @@ def _named(batch: Batch, name: str) -> str:
     else:
         several = len(set(map(_number, batch.requests))) > 1
         what = f"{probe}, prompt {number}" if several else probe
-    whose = " of another twin" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
-    return what.replace("_", " ") + whose
+    suffix = " of another twin" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
+    return what.replace("_", " ") + suffix
 
 
 def _own(name: str) -> str:
-    """The name of the model's own request, behind which that of a control may stand."""
+    """The name of the model's own request, without the suffix of a control."""
     return name.partition(TWIN)[0].removesuffix(CONTROL)
 
 
 def _number(name: str) -> str:
-    """What stands behind the probe in a request's name: the prompt's number, where there are several."""
+    """The prompt's number in a request's name, where there are several."""
     return _own(name).rpartition(".")[2]
 
 
@@ -211,7 +210,7 @@ def about(seconds: float) -> str:
 class Outlook:
     """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is
     made of, `obstacle`: why nothing can run, or "", `seconds`: for the requests that are still to be run, by the
-    estimate; `said`: the obstacle stands on the page already."""
+    estimate; `said`: the page shows the obstacle already."""
 
     needs: str
     details: str
@@ -231,38 +230,38 @@ def outlook(
     their device; `absent`: the model of which the page says already that it is not here."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
-    asked = {
+    probes_of = {
         spec: {_asked(r): find(r.probe).make(dict(r.parameters)) for r in requests if r.models[0] == spec}
         for spec in specs
     }
-    probes = {spec: tuple(of_one.values()) for spec, of_one in asked.items()}
-    found = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
+    probes = {spec: tuple(of_one.values()) for spec, of_one in probes_of.items()}
+    estimates = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
     obstacles = [
         *(permits.why_not(admit, request) for request in requests),  # the queue checks it again
         _refused(requests),
         _too_short(requests, asked_tokens),
-        *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),
+        *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in estimates.items()),
     ]
     obstacle = next(filter(None, obstacles), "")
-    said = bool(obstacle) and absent is not None and obstacle == _missing(absent)
-    known = [e for e in found.values() if e is not None]
+    is_said = bool(obstacle) and absent is not None and obstacle == _missing(absent)
+    known = [e for e in estimates.values() if e is not None]
     if len(known) < len(specs):
-        return Outlook("", "", obstacle, None, said)
+        return Outlook("", "", obstacle, None, is_said)
     largest = max(known, key=lambda e: e.peak)
-    needed = {spec: dict(zip(asked[spec], found[spec].needs)) for spec in specs}
+    needed = {spec: dict(zip(probes_of[spec], estimates[spec].needs)) for spec in specs}
     seconds = sum(needed[r.models[0]][_asked(r)].seconds for r in todo)
     all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
-    at = say.count(n_tokens, "token")
-    needs = f"needs {gigabytes(largest.peak)} of {gigabytes(free)} free, takes {time} at {at}"
+    length = say.count(n_tokens, "token")
+    needs = f"needs {gigabytes(largest.peak)} of {gigabytes(free)} free, takes {time} at {length}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "
         f"{gigabytes(largest.peak - largest.weights)} for this page's probes "
-        f"at {at}, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
+        f"at {length}, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
         f"measure all of this page, by {speed}."
     )
-    return Outlook(needs, details, obstacle, seconds, said)
+    return Outlook(needs, details, obstacle, seconds, is_said)
 
 
 def _asked(request: Request) -> tuple[str, tuple]:
@@ -281,9 +280,9 @@ def _estimate(spec: ModelRef, n_tokens: int, free: int, probes: Sequence[Probe])
 
 def _refused(requests: Collection[Request]) -> str:
     """Why a probe refuses a model's precision."""
-    for probe, asked, name in dict.fromkeys((r.probe, r.parameters, r.models[0].precision) for r in requests):
+    for probe, parameters, name in dict.fromkeys((r.probe, r.parameters, r.models[0].precision) for r in requests):
         try:
-            find(probe).make(dict(asked)).check_precision(name)
+            find(probe).make(dict(parameters)).check_precision(name)
         except ParameterError as error:
             return str(error)
     return ""
@@ -321,7 +320,7 @@ def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence
 
 
 def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
-    """What a batch needs, and what stands in its way."""
+    """What a batch needs, and what keeps it from running."""
     requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
     return outlook(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
 
@@ -330,8 +329,8 @@ def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
 
 
 class Place(NamedTuple):
-    """Where a page's Run and Cancel stand, with what is said above them; what is drawn in the row before `run_row`
-    stands behind the two."""
+    """The containers of a page's Run and Cancel and of the sentence above them; what is drawn in the row before
+    `run_row` comes after the two."""
 
     obstacle: DeltaGenerator
     buttons: DeltaGenerator
@@ -346,9 +345,8 @@ def row_begins() -> Place:
 
 
 def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place: Place | None = None):
-    """Run and Cancel, side by side and always in the same `place` (`row_begins`); beside them how long it will take.
-    What it takes stands in the box of the model; what cannot run here is said above Run, which is then off. Returns the
-    row."""
+    """Run and Cancel, side by side and always in the same `place` (`row_begins`); next to them how long it will take.
+    What it takes is in the model's box; what cannot run here is said above Run, which is then off. Returns the row."""
     obstacle, buttons, row = place or row_begins()
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)
@@ -372,15 +370,15 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     )  # drawn once, when it has happened
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
     if not todo:
-        told = "" if batch.running else "stored"
+        time = "" if batch.running else "stored"
     elif not ready:
-        told = ""
+        time = ""
     elif seconds is not None:
-        told = f"{about(seconds)}, timed"
+        time = f"{about(seconds)}, timed"
     elif expected.seconds is None:
-        told = "not timed here yet"
+        time = "not timed here yet"
     else:
-        told = f"{about(expected.seconds)}, estimated"
-    row.markdown(f":gray-badge[{told}]" if told else "", width="content")
+        time = f"{about(expected.seconds)}, estimated"
+    row.markdown(f":gray-badge[{time}]" if time else "", width="content")
     browser.share(row)
     return row

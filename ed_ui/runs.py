@@ -44,7 +44,7 @@ LONGEST = 20_000  # characters of a study's text
 
 
 def begin(folder: Path, title: str, files: Mapping[str, bytes], work: Work, *arguments: Any) -> None:
-    """Start a run for whoever is looking, or go on with it: a job of the batch lane. `files`: what it reads, by name,
+    """Start a run for this session, or go on with it: a job of the batch lane. `files`: what it reads, by name,
     written into its folder. `NotAllowed` where this installation runs none."""
     if settings.current().hosted:
         raise NotAllowed("Starting studies from the browser is disabled here. Use the command line on the server.")
@@ -72,7 +72,7 @@ def on_disk(name: str) -> str:
 
 
 def read(how: Callable[[Path], T], file: Path) -> T:
-    """What `how` reads from a file; read anew once that was written again."""
+    """What `how` reads from a file; read again once the file has changed."""
     return _read(how, file, file.stat().st_mtime_ns)
 
 
@@ -98,13 +98,13 @@ def panel(
     folder: Path,
     page: str,
     begin: Mapping[str, tuple[str, Callable[[], None]]],
-    told: str = "",
+    note: str = "",
     complete: bool = False,
     linked: bool = True,
     ended: Callable[[], None] = lambda: None,
     unfinished: bool = False,
 ) -> None:
-    """Buttons in a row, `told` next to them; progress or trouble below. `begin`: by the name in their keys the buttons
+    """Buttons in a row, `note` next to them; progress or trouble below. `begin`: by the name in their keys the buttons
     that start it, label and what they do; the first says Resume where the run is `unfinished`. `complete`: there is
     nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when it begins and
     ends."""
@@ -122,8 +122,8 @@ def panel(
         if job is not None:
             running.jobs().cancel(job)
         st.rerun()
-    if told:
-        row.markdown(f":gray-badge[{show.plain(told)}]", width="content")
+    if note:
+        row.markdown(f":gray-badge[{show.plain(note)}]", width="content")
     if linked:
         browser.share(row, prompt=False)
     if job is None:
@@ -150,31 +150,31 @@ def progress(job: Job) -> str:
     if job.state == "queued":
         ahead = running.jobs().ahead(job)
         return f"waiting, {say.count(ahead, 'job')} ahead" if ahead else "starting"
-    said = [f"{100 * job.share:.0f} %", job.stage or "models and prompts are looked up"]
+    parts = [f"{100 * job.share:.0f} %", job.stage or "models and prompts are looked up"]
     if job.cancelling:
-        said[1] = "stopping"
+        parts[1] = "stopping"
     elif (left := job.seconds_left()) is not None:
-        said.append(f"{about(left)} left")
-    return " · ".join(said)
+        parts.append(f"{about(left)} left")
+    return " · ".join(parts)
 
 
 # ---------------------------------------------------------------- studies
 
 
 def begin_study(text: str) -> str:
-    """Start a study, or go on with it where one of that name lies here; returns its name. `StudyError` for a text that
+    """Start a study, or go on with one of that name; return its name. `StudyError` for a text that
     is no study, or has the name of one that comes with the program, which it would hide."""
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
-    asked, others = study.parse(text).name, set[str]()
-    name = on_disk(asked)
+    title, others = study.parse(text).name, set[str]()
+    name = on_disk(title)
     if name in {place.name for place in shipped()} and not (home() / name).is_dir():
         raise StudyError(f"The study {name} comes with the program; give yours another name.")
-    for of in (lambda out: study.read(out / STUDY).name, lambda out: open_folder(out).plan["name"]):
+    for name_of in (lambda out: study.read(out / STUDY).name, lambda out: open_folder(out).plan["name"]):
         with contextlib.suppress(StudyError):
-            others.add(of(home() / name))
-    if other := next(iter(others - {asked}), ""):
-        raise StudyError(f"The study {other!r} lies in the folder {name}, as this one would; give another name.")
+            others.add(name_of(home() / name))
+    if other := next(iter(others - {title}), ""):
+        raise StudyError(f"The study {other!r} is in the folder {name}, where this one would be; give another name.")
     _begin_study(home() / name, {STUDY: text.encode()})
     return name
 
@@ -263,14 +263,14 @@ class Card(Claims):
 
 def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
     """All cards by name, those made here first, and what is wrong with those that cannot be read."""
-    found: dict[str, tuple[Path, card.Card]] = {}
+    known: dict[str, tuple[Path, card.Card]] = {}
     damaged = []
     for file in (*card.made_here(), *card.shipped()):
         try:
-            found.setdefault(card_name(file), (file, read(card.read, file)))
+            known.setdefault(card_name(file), (file, read(card.read, file)))
         except (EffectiveDepthError, OSError) as error:
             damaged.append(f"{card_name(file)}: {error}")
-    return found, damaged
+    return known, damaged
 
 
 def card_name(file: Path) -> str:
@@ -280,10 +280,10 @@ def card_name(file: Path) -> str:
 
 def card_of(model: ModelSpec) -> card.Card | None:
     """The card of these weights in this precision, on whatever prompts it is; None where there is none."""
-    for _, told in cards()[0].values():
-        of, wanted = told.model, (model.content_hash, model.precision, model.adapter)
-        if (of.content, of.precision, of.adapter) == wanted:
-            return told
+    for _, known in cards()[0].values():
+        of_card, wanted = known.model, (model.content_hash, model.precision, model.adapter)
+        if (of_card.content, of_card.precision, of_card.adapter) == wanted:
+            return known
     return None
 
 
@@ -323,19 +323,19 @@ class Fitted:
         return fits.Fit(self.kind, model, prompts, out, other=next(iter(others), None))
 
     def begin(self) -> None:
-        asked = self.asked(str(self.out / FITTED), str(self.file))
+        wanted = self.asked(str(self.out / FITTED), str(self.file))
         files = {FITTED: to_jsonl(self.prompts).encode()}
-        begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, asked)
+        begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, wanted)
 
     def takes(self) -> str:
         """Memory and passes; "" where a size is not known."""
         try:
-            found = [model.size() for model in self.models]
+            sizes = [model.size() for model in self.models]
         except EffectiveDepthError:
             return ""
-        layers, widths = zip(*((size.n_layers, size.d_model) for size in found), strict=True)
+        layers, widths = zip(*((size.n_layers, size.d_model) for size in sizes), strict=True)
         memory = measured.BYTES if self.lens else int(ROOM * free_memory())
-        if len(found) == 2:
+        if len(sizes) == 2:
             return measured.plan_of_maps(layers, widths, memory).sentence()
         return measured.OF_ONE[self.kind](*layers, *widths, memory).sentence()
 
@@ -353,11 +353,11 @@ def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps | measured.Replacement | Fit | None:
     """The panel of a fit, with what it takes; returns what came of it."""
-    found = wanted.found()
-    told = "stored" if found is not None else wanted.takes()
-    unfinished = found is None and wanted.out.is_dir()
-    panel(wanted.out, page, {page: ("Run", wanted.begin)}, told, found is not None, linked, unfinished=unfinished)
-    return found
+    result = wanted.found()
+    takes = "stored" if result is not None else wanted.takes()
+    unfinished = result is None and wanted.out.is_dir()
+    panel(wanted.out, page, {page: ("Run", wanted.begin)}, takes, result is not None, linked, unfinished=unfinished)
+    return result
 
 
 def fit_command(wanted: Fitted, out: str) -> None:

@@ -35,7 +35,7 @@ class Link:
     due: bool = False  # it decides on the page's own parameters, which are not taken yet
     by_run: bool = False  # a stored run that the URL names has filled the boxes
     under_way: bool = False  # a run of the whole page has begun and not ended
-    written: bool = False  # in this run the page has told what the URL is to hold
+    written: bool = False  # in this run the page has set what the URL will hold
     cut: bool = False  # the run before this one was cut short: the browser may not know what it set
     own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
     owns: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # those of pages that were open, by page
@@ -59,7 +59,7 @@ class Batch:
     page: str = ""
     begun: float = 0.0  # when it was submitted last
     asked: int = 0  # how many requests then lacked a result
-    twins: list[tuple[ProbeResult, ProbeResult]] | None = None  # what its verdict is read beside, once looked up
+    twins: list[tuple[ProbeResult, ProbeResult]] | None = None  # the twins next to its verdict, once looked up
 
     @property
     def running(self) -> bool:
@@ -78,8 +78,8 @@ class Batch:
 
     def complete(self, name: str) -> ProbeResult | None:
         """The result once it is complete; None before."""
-        found = self.results.get(name)
-        return found if found is not None and found.complete else None
+        result = self.results.get(name)
+        return result if result is not None and result.complete else None
 
 
 @dataclass
@@ -104,7 +104,8 @@ class Undo:
 
 @dataclass(frozen=True)
 class Ghost:
-    """A verdict, and the model (its `key`) and example that were stepped up to: there it stands beside the new one."""
+    """A verdict, and the model (its `key`) and example that were stepped up to, where it is shown next to the new
+    one."""
 
     verdict: Verdict
     model: str
@@ -122,7 +123,7 @@ class Gallery:
 
 @dataclass
 class Session:
-    """`inputs` is what every input holds, by its name, on whatever page it stands (`inputs`); the rest is what
+    """`inputs` is what every input holds, by its name, on whatever page it is (`inputs`); the rest is what
     inputs do not hold."""
 
     inputs: dict[str, Any] = field(default_factory=dict)
@@ -135,12 +136,13 @@ class Session:
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
     ghost: Ghost | None = None  # Home's former verdict
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
-    picked: bool = False  # an example was just chosen: what takes little time runs by itself
+    picked: bool = False  # an example was just chosen: what takes little time runs at once
+    begins: bool = True  # the browser has not been sent a whole page yet
     welcomed: bool = False  # the card for newcomers was closed
     asked_what: bool = False  # and is asked for
     share: tuple[DeltaGenerator, bool] | None = None  # where this run shows the page's link (`browser.share`)
     undo: Undo | None = None  # the way back to what was typed
-    # by input: what it held of late, and until when
+    # by input: its recent values, and until when
     replaced: dict[str, list[tuple[Any, float]]] = field(default_factory=dict)
     boxes: dict[str, list[Any]] = field(default_factory=dict)  # what those of a name held, which the page sets too
     ended: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # when whole pages were sent
@@ -149,7 +151,7 @@ class Session:
     case_id: str = ""  # the case study opened last
     case_page: str = ""  # where Open live leads to
     gallery: Gallery = field(default_factory=Gallery)
-    failures: set[str] = field(default_factory=set)  # ids of what went wrong, told to the log
+    failures: set[str] = field(default_factory=set)  # ids of what was logged
     found: dict[Hashable, Any] = field(default_factory=dict)  # in this run (`once_a_run`)
 
 
@@ -161,11 +163,11 @@ def begin_run() -> None:
 
 def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:
     """What several parts of a page ask for, and is not looked for again until the page, or a part of it, runs next.
-    What it depends on beside files and settings belongs into its `key`."""
-    found = current().found
-    if key not in found:
-        found[key] = find()
-    return found[key]
+    What it depends on besides files and settings belongs into its `key`."""
+    cache = current().found
+    if key not in cache:
+        cache[key] = find()
+    return cache[key]
 
 
 def current() -> Session:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -31,6 +32,7 @@ from ed_ui import inputs, picker, runs, show
 from ed_ui.runs import STUDY
 
 T = TypeVar("T")
+LOOKING = RLock()  # sessions that ask at once wait for one computation, in place of each making its own
 TEXT = "studies.text"
 BY_HAND = "studies.by_hand"
 LOOKED, LONG = 5, 2000  # prompts of a set that are shown, and characters of one
@@ -76,8 +78,9 @@ def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
     """What `look` finds in a study's folder, called with what is `asked`: resampling over prompts takes its time.
-    Computed again where something was added; for all sessions, so that nobody may change it."""
-    return _looked(out, look, asked, _state(out))
+    Computed again where something was added; once for all sessions, which must not change it."""
+    with LOOKING:
+        return _looked(out, look, asked, _state(out))
 
 
 @lru_cache(maxsize=128)

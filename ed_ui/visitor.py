@@ -12,31 +12,31 @@ from ed_core import settings
 from ed_ui import show
 
 NOT_SET_UP = (
-    "Nobody can log in: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; docs/deploy.md says "
-    "what belongs there."
+    "Login is not set up: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; docs/deploy.md "
+    "says what belongs there."
 )
 
 
 def name() -> str:
-    """Who is logged in; "" for nobody in particular."""
+    """Who is logged in; "" without a login."""
     return "" if settings.current().login == "off" or trouble() else _address()
 
 
 def trouble() -> str:
-    """Why somebody whom the provider let in is nobody here: one sentence; "" where all is well, or nobody is logged
-    in."""
+    """Why somebody whom the provider let in is refused here, in one sentence; "" where they are not, or without a
+    login."""
     user, allowed = _user(), settings.current().login_allowed
     if not user.get("is_logged_in"):
         return ""
     if not _address():
         return (
-            "The identity provider told no e-mail address, and people are known by theirs here; allow it there (scope "
-            "email), or ask whoever runs this installation."
+            "The identity provider gave no e-mail address, and people are known by theirs here; allow it there (scope "
+            "email), or ask the owner of this installation."
         )
     if str(user.get("email_verified", True)).lower() == "false":
         return f"The identity provider has not verified the address {_address()}; verify it there, then log in again."
     if allowed and not any(_address() == one or (one.startswith("@") and _address().endswith(one)) for one in allowed):
-        return f"{_address()} may not log in here; ask whoever runs this installation, or log in with another address."
+        return f"{_address()} may not log in here; ask the owner of this installation, or log in with another address."
     return ""
 
 
@@ -48,14 +48,14 @@ def why_not() -> str:
 
 
 def gate() -> None:
-    """Before anything is drawn: where a login is required nobody else gets further."""
+    """Before anything is drawn: where a login is required, stop without one."""
     if settings.current().login != "required" or name():
         return
     st.subheader(show.plain(settings.current().title), anchor=False)
     if not _set_up():
         st.error(show.plain(NOT_SET_UP), icon=":material/lock:")
-    elif said := trouble():
-        st.error(show.plain(said), icon=":material/lock:")
+    elif text := trouble():
+        st.error(show.plain(text), icon=":material/lock:")
         _log_out()
     else:
         st.markdown("This installation is for people who log in.")
@@ -70,8 +70,8 @@ def sidebar() -> None:
     with st.sidebar.container(key="visitor", horizontal=True, vertical_alignment="center"):
         if not _set_up():
             st.caption(show.plain(NOT_SET_UP))
-        elif said := trouble():
-            st.caption(f":red[{show.plain(said)}]")
+        elif text := trouble():
+            st.caption(f":red[{show.plain(text)}]")
             _log_out()
         elif name():
             st.caption(
@@ -92,12 +92,12 @@ def _log_out() -> None:
 
 
 def _user() -> Mapping[str, object]:
-    """What the identity provider told about whoever is logged in; empty where there is no login."""
+    """The identity provider's claims about the visitor; empty without a login."""
     return st.user.to_dict()
 
 
 def _set_up() -> bool:
-    """Whether Streamlit has been told of an identity provider: only then does it say whether somebody is logged in."""
+    """Whether Streamlit has an identity provider: only then does it say whether somebody is logged in."""
     return "is_logged_in" in _user()
 
 

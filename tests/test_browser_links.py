@@ -117,11 +117,12 @@ def test_the_link_button_gives_what_opens_the_same_view(server, page, visitor):
         assert query(other)["model"] == MODEL
 
 
-def test_a_typed_prompt_is_in_no_link_until_it_has_run(server, page):
+def test_a_typed_prompt_survives_a_reload_and_is_in_no_link_until_it_has_run(server, page):
     opened(page, f"{server}/contributions?model={MODEL}")
-    box = page.get_by_label("Prompt", exact=True)
-    box.fill("My own secret: 3 + 4 = ")
-    box.blur()
+    fill(page, "Prompt", "Left: 1 + 1 = ")
+    page.get_by_label("Prompt", exact=True).fill("My own secret: 3 + 4 = ")  # and the box is not left
+    page.reload()
+    wait(page, lambda: prompt(page).startswith("My own secret"))
     wait(page, lambda: "example" not in query(page))
     page.get_by_role("button", name="Link", exact=True).click()
     page.get_by_text("a text never enters a link").wait_for()

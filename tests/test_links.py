@@ -252,13 +252,6 @@ def test_a_link_names_prompts_by_example_or_run_and_typed_lists_by_nothing(query
     assert browser.names_prompt(dict(parse_qsl(query)), of_box) is expected
 
 
-def test_an_example_that_was_edited_is_no_longer_named(stored):
-    test = opened("pages/prompt/logit_lens.py", example="copy-3-a")
-    assert test.query_params["example"] == "copy-3-a"
-    test.text_area(key="text").set_value("another text").run()
-    assert "example" not in test.query_params
-
-
 def test_a_path_is_never_taken_from_a_link():
     assert [p.name for p in of_probe(ResidualErasure)] == ["target"]
 
@@ -291,13 +284,6 @@ def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
         held = {"model": name, "revision": " abc "}
         monkeypatch.setattr(session, "current", lambda held=held: SimpleNamespace(inputs=held))
         assert picker.source() == expected
-
-
-def test_a_value_of_a_link_has_a_longest_length():
-    model = inputs.text("model", "model")
-    assert model.read("x" * inputs.LONGEST) == "x" * inputs.LONGEST
-    with pytest.raises(ParameterError, match="at most"):
-        model.read("x" * (inputs.LONGEST + 1))
 
 
 ROOMS = {  # every address that ever was, and where it leads

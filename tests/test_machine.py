@@ -48,12 +48,10 @@ def test_every_worker_has_its_share_of_the_machine(told, n, expected, monkeypatc
         ({"cpu.max": "max 100000\n"}, 0, 9),
         ({"cpu.max": "150000 100000\n"}, 1.5, 2),
         ({"cpu.max": "20000 100000\n"}, 0.2, 1),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4, 4),
     ],
 )
 def test_a_containers_time_bounds_the_cores(monkeypatch, tmp_path, files, quota, cores):
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(machine, "GROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(9))

@@ -31,7 +31,7 @@ from ed_core.errors import (
 )
 from ed_core.models import permits, remote
 from ed_core.models.ref import ModelRef
-from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, ResidualErasure
+from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, ResidualErasure, find
 from ed_core.remote import process
 from ed_core.remote.model import RemoteModel
 from ed_core.types import Prompt, Request
@@ -40,6 +40,7 @@ from ed_core.work import compute
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
 NAME = "ndif:ed-demo-8"
+STAND_IN = str(ROOT / "tests" / "stand_in_client.py")
 PROBES_THERE = (
     Contributions(),
     LogitLens(),
@@ -69,23 +70,31 @@ def keyed(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_process_stays(monkeypatch, request):
-    """And each begins with the large libraries, but where a real model is asked."""
-    monkeypatch.setattr(process, "IDLE_SECONDS", 5.0)
+def large_libraries(monkeypatch, request):
+    """A process finds the large libraries of this one, but where a real model is asked."""
     if not request.node.get_closest_marker("real"):
         monkeypatch.setattr(process, "COMMAND", (sys.executable, *process.COMMAND[1:]))
 
 
 class StandIn(process.Client):
-    """Answered for by `stand_in_client.py`, which is told what is expected."""
+    """Answered for by `stand_in_client.py`, with random numbers in the shapes that the plan asks for."""
 
     def __init__(self, how: str):
-        super().__init__("ed-demo-8", "", (sys.executable, str(ROOT / "tests" / "stand_in_client.py"), how))
+        run = f"import sys, runpy; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({STAND_IN!r})"
+        super().__init__("ed-demo-8", "", (sys.executable, "-c", run, how))
         self.asked: list[dict] = []
 
-    def ask(self, plan, expected, *more):
+    def ask(self, plan, *more):
         self.asked.append(plan)
-        return super().ask(plan | {"stand_in": expected}, expected, *more)
+        n = plan["n_layers"]
+        shapes = dict.fromkeys(("miss", "slope_attn", "slope_mlp", "moves"), ("float32", (n,)))
+        shapes |= dict.fromkeys(("closure", "replay", "detour", "batch", "left_behind", "causality"), ("float32", ()))
+        for part in plan["parts"]:
+            sizes = {"layer": n, "skipped": n, "depth": n + 1, "pos": plan["n_tokens"], "rank": part.get("k")}
+            sizes["boundary"] = len(part.get("bounds", ()))
+            for spec in find(part["probe"]).measures:
+                shapes[f"{part['name']}.{spec.name}"] = spec.dtype, tuple(sizes[dim] for dim in spec.dims)
+        return super().ask(plan | {"stand_in": shapes}, *more)
 
 
 def answered(how: str, *probes) -> tuple[RemoteModel, list]:
@@ -177,9 +186,9 @@ def test_no_key_and_a_strange_address_are_refused(monkeypatch):
 @pytest.mark.process
 def test_it_is_started_in_an_empty_folder_and_ended_with_it(keyed):
     shown = "import os, json; print(json.dumps({'event': 'failed', 'text': f'{os.getcwd()} {sorted(os.environ)}'}))"
-    client = process.Client("x", "", (sys.executable, "-c", f"input(); input(); {shown}; input()"))
+    client = process.Client("x", "", (sys.executable, "-c", f"input(); {shown}; input()"))
     with pytest.raises(ServiceFailed) as told:
-        client.ask({}, {})
+        client.ask({})
     where = str(told.value).split(": ")[1].split(" ")[0]
     assert "ed-remote-" in where and not os.path.exists(where)
     assert "HF_TOKEN" not in str(told.value) and "ED_CACHE" not in str(told.value)
@@ -190,10 +199,11 @@ REFUSED = {
     "key": (ServiceFailed, "refused the key (Failed to send request: Unknown API key); check NDIF_API_KEY"),
     "nan": (ServiceFailed, "NaN or infinite values in contributions.resid_norm; nothing was kept"),
     "infinite": (NotFinite, "gives NaN or infinite values where it runs"),
-    "shape": (ServiceFailed, "0.resid_norm as float32 of 8 × 8, and float32 of 9 × 8 were asked for"),
+    "shape": (ServiceFailed, "with float32 of 8 × 8 for 0.resid_norm; expected float32 of 9 × 8: nothing was kept"),
+    "damaged": (ServiceFailed, "The service's answer for ed-demo-8 is damaged, or not an answer of this program"),
     "sums": (IdentityFailed, "layer 0: h + a + m misses the next residual by 1 (limit 2e-02)"),
-    "huge": (ServiceFailed, "ended (it said what is no answer)"),
-    "garbage": (ServiceFailed, "ended (it said what is no answer)"),
+    "huge": (ServiceFailed, "ended (it sent what is no answer)"),
+    "garbage": (ServiceFailed, "ended (it sent what is no answer)"),
     "ends": (ServiceFailed, "ended (it said nothing)"),
 }
 
@@ -214,7 +224,7 @@ def test_one_that_queues_for_ever_is_waited_for_as_long_as_the_settings_say(keye
     said = []
     model = RemoteModel(ModelRef.parse(NAME), StandIn("queue"))
     model.say = said.append
-    with pytest.raises(ServiceFailed, match="over 1 s, and the service says it is QUEUED Moved to position 3 in the"):
+    with pytest.raises(ServiceFailed, match="within 1 s, and the service says it is QUEUED Moved to position 3 in the"):
         compute.run(model, Contributions().request(model.spec, PROMPT))
     assert said == ["ed-demo-8: QUEUED Moved to position 3 in the queue."]
 

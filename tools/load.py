@@ -91,7 +91,8 @@ class Tab:
 
     def figures(self) -> dict[str, bytes]:
         every = list(self.elements.values())
-        return {what.id: what.SerializeToString() for kind, what, *_ in every if kind == "bidi_component"}
+        components = [what for kind, what, *_ in every if kind == "bidi_component"]
+        return {one.id: one.SerializeToString() for one in components if one.component_name.endswith("figure")}
 
     def idle(self) -> bool:
         return not self._drawing and not self._timers and not self.widget("run.").disabled

@@ -22,7 +22,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .. import disk, outside, settings
+from .. import disk, settings, untrusted
 from ..errors import CaseChanged, CaseError, EffectiveDepthError, ImportRefused, OtherVersion, StoreError
 from . import bundle
 from .bundle import Card
@@ -157,7 +157,7 @@ class Kept:
 
     def whole(self, file: Path) -> bytes:
         """A file of the folder, or as much of it as no case study has; `FileNotFoundError` where it is gone."""
-        with self._folder.disk("read"), outside.regular(file) as handle:
+        with self._folder.disk("read"), untrusted.regular(file) as handle:
             return handle.read(bundle.MAX_BYTES + 1)
 
     def is_shipped(self, id: str) -> bool:
@@ -267,7 +267,7 @@ class Kept:
         """A file's card, remembered while the file stays the same; None where it cannot be read."""
         try:
             stat = file.stat()
-            if kind := outside.kind_of(stat.st_mode):
+            if kind := untrusted.kind_of(stat.st_mode):
                 self._remember(f"{file.name} is {kind}, and a file is expected; move it away.")
                 return None
             seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -317,8 +317,8 @@ def _checked(case: Case) -> bytes:
     for n, most in ((len(data), bounds.file), (sum(len(item.packed) for item in case.items), bounds.unpacked)):
         if n > most:
             raise CaseError(
-                f"The results of this case study take {outside.size(n)}, and at most {outside.size(most)} are kept; "
-                "keep fewer of them, or of shorter prompts."
+                f"The results of this case study take {untrusted.size(n)}, at most {untrusted.size(most)} are kept; "
+                "keep fewer, or of shorter prompts."
             )
     if bundle.decode(data) != case:
         raise CaseError("This case study does not come back as it is written; this is a defect, please report it.")

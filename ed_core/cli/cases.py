@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .. import disk, outside
+from .. import disk, untrusted
 from ..cases.export import EXPORTS, exported
 from ..cases.kept import SORTS, Kept
 from ..depth import say
@@ -70,7 +70,7 @@ def export(
     """Write a case study as a file."""
     kept, file = Kept(), Path(out)
     case, _ = kept.open(id)
-    if (ending := outside.ending(file)) not in EXPORTS:
+    if (ending := untrusted.ending(file)) not in EXPORTS:
         raise ParameterError(f"{file.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     for option, value, endings in (
         ("--measure", measure, (".csv", ".parquet")),
@@ -91,7 +91,7 @@ def import_(file: Annotated[Path, typer.Argument(metavar="FILE.edcase")]) -> Non
     """Check somebody else's case study and keep it."""
     from ..cases.bundle import MAX_BYTES
 
-    case, new = Kept().take_in(outside.content(file, MAX_BYTES, ParameterError))
+    case, new = Kept().take_in(untrusted.content(file, MAX_BYTES, ParameterError))
     print(f"{case.id}  {case.title}{'' if new else '  (already here)'}")
 
 

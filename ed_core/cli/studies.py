@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import disk, outside
+from .. import disk, untrusted
 from ..cards.card import OTHERS, PROMPTS
 from ..errors import ParameterError, StudyError
 from ..models.bundled import default_set
@@ -63,7 +63,7 @@ def study(
         return _export(Path(file), export)
     if not out:
         raise ParameterError("--out is missing; give the study's folder.")
-    if outside.ending(Path(file)) == ".edstudy":
+    if untrusted.ending(Path(file)) == ".edstudy":
         from ..studies import bundle
 
         if dry_run:
@@ -197,7 +197,7 @@ def _export(place: Path, names: list[str]) -> int:
 def _exported(folder: Folder, file: Path) -> bytes:
     from ..studies import bundle, tables
 
-    kind = outside.ending(file).lstrip(".")
+    kind = untrusted.ending(file).lstrip(".")
     if kind == "edstudy":
         return bundle.packed(folder.out)
     if kind in ("csv", "parquet"):

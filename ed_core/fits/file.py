@@ -23,7 +23,7 @@ from pydantic import BaseModel, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from .. import disk, outside, settings
+from .. import disk, settings, untrusted
 from ..errors import BrokenWeights, FitRefused, ParameterError
 from ..files import Bounds, Head, Kind, expect, open_sealed, parse, write_sealed
 from ..models import weights
@@ -83,7 +83,7 @@ def folder() -> Path:
 
 def is_name(text: str) -> bool:
     """Whether a fit is meant by its name, bundled or kept, and not by a path."""
-    return re.fullmatch(r"[\w][\w.+-]{0,99}", text) is not None and outside.ending(text) not in (ENDING, *PICKLES)
+    return re.fullmatch(r"[\w][\w.+-]{0,99}", text) is not None and untrusted.ending(text) not in (ENDING, *PICKLES)
 
 
 def named(text: str) -> str:
@@ -127,7 +127,7 @@ def weights_of(model: ModelSpec) -> dict[str, Any]:
 def read(path: str | Path) -> Fit:
     """The fit in a file, checked by its header alone. `FitRefused` says what is wrong with it."""
     place = Path(path).expanduser()
-    if outside.ending(place) in PICKLES:
+    if untrusted.ending(place) in PICKLES:
         raise FitRefused(
             f"{place.name} is a pickle, which may hold a program and is not opened; expected a fit of this program "
             f"({ENDING}): {AGAIN}."

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from .. import bounds
+from .. import untrusted
 from ..errors import PromptError
 from ..machine import limit_memory
 
@@ -41,7 +41,7 @@ def render(template: str, text: str, special_tokens: Mapping[str, str], most: in
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
     if done.returncode == TOO_LONG:
-        raise PromptError(_unusable(f"it takes more than {bounds.TEMPLATE_SECONDS:g} s"))
+        raise PromptError(_unusable(f"it takes more than {untrusted.TEMPLATE_SECONDS:g} s"))
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -73,10 +73,10 @@ def main() -> None:
     given = json.load(sys.stdin)
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    timer = threading.Timer(bounds.TEMPLATE_SECONDS, os._exit, (TOO_LONG,))
+    timer = threading.Timer(untrusted.TEMPLATE_SECONDS, os._exit, (TOO_LONG,))
     timer.daemon = True
     timer.start()
-    limit_memory(bounds.TEMPLATE_MEMORY)
+    limit_memory(untrusted.TEMPLATE_MEMORY)
     template, text = given["template"], given["text"]
     dates = {form: DAY.strftime(form) for _, form in FORMAT.findall(template)}
     clock = "{%- macro strftime_now(form) -%}{{ ed_dates.get(form, form) }}{%- endmacro %}{{ '' }}" if dates else ""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import bounds, outside, settings
+from .. import settings, untrusted
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 
 CONVERTER = 1  # counted up where a conversion would give other weights
@@ -71,11 +71,11 @@ class Header:
 def find(source: str) -> Path | None:
     """The GGUF file that a path names: the file itself, or the only one in a folder that holds no other model."""
     path = Path(os.path.expanduser(source))
-    if outside.ending(path) == ".gguf" and os.path.isfile(path):
+    if untrusted.ending(path) == ".gguf" and os.path.isfile(path):
         return path.resolve()
     if not os.path.isdir(path) or any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
         return None
-    files = sorted(f for f in path.iterdir() if outside.ending(f) == ".gguf" and _is_model(f))
+    files = sorted(f for f in path.iterdir() if untrusted.ending(f) == ".gguf" and _is_model(f))
     if len(files) > 1 and not PART.search(files[0].name):
         raise ModelNotFound(
             f"The folder {path} holds {len(files)} GGUF files; name one of them: {files[0].name}, {files[1].name}"
@@ -113,7 +113,7 @@ def packing(file: Path, place: Path) -> str:
     """How most weights are packed in a file, like "Q4_1"; "" where neither file nor conversion is here."""
     try:
         if place.is_dir():
-            return str(outside.json_of(place / RECORD)["packing"])
+            return str(untrusted.json_of(place / RECORD)["packing"])
         return next(iter(read(file).packing)) if file.is_file() else ""
     except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
         return ""
@@ -124,7 +124,7 @@ def conversions() -> list[tuple[str, int, Path]]:
     found = []
     for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}")):
         try:
-            name = str(outside.json_of(record)["file"])
+            name = str(untrusted.json_of(record)["file"])
         except (ValueError, KeyError, TypeError):
             continue
         found.append((name, sum(f.stat().st_size for f in record.parent.iterdir()), record.parent))
@@ -144,14 +144,14 @@ def local() -> list[Path]:
 
 def _state(file: Path) -> tuple[int, ...]:
     """What stays the same as long as a file does."""
-    with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
+    with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle:
         stat = os.fstat(handle.fileno())
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @functools.lru_cache(maxsize=64)
 def _digest(file: str, *_stat: int) -> str:
-    with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
+    with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
@@ -169,7 +169,7 @@ def _read(path: str, size: int, *_stat: int) -> Header:
     file = Path(path)
     try:
         with (
-            outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle,
+            untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle,
             mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             return _header(file, *_walk(data), size)

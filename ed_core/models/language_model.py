@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .. import bounds
+from .. import untrusted
 from ..errors import IdentityFailed, NotFinite, PromptError
 from ..prompts import check_length, check_text, max_characters, too_long
 from ..types import Encoding, ModelSpec, Prompt, Request
@@ -184,7 +184,7 @@ class LanguageModel:
         if not has:
             raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
         if text not in self._chats:
-            most = max_characters() + bounds.TEMPLATE
+            most = max_characters() + untrusted.TEMPLATE
             self._chats[text] = chat.render(has, text, self.tokenizer.special_tokens_map, most)
         return self._chats[text]
 

@@ -30,7 +30,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
-from .. import bounds, machine
+from .. import machine, untrusted
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
@@ -121,8 +121,10 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
     refusal = architecture.refusal(text) if architecture else why_refused(text if text is not config else config)
     if architecture and not refusal:
         passes, blocks = architecture.n_passes(text), text.num_hidden_layers
-        if not (passes >= 1 and 1 <= passes * blocks <= bounds.LAYERS):
-            refusal = f"its config asks for {blocks} layers, run {passes} times; expected 1 to {bounds.LAYERS} in all"
+        if not (passes >= 1 and 1 <= passes * blocks <= untrusted.LAYERS):
+            refusal = (
+                f"its config asks for {blocks} layers, run {passes} times; expected 1 to {untrusted.LAYERS} in all"
+            )
     if refusal:
         raise _refused(name, architecture.family if architecture else config.model_type, refusal)
     return architecture

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from .. import bounds, disk, outside, settings
+from .. import disk, settings, untrusted
 from ..errors import (
     DeviceFailed,
     EffectiveDepthError,
@@ -115,7 +115,7 @@ def kept_identities(model: LanguageModel) -> Identities | None:
     if (file := _kept_file(model)) is None:
         return None
     try:
-        found = SAVED.validate_json(outside.text(file, bounds.CONFIG, outside.Unreadable))
+        found = SAVED.validate_json(untrusted.text(file, untrusted.CONFIG, untrusted.Unreadable))
     except (OSError, ValueError, ValidationError):
         return None
     same = len(found.miss) == model.n_layers and found.dtype == str(model.dtype).removeprefix("torch.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from .. import bounds
+from .. import untrusted
 from ..errors import ParameterError
 from .families import find
 
@@ -196,7 +196,7 @@ def _quantized(outputs: int, inputs: int, precision: str) -> int:
 def _whole(name: str, value: Any) -> int:
     try:
         whole = int(value)
-        if not 0 <= whole <= bounds.WHOLE:
+        if not 0 <= whole <= untrusted.WHOLE:
             raise ValueError
         return whole
     except (TypeError, ValueError, OverflowError):
@@ -250,9 +250,9 @@ def read(config: Mapping[str, Any]) -> Size:
     qk = {"": 0, "head": 2 * head_dim, "all": q + kv}[layout.qk_norm]
     tied = bool(config.get("tie_word_embeddings", layout.tied))
     positions = d_model * (number("n_positions", "max_position_embeddings") or 1024) if layout.positions else 0
-    if not 0 < passes * n_layers <= bounds.LAYERS:
+    if not 0 < passes * n_layers <= untrusted.LAYERS:
         told = f", run {passes} times" if passes != 1 else ""
-        raise ParameterError(f"The config has {n_layers} layers{told}; at most {bounds.LAYERS} are opened.")
+        raise ParameterError(f"The config has {n_layers} layers{told}; at most {untrusted.LAYERS} are opened.")
     more = {"": 0, "gate": d_model + 1}.get(layout.more, norm * bool(config.get(layout.more)))
     return Size(
         family,

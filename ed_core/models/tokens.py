@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .. import bounds, outside, prompts
+from .. import prompts, untrusted
 from ..errors import BrokenWeights, PromptError
 from ..types import Encoding, Prompt
 from . import sizes
@@ -31,7 +31,7 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
     from tokenizers import Tokenizer
 
     try:
-        found = Tokenizer.from_str(outside.text(file, bounds.TOKENIZER, BrokenWeights))
+        found = Tokenizer.from_str(untrusted.text(file, untrusted.TOKENIZER, BrokenWeights))
     except BrokenWeights:
         raise
     except Exception as error:  # whatever the library says of a stranger's file
@@ -115,7 +115,7 @@ def added(ref: ModelRef) -> tuple[list[str], list[str]] | None:
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = outside.json_of(folder / name)
+        found = untrusted.json_of(folder / name)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -16,7 +16,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from .. import bounds, outside
+from .. import untrusted
 from ..errors import BrokenWeights, ModelNotFound, ParameterError
 
 _OF_TOKENS = "vocab.txt spiece.model sentencepiece.bpe.model"
@@ -35,7 +35,7 @@ def check_complete(folder: Path, name: str) -> None:
     """Refuse a shard that the index names and the folder lacks, and a file that is shorter than its header says."""
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
-            shards = sorted(set(outside.json_of(index)["weight_map"].values()))
+            shards = sorted(set(untrusted.json_of(index)["weight_map"].values()))
             if wrong := next((shard for shard in shards if not SHARD.fullmatch(shard)), None):
                 raise ValueError(wrong)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -54,7 +54,7 @@ def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """A file's tensors: `{name: (dtype, shape)}`. Raises `BrokenWeights` where the file is shorter or longer than they
     need."""
     try:
-        with outside.opened(file, bounds.WEIGHTS, BrokenWeights), safe_open(file, framework="np") as tensors:
+        with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights), safe_open(file, framework="np") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
             return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     except SafetensorError as error:
@@ -67,7 +67,7 @@ def _wrong_length(file: Path) -> str:
     """The length of a file with a sound header, and the length that the header gives."""
     with file.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
-        entries = json.loads(handle.read(min(length, bounds.HEADER)))
+        entries = json.loads(handle.read(min(length, untrusted.HEADER)))
     end = 8 + length + max((e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"), default=0)
     return f"has {file.stat().st_size} bytes and its header promises {end}"
 
@@ -88,7 +88,7 @@ def config(folder: Path) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _json(file: Path, *state: int) -> object:
     """A JSON file, read again when its `state` changes: a page asks for one a dozen times."""
-    return outside.json_of(file)
+    return untrusted.json_of(file)
 
 
 def content_hash(folder: Path, weights: bool = True) -> str:
@@ -128,8 +128,8 @@ def _digest(*states: tuple[str | int, ...]) -> str:
 
 def _opened(file: Path) -> BufferedReader:
     """A file of a model's folder within the bounds of its kind."""
-    own = bounds.TOKENIZER if file.name in OF_TOKENS else bounds.CONFIG
-    return outside.opened(file, bounds.WEIGHTS if file.suffix == ".safetensors" else own, BrokenWeights)
+    own = untrusted.TOKENIZER if file.name in OF_TOKENS else untrusted.CONFIG
+    return untrusted.opened(file, untrusted.WEIGHTS if file.suffix == ".safetensors" else own, BrokenWeights)
 
 
 def _state(file: Path) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ OF_ADAPTER = ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_m
 def adapter_config(folder: Path) -> Mapping[str, Any]:
     """The adapter's settings; refuses a folder that holds no LoRA adapter in safetensors."""
     try:
-        config: Mapping[str, Any] = outside.json_of(folder / ADAPTER_CONFIG)
+        config: Mapping[str, Any] = untrusted.json_of(folder / ADAPTER_CONFIG)
         kind, ranks = str(config["peft_type"]), [config.get("r", 8), *dict(config.get("rank_pattern") or {}).values()]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelNotFound(
@@ -194,8 +194,8 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
 def _check_ranks(name: str, ranks: list[Any], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
     """Refuse ranks that the adapter's own matrices do not have: peft would build what the settings say before it looks
     at the weights."""
-    found = max((shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape), default=bounds.RANK)
-    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= min(found, bounds.RANK)]:
+    found = max((shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape), default=untrusted.RANK)
+    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= min(found, untrusted.RANK)]:
         raise ParameterError(
             f"The adapter {name} says it has the rank {str(wrong[0])[:40]} and its matrices have {found}; save it "
             "again with peft."
@@ -209,7 +209,7 @@ def adapter_hash(folder: Path) -> str:
 
 
 def _sha256(file: Path) -> bytes:
-    with outside.opened(file, bounds.WEIGHTS, ModelNotFound) as handle:
+    with untrusted.opened(file, untrusted.WEIGHTS, ModelNotFound) as handle:
         return hashlib.file_digest(handle, "sha256").digest()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from .. import bounds, outside
+from .. import untrusted
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
@@ -141,9 +141,9 @@ class ResidualErasure(Probe):
 
     def content_hash(self, parameter: str, model: ModelSpec) -> str:
         if self.background != "bundled" and Path(self.background).is_file():
-            return hashlib.sha256(outside.content(self.background, bounds.PROMPTS)).hexdigest()
-        identities = [p.identity() for p in self.background_prompts(model)]
-        return hashlib.sha256(canonical_json(identities).encode()).hexdigest()
+            return hashlib.sha256(untrusted.content(self.background, untrusted.PROMPTS)).hexdigest()
+        found = [p.identity() for p in self.background_prompts(model)]
+        return hashlib.sha256(canonical_json(found).encode()).hexdigest()
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)

@@ -1,9 +1,9 @@
-"""What is computed where the weights are: these functions travel as source text, with those of `sweeps.metrics` and
-`models.identities` that they name, and run beside the model within one session. There is nothing else of this program
-there: they use torch, and a `model` of nnsight, whose modules' inputs and outputs are read and written as it runs.
+"""What is computed where the weights are: these functions travel as source text, with `sweeps.metrics` and
+`models.identities`, and run next to the model within one session. There is nothing else of this program there: they use
+torch, and a `model` of nnsight, whose modules' inputs and outputs are read and written as it runs.
 
-`plan`: plain numbers, names and lists, as `model.RemoteModel` makes it. What goes back are small tensors: the measures
-of one prompt, reduced. Numbers of which a step of 2^-24 is enough go as three bytes each (`three`)."""
+`plan`: plain numbers, names and lists, as `model.RemoteModel` makes it. What goes back are the measures of one prompt,
+under the names and in the shapes that the probe declares."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ import torch
 from torch import Tensor
 
 from ..models.identities import miss, slopes
-from ..sweeps.metrics import AgainstOutput, contributions, relative_change
-
-STEPS = (1 << 24) - 1  # of a number from 0 to 1 in three bytes
+from ..sweeps.metrics import AgainstOutput, contributions, overlap, relative_change, settle_depth
 
 
 def measured(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """All that was asked of one prompt: the identities, then each part of the plan under its name."""
+    """The identities, then each part of the plan under its name; nothing of either where a value is not finite."""
     with torch.no_grad():
         short, base = (forward(model, plan, plan[ids]) for ids in ("short", "ids"))
         finite = all(bool(torch.isfinite(x).all()) for run in (short, base) for x in (*run["resid"], run["logits"]))
-        found = {"finite": torch.tensor(int(finite))}
+        result: dict[str, Any] = {}
         if finite:
-            found |= identities(model, plan, short)
+            result |= identities(model, plan, short)
             measure = {"contributions": read, "logit_lens": lens, "layer_skip": skips, "residual_erasure": erasure}
             for part in plan["parts"]:
                 for name, values in measure[part["probe"]](model, plan, part, base).items():
-                    found[part["name"] + "." + name] = values
-        texts = {"dtype": str(base["resid"][0].dtype).removeprefix("torch."), "torch": str(torch.__version__)}
-        return {name: values.cpu() for name, values in found.items()} | texts
+                    result[part["name"] + "." + name] = values
+        arrays = {name: (x.float() if x.is_floating_point() else x.int()).cpu() for name, x in result.items()}
+        return arrays | {"dtype": str(base["resid"][0].dtype).removeprefix("torch."), "torch": str(torch.__version__)}
 
 
 # ---------------------------------------------------------------- forward passes
@@ -65,7 +63,7 @@ def forward(
     for nothing but that."""
     edits = {} if edits is None else edits
     blocks = at(model, plan["blocks"])
-    found: dict[str, Any] = {"resid": [], "attn": [], "mlp": []}
+    result: dict[str, Any] = {"resid": [], "attn": [], "mlp": []}
     home: list[Any] = []  # where the first stream is: all others are brought there
     more = {"logits_to_keep": keep} if keep and plan["keeps"] else {}
 
@@ -93,7 +91,7 @@ def forward(
                 m = branch(mlp, h, edits.get("mlp", {}).get(layer))
                 if each is None:
                     for name, value in (("resid", h), ("attn", a), ("mlp", m)):
-                        found[name].append(value)
+                        result[name].append(value)
                 else:
                     each(layer, h, a, m)
                 past = edits.get("layer", {}).get(layer)
@@ -102,10 +100,10 @@ def forward(
                     out = first(left)
                     block.output = instead(left, torch.where(past.to(out.device).unsqueeze(-1), h.to(out.device), out))
             if layer == plan["n_layers"] - 1:
-                found["resid"].append(first(block.output).to(home[0]))
-        found["logits"] = model.output.logits
-    found["logits"] = found["logits"].to(home[0]).float()
-    return found
+                result["resid"].append(first(block.output).to(home[0]))
+        result["logits"] = model.output.logits
+    result["logits"] = result["logits"].to(home[0]).float()
+    return result
 
 
 def unembed(model: Any, plan: dict[str, Any], resid: Tensor) -> Tensor:
@@ -125,29 +123,18 @@ def update(found: dict[str, Any], layer: int) -> Tensor:
     return added
 
 
-def three(values: Tensor) -> Tensor:
-    """Whole numbers below 2^24 as three bytes each, along a new last axis."""
-    whole = values.long()
-    return torch.stack([whole >> 16 & 255, whole >> 8 & 255, whole & 255], -1).to(torch.uint8)
-
-
-def share(values: Tensor) -> Tensor:
-    """Numbers from 0 to 1, to a step of 2^-24, as three bytes each."""
-    return three((values.double() * STEPS).round())
-
-
 # ---------------------------------------------------------------- the identities
 
 
 def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
-    """The sums on a short text, of which `one` is the pass. No block is called by hand: for `replay` every block is
-    handed the stream that it had, in the model's own pass; `detour` is the sums where another stream enters layer 0, so
-    that an edit without effect is seen; `moves` the change of the MLP's addition without attention's."""
+    """The identities on a short text, of which `one` is the pass. No block is called by hand: for `replay` every block
+    gets the stream that it had, in the model's own pass. `detour`: the sums where another stream enters layer 0, so
+    that an edit without effect is seen; `moves`: the change of the MLP's addition without attention's."""
     resid, attn, mlp, n_layers = one["resid"], one["attn"], one["mlp"], plan["n_layers"]
     limit = plan["slope_limits"].get(str(resid[0].dtype), 0.03)
     blocks = [(resid[l], attn[l], mlp[l], resid[l + 1]) for l in range(n_layers)]
     both = [slopes(*block, limit=limit) for block in blocks]
-    again = forward(model, plan, plan["short"], {"resid": dict(enumerate(resid[:-1]))})
+    resampled = forward(model, plan, plan["short"], {"resid": dict(enumerate(resid[:-1]))})
     moved = resid[0].roll(1, 1)
     other = forward(model, plan, plan["short"], {"resid": {0: moved}})
     walked = [moved, *other["resid"][1:]]
@@ -166,8 +153,8 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
         tells = (m - m.mean(-2, keepdim=True)).norm() > 1e-3 * m.norm()
         tells = tells & (a.norm(dim=-1) > plain * h.norm(dim=-1)).any()
         moves.append(float((bare["mlp"][l].float() - m).norm() / m.norm()) if tells else torch.nan)
-    beside = {l: torch.cat([h, h.roll(1, 1), h.roll(2, 1)]) for l, h in enumerate(resid[:-1])}
-    several = forward(model, plan, [plan["short"][0]] * 3, {"resid": beside})
+    neighbours = {l: torch.cat([h, h.roll(1, 1), h.roll(2, 1)]) for l, h in enumerate(resid[:-1])}
+    several = forward(model, plan, [plan["short"][0]] * 3, {"resid": neighbours})
     moved_by = [(update(several, l)[:1] - update(one, l)).norm(dim=-1) for l in range(n_layers)]
     after = forward(model, plan, plan["short"])
     last = forward(model, plan, plan["other"])["logits"]
@@ -181,7 +168,7 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
         "slope_attn": torch.tensor([torch.nan if a is None else a for a, _ in both]),
         "slope_mlp": torch.tensor([torch.nan if m is None else m for _, m in both]),
         "closure": off(unembed(model, plan, resid[-1])),
-        "replay": off(again["logits"]),
+        "replay": off(resampled["logits"]),
         "detour": torch.stack(detour).max(),
         "batch": torch.stack([(x / h.float().norm(dim=-1)).median() for x, h in zip(moved_by, resid[1:])]).max(),
         "left_behind": off(after["logits"]),
@@ -194,41 +181,37 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
 
 
 def read(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`contributions`: the lengths, and the cosines as shares; what is made of these is made at home."""
+    """`contributions`, `[layer, pos]`."""
     rows = []
     for l in range(plan["n_layers"]):
         h, a, m = (base[name][l][0].float() for name in ("resid", "attn", "mlp"))
         rows.append(contributions(h, a, m, update(base, l)[0], plan["parallel"]))
-    found = {
-        name: share((torch.stack([row[name] for row in rows]) + 1) / 2)
-        for name in ("attn_cos", "mlp_cos", "layer_cos", "io_cos")
-    }
-    for name in ("attn_norm", "mlp_norm", "mlp_ratio", "layer_ratio"):
-        found[name] = torch.stack([row[name] for row in rows])
-    last = plan["n_layers"] - 1
-    end = (base["resid"][last][0].float() + update(base, last)[0]).norm(dim=-1)
-    return found | {"resid_norm": torch.stack([*(row["resid_norm"] for row in rows), end])}
+    result = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    end = (base["resid"][plan["n_layers"] - 1][0].float() + update(base, plan["n_layers"] - 1)[0]).norm(dim=-1)
+    return result | {"resid_norm": torch.cat([result["resid_norm"], end[None]])}
 
 
 def lens(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`logit_lens`: `[depth, pos]`, of the best tokens `[depth, pos, k]`."""
-    names = ("kl", "jsd", "entropy", "rank", "top_ids", "top_probs")
-    pieces: dict[str, list[Tensor]] = {name: [] for name in names}
+    """`logit_lens`: `[depth, pos]`, of the best tokens `[depth, pos, rank]`."""
+    pieces = []
     for some in torch.arange(plan["n_tokens"]).split(plan["positions"]):
         out = unembed(model, plan, base["resid"][-1][0, some])
         against = AgainstOutput(out, part["k"])
-        rows: dict[str, list[Tensor]] = {name: [] for name in names}
         together = max(1, plan["positions"] // len(some))  # the head's weights are read once for many depths
         streams = [h[0, some] for h in base["resid"][:-1]]
         grouped = [torch.cat(streams[i : i + together]) for i in range(0, len(streams), together)]
-        for logits in (*(x for h in grouped for x in unembed(model, plan, h).split(len(some))), out):
-            row = against.measure(logits)
-            row |= {"rank": three(row["rank"]), "top_ids": three(row["ids"]), "top_probs": share(row["best"].exp())}
-            for name in names:
-                rows[name].append(row[name])
-        for name in names:
-            pieces[name].append(torch.stack(rows[name]))
-    return {name: torch.cat(parts, 1) for name, parts in pieces.items()}
+        depths = (*(x for h in grouped for x in unembed(model, plan, h).split(len(some))), out)
+        rows = [against.measure(logits) for logits in depths]
+        pieces.append({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
+    result = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
+    ids = result["ids"]
+    return {name: result[name] for name in ("kl", "jsd", "entropy", "rank")} | {
+        "top_ids": ids,
+        "top_probs": result["best"].exp(),
+        "overlap": overlap(ids, ids[-1:].expand_as(ids)),
+        "top1_match": (ids[..., 0] == ids[-1:, :, 0]).float(),
+        "settle_depth": settle_depth(ids[..., 0]).float(),
+    }
 
 
 def change(model: Any, plan: dict[str, Any], before: Tensor, after: Tensor, looks: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,13 +239,13 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
     rows = [plan["ids"][0]] * len(bounds)
     updates = [update(base, l) for l in range(n_layers)]
     empty = torch.full((len(bounds), n_layers, n_layers), torch.nan, device=device)
-    found = {"effect": empty, "noise_floor": empty[0, 0].clone(), "output": empty[:, 0].clone()}
-    found |= {"kept": found["output"].clone()} | ({"direct": empty.clone()} if part["direct"] else {})
-    found |= {"output_pos": torch.zeros(n_layers, n_tokens, device=device)} if part["current"] else {}
+    result = {"effect": empty, "noise_floor": empty[0, 0].clone(), "output": empty[:, 0].clone()}
+    result |= {"kept": result["output"].clone()} | ({"direct": empty.clone()} if part["direct"] else {})
+    result |= {"output_pos": torch.zeros(n_layers, n_tokens, device=device)} if part["current"] else {}
     seen = torch.ones_like(look)
 
     def still(layer: int, h: Tensor, a: Tensor, m: Tensor) -> None:
-        found["noise_floor"][layer] = relative_change(updates[layer], a.float() + m.float(), seen).max()
+        result["noise_floor"][layer] = relative_change(updates[layer], a.float() + m.float(), seen).max()
 
     forward(model, plan, rows, None, still, keep=1)
     for s in range(n_layers):
@@ -270,13 +253,13 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
         def after(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
             passed_by = layer == s and part["part"] == "layer"  # whatever was computed in it
             added = updates[s].masked_fill(skip.unsqueeze(-1), 0.0) if passed_by else a.float() + m.float()
-            found["effect"][:, s, layer] = relative_change(updates[layer], added, look) if layer >= s else 0.0
+            result["effect"][:, s, layer] = relative_change(updates[layer], added, look) if layer >= s else 0.0
 
         run = forward(model, plan, rows, {part["part"]: {s: skip}}, after, keep=1)
         moved, same = change(model, plan, base["resid"][-1][0], run["resid"][-1], look)
-        found["output"][:, s], found["kept"][:, s] = moved.amax(-1), (same & look).sum(-1) / look.sum(-1)
+        result["output"][:, s], result["kept"][:, s] = moved.amax(-1), (same & look).sum(-1) / look.sum(-1)
         if part["current"]:
-            found["output_pos"][s] = moved[0]
+            result["output_pos"][s] = moved[0]
         if part["direct"]:
             added = {"layer": updates[s], "attention": base["attn"][s].float(), "mlp": base["mlp"][s].float()}
             removed = added[part["part"]].masked_fill(~skip.unsqueeze(-1), 0.0)
@@ -285,10 +268,16 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
 
             def alone(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
                 change_of = relative_change(updates[layer], a.float() + m.float(), look)
-                found["direct"][:, s, layer] = change_of if layer > s else 0.0
+                result["direct"][:, s, layer] = change_of if layer > s else 0.0
 
             forward(model, plan, rows, {"resid": streams}, alone, keep=1)
-    return found
+    measures = {"effect": result["effect"].amax(0), "output": result["output"].amax(0)}
+    measures |= {"top1_kept": result["kept"].amin(0), "noise_floor": result["noise_floor"]}
+    measures |= {"effect_direct": result["direct"].amax(0)} if part["direct"] else {}
+    if part["current"]:
+        return measures | {"output_pos": result["output_pos"]}
+    by_boundary = {"effect_by_boundary": result["effect"], "output_by_boundary": result["output"]}
+    return measures | by_boundary | {"boundaries": torch.tensor(bounds)}
 
 
 def erasure(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
@@ -302,7 +291,7 @@ def erasure(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[s
         count += len(ids)
     device, start = base["resid"][0].device, part["start"]
     pos = torch.arange(n_tokens, device=device)
-    found = torch.full((n_layers + 1, n_tokens), torch.nan, device=device)
+    result = torch.full((n_layers + 1, n_tokens), torch.nan, device=device)
     for depth in range(n_layers + 1):
         mean = (total[depth] / count).float()
         for some in torch.arange(n_tokens - 1, device=device).split(max(1, plan["tokens"] // n_tokens)):
@@ -316,7 +305,7 @@ def erasure(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[s
             else:
                 look = ((pos >= start - 1) & (pos < n_tokens - 1)).expand(len(some), -1)
             moved, _ = change(model, plan, base["resid"][-1][0], stream, look)
-            found[depth, some] = moved.amax(-1)
+            result[depth, some] = moved.amax(-1)
     if start is not None:
-        found[:, -1] = 0.0
-    return {"effect": found}
+        result[:, -1] = 0.0
+    return {"effect": result}

@@ -29,7 +29,7 @@ import numpy as np
 from diskcache.core import MODE_BINARY, MODE_RAW, UNKNOWN
 
 from .. import settings
-from ..disk import BUSY_SECONDS, is_damage, reason
+from ..disk import BUSY_SECONDS, is_damage, why
 from ..errors import StoreError
 from ..types import ENGINE_VERSION, ProbeResult, canonical_json
 from .shelf import Shelf
@@ -189,12 +189,12 @@ class Store:
                 self._close()
             cause = error.__context__ if isinstance(error, diskcache.Timeout) else error
             if not (again and is_damage(cause)):
-                raise StoreError(f"The results in {self.path} cannot be used: {reason(cause)}") from error
+                raise StoreError(f"The results in {self.path} cannot be used: {why(cause)}") from error
             renamed = self.path.with_name(f"results.damaged-{time.time_ns()}")
             try:
                 self.path.rename(renamed)
             except OSError as refused:
-                raise StoreError(f"The results in {self.path} are damaged: {reason(refused)}") from refused
+                raise StoreError(f"The results in {self.path} are damaged: {why(refused)}") from refused
             self._note(f"The database of results was damaged ({cause}); it is now {renamed.name}, and a new one begun.")
         return self._work(work, again=False)
 

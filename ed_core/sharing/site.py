@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from .. import bounds, disk, outside, settings
+from .. import disk, settings, untrusted
 from ..cards import card as cards
 from ..cards import page as card_page
 from ..cases import bundle, case_study, report
@@ -107,7 +107,7 @@ def _published(out: Path) -> list[str]:
     try:
         if not out.exists() or (out.is_dir() and all(file.name.endswith(disk.UNFINISHED) for file in out.iterdir())):
             return []
-        told = from_json(outside.regular(marker).read(bounds.CONFIG))
+        told = from_json(untrusted.regular(marker).read(untrusted.CONFIG))
         files: list[str] = told["files"]
         if told["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
             return files

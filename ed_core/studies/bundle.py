@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from .. import bounds, disk
+from .. import disk, untrusted
 from ..errors import ImportRefused, StudyError
 from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, seal
 from . import report
@@ -45,7 +45,7 @@ KIND = Kind(
     "ask for it to be exported again",
     members=KNOWN,
     compressed=r".*\.(toml|json)",
-    bounds=Bounds(bounds.SUMS, MAX_FILES, bounds.SUMS, bounds.SUMS, MAX_HEAD),
+    bounds=Bounds(untrusted.SUMS, MAX_FILES, untrusted.SUMS, untrusted.SUMS, MAX_HEAD),
 )
 
 

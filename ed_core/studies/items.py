@@ -30,7 +30,7 @@ from filelock import FileLock
 from pyarrow import parquet, types
 from pydantic import BaseModel, Field, model_validator
 
-from .. import bounds, disk, outside, settings
+from .. import disk, settings, untrusted
 from ..depth import answer, sinks
 from ..depth.sample import CURVES, prompt_sums
 from ..errors import InputError, PromptError, StudyError
@@ -230,8 +230,8 @@ def _reading(file: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _opened(file: Path, rows: int, size: int) -> Iterator[parquet.ParquetFile]:
     """A parquet file that somebody else may have made: what its footer declares is bounded before it is unpacked."""
-    with _reading(file), outside.opened(file, size, outside.Unreadable) as handle:
-        limits = {"thrift_string_size_limit": bounds.FOOTER, "thrift_container_size_limit": bounds.PARTS}
+    with _reading(file), untrusted.opened(file, size, untrusted.Unreadable) as handle:
+        limits = {"thrift_string_size_limit": untrusted.FOOTER, "thrift_container_size_limit": untrusted.PARTS}
         with parquet.ParquetFile(handle, **limits) as opened:
             groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
             large = sum(group.column(i).total_uncompressed_size for group in groups for i in range(group.num_columns))
@@ -253,7 +253,7 @@ def packed(out: Path) -> Mapping[str, Mapping[str, range]]:
 @lru_cache(maxsize=32)
 def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
     index: dict[str, dict[str, range]] = {}
-    with _opened(file, bounds.ROWS, bounds.SUMS) as opened:
+    with _opened(file, untrusted.ROWS, untrusted.SUMS) as opened:
         keys = opened.read(list(KEYS))
         for (model, chunk), n in Counter(zip(*(keys[name].to_pylist() for name in KEYS))).items():
             chunks = index.setdefault(model, {})
@@ -275,7 +275,7 @@ def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
     shapes = {name: tuple(meta[name]) for name in table.column_names}
     for name, shape in shapes.items():
         expect(
-            all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) <= bounds.VALUES, f"{name}: the shape"
+            all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) <= untrusted.VALUES, f"{name}: the shape"
         )
         column = table[name].combine_chunks()
         if shape:
@@ -370,7 +370,7 @@ class _Plan(BaseModel):
     name: str
     note: str = ""
     seed: int = Field(ge=0)
-    chunk: int = Field(ge=1, le=bounds.CHUNK)
+    chunk: int = Field(ge=1, le=untrusted.CHUNK)
     models: list[StudyModel]
     probes: list[_Probe]
     sets: list[_Set]
@@ -472,7 +472,7 @@ class Folder:
         reasons = {}
         for label, model in self.models.items():
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                reasons[label] = str(outside.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
+                reasons[label] = str(untrusted.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
         return reasons
 
     def digest(self, keys: Iterable[str] | None = None) -> str:
@@ -492,9 +492,9 @@ class Folder:
     def part(self, key: str) -> Part:
         """The sums of an item, from its own file while there is one."""
         if (file := path(self.out, key)).is_file():
-            with _opened(file, bounds.CHUNK, bounds.ITEM) as opened:
+            with _opened(file, untrusted.CHUNK, untrusted.ITEM) as opened:
                 head = opened.schema_arrow.metadata[b"shapes"]
-                return _checked(opened.read(use_threads=False), parse(head, bounds.ITEM_HEAD))
+                return _checked(opened.read(use_threads=False), parse(head, untrusted.ITEM_HEAD))
         model, chunk = key.split("/")
         rows = packed(self.out)[model][chunk]
         group, meta = self._of_model(model)
@@ -512,8 +512,8 @@ class Folder:
         file = self.out / SUMS
         state = digest, file.stat().st_mtime_ns
         if state not in self._group:
-            with _opened(file, bounds.ROWS, bounds.SUMS) as opened:
-                meta = parse(opened.schema_arrow.metadata[b"models"], bounds.FOOTER)
+            with _opened(file, untrusted.ROWS, untrusted.SUMS) as opened:
+                meta = parse(opened.schema_arrow.metadata[b"models"], untrusted.FOOTER)
                 group = opened.read_row_group(list(packed(self.out)).index(digest), use_threads=False)
                 expect(set(group["model"].to_pylist()) == {digest}, "a row group per model")
                 self._group.clear()
@@ -561,14 +561,14 @@ def open_folder(out: str | Path) -> Folder:
     """A study's folder. `StudyError` where there is none, or one of a later version."""
     file = Path(out) / PLAN
     try:
-        plan = from_json(outside.content(file, bounds.PLAN, outside.Unreadable))
+        plan = from_json(untrusted.content(file, untrusted.PLAN, untrusted.Unreadable))
         if plan["format"] != FORMAT:
             raise StudyError(
                 f"The study in {out} is of format {plan['format']}; expected {FORMAT}. Run it again with this program."
             )
         _Plan.model_validate(plan, strict=True)
         return Folder(Path(out), plan)
-    except outside.Unreadable:
+    except untrusted.Unreadable:
         raise StudyError(
             f"There is no study in {out}: it has no {PLAN} that can be read; run one into it first."
         ) from None

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from .. import bounds, disk, outside
+from .. import disk, untrusted
 from ..errors import EffectiveDepthError, StudyError
 from ..models import controls, tokens
 from ..models.ref import ModelRef
@@ -47,7 +47,7 @@ class StudyModel(BaseModel, frozen=True):
     control: str = ""
     seed: int = 0
     parameters: int | None = Field(None, ge=0)
-    n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
+    n_layers: int | None = Field(None, ge=1, le=untrusted.LAYERS)
     series: str = Field("", max_length=400)
     step: int | None = Field(None, ge=0, lt=10**12)
     spec: ModelSpec | None = Field(None, exclude=True)
@@ -258,7 +258,7 @@ def write_plan(plan: Plan, out: Path) -> None:
     same = _same(out / STUDY, study)
     models = [model.model_dump(exclude_defaults=True) for model in plan.models]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if same else models
+        before = untrusted.json_of(out / PLAN, untrusted.PLAN)["models"] if same else models
         models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
     fields = {
         "format": FORMAT,

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from .. import bounds, machine, outside
+from .. import machine, untrusted
 from ..errors import ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
 from ..models import permits, tokens
@@ -187,7 +187,7 @@ def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
     permits.file(str(file))
     if not file.is_file():
         raise StudyError(f"The set {entry.name}: there is no file {entry.file} (looked for in {folder}).")
-    if (kind := outside.ending(file)) not in TABLES:
+    if (kind := untrusted.ending(file)) not in TABLES:
         raise StudyError(
             f"The set {entry.name}: {entry.file} is a {kind or 'file without an extension'}; expected "
             f"{', '.join(TABLES)}."
@@ -203,7 +203,7 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
         prompts = read_jsonl(file)
     except PromptFileError as error:
         raise StudyError(f"The set {entry.name}: {error}") from None
-    read = (json.loads(line) for _, line in lines(outside.text(file, bounds.PROMPTS, StudyError)))
+    read = (json.loads(line) for _, line in lines(untrusted.text(file, untrusted.PROMPTS, StudyError)))
     for i, (prompt, line) in enumerate(zip(prompts, read, strict=True)):
         template = entry.template if line.get("template") is None else prompt.template
         prompt = replace(prompt, id=prompt.id or str(i), template=template)
@@ -226,7 +226,7 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
     try:
         builder = datasets.load_dataset_builder(name, config or None)
         declared = max(builder.info.download_size or 0, builder.info.dataset_size or 0)
-        if declared <= bounds.SET:
+        if declared <= untrusted.SET:
             builder.download_and_prepare()
             table = builder.as_dataset(split=split)
     except Exception as error:  # whatever the client, the network or the set's files answer
@@ -235,10 +235,10 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
             f"({type(error).__name__}: {_first_line(error)}). Try again where the hub answers, or give a local copy: "
             f"file = …{f', format = {entry.hub!r}' if entry.hub in FORMATS else ''}."
         ) from None
-    if declared > bounds.SET or len(table) > bounds.LINES:
+    if declared > untrusted.SET or len(table) > untrusted.LINES:
         raise StudyError(
-            f"The set {entry.name} has {outside.size(declared)}, or more rows than {bounds.LINES}; name a part of it, "
-            f"as split = 'test[:{bounds.LINES}]', or give a file of the prompts that are meant."
+            f"The set {entry.name} has {untrusted.size(declared)}, or more rows than {untrusted.LINES}; name a part "
+            f"of it, as split = 'test[:{untrusted.LINES}]', or give a file of the prompts that are meant."
         )
     return _rows(entry, table, known)
 
@@ -258,16 +258,16 @@ def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
 
     try:
         if kind == ".parquet":
-            with outside.opened(file, bounds.SET, StudyError) as handle:
+            with untrusted.opened(file, untrusted.SET, StudyError) as handle:
                 return list(parquet.read_table(handle).to_pylist())
-        text = outside.text(file, bounds.PROMPTS, StudyError)
+        text = untrusted.text(file, untrusted.PROMPTS, StudyError)
         if kind == ".csv":
             with warnings.catch_warnings(action="error"):  # a row of more cells than the header
                 cells = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
             return list(cells.to_dict("records"))
         is_list = text.lstrip().startswith("[")
         parts = [text] if is_list else [line for _, line in lines(text)]
-        read = [parse(part.encode(), bounds.PROMPTS) for part in parts]
+        read = [parse(part.encode(), untrusted.PROMPTS) for part in parts]
         rows = read[0] if is_list else read
         expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
         return list(rows)
@@ -292,7 +292,7 @@ def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterato
         )
     for i, row in enumerate(rows):
         try:
-            expect(i < bounds.LINES, f"more than {bounds.LINES} rows")
+            expect(i < untrusted.LINES, f"more than {untrusted.LINES} rows")
             if missing := [name for name in needed if known and row.get(name) is None]:
                 raise PromptError(f"{missing[0]} is missing; expected a value in every row.")
             yield _example(entry, defaultdict(type(None), row), known, columns, i)

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from .. import bounds, outside
+from .. import untrusted
 from ..errors import ParameterError, StudyError
 from ..files import expect
 from ..probes import PROBES, Probe, find
@@ -209,7 +209,7 @@ class Study(_Strict):
     models: Annotated[tuple[ModelEntry, ...], _entries("source")] = Field(min_length=1)
     probes: Annotated[tuple[ProbeEntry, ...], _entries("name")] = Field(min_length=1)
     sets: Annotated[tuple[SetEntry, ...], _entries("name")] = Field(min_length=1)
-    chunk: int = Field(8, ge=1, le=bounds.CHUNK)
+    chunk: int = Field(8, ge=1, le=untrusted.CHUNK)
     seed: int = Field(0, ge=0)
 
     @property
@@ -227,13 +227,13 @@ class Study(_Strict):
 
 def read(file: str | Path) -> Study:
     """The study of a file; `StudyError` says what is wrong with it, and where."""
-    return parse(outside.text(file, bounds.TOML, StudyError), Path(file).name)
+    return parse(untrusted.text(file, untrusted.TOML, StudyError), Path(file).name)
 
 
 def parse(text: str, name: str = "the study") -> Study:
     """The study of a text; `name`: what a refusal calls it."""
     try:
-        study = Study.model_validate(outside.toml(text), strict=True)
+        study = Study.model_validate(untrusted.toml(text), strict=True)
     except ValidationError as error:
         raise StudyError(wrong(error, name)) from None
     except ValueError as error:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
-from .. import bounds, disk, outside
+from .. import disk, untrusted
 from ..depth.sample import Sample
 from ..depth.verdict import verdict
 from ..errors import EffectiveDepthError, ParameterError, StudyError
@@ -350,7 +350,7 @@ def steps(folder: Folder) -> dict[int, str]:
 def rows(out: str | Path) -> list[Line]:
     """The rows of a training's folder: (step, measure, layer or None, value)."""
     try:
-        text = outside.text(Path(out) / ROWS, bounds.PROMPTS, outside.Unreadable)
+        text = untrusted.text(Path(out) / ROWS, untrusted.PROMPTS, untrusted.Unreadable)
         (*_,), *lines = csv.reader(io.StringIO(text, newline=""))
         return [(int(s), m, int(l) if l else None, float(v)) for s, m, l, v in lines]
     except (OSError, ValueError, csv.Error) as error:

@@ -46,8 +46,8 @@ LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
 
 class Models:
-    """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes. Unless that is set, half of the
-    memory: the host's for models on the CPU, for those on a GPU that GPU's own, less what a probe may hold."""
+    """Opened models within `ED_MODEL_MEMORY` bytes, the least recently used closed first. The default is half of the
+    host's memory for models on the CPU, and a GPU's memory less what two probes may hold for models there."""
 
     def __init__(self, budget: int | None = None, share: int = 1, trust_kept: bool = False):
         """`share`: so many processes share the memory. `trust_kept`: believe identities that held at an earlier
@@ -65,12 +65,12 @@ class Models:
         return len(self._open)
 
     def touch(self) -> None:
-        """Note that the latest one was in use until now."""
+        """Note that the latest model was in use until now."""
         if self._open:
             self._used[next(reversed(self._open))] = time.monotonic()
 
     def close_idle(self, seconds: float) -> None:
-        """Close those that nobody has used for so long."""
+        """Close the models that have not been used for so many seconds."""
         for name in [name for name in self._open if time.monotonic() - self._used.get(name, 0.0) >= seconds]:
             self._close(name)
 
@@ -84,7 +84,7 @@ class Models:
         return whole // 2 // self._share
 
     def get(self, spec: ModelSpec) -> LanguageModel:
-        """The opened model; opens it, and closes others as the budget asks."""
+        """The opened model, for which others are closed where memory or the budget asks for it."""
         name = spec.key
         while name not in self._open:
             try:
@@ -114,7 +114,8 @@ class Models:
         return used > self.budget(device)
 
     def _opened(self, spec: ModelSpec) -> LanguageModel:
-        """Open one whose weights stay as they are, so that one trace serves all probes of a prompt; or a remote one."""
+        """A newly opened model, or a remote one. Its weights stay as they are, so one trace serves all probes of a
+        prompt."""
         ref = ModelRef.of(spec)
         if isinstance(ref, Remote):
             return RemoteModel(ref)
@@ -136,19 +137,17 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     memory: int | None = None,
 ) -> ProbeResult:
-    """The complete result of a request on an opened model. Raises the tree of `ed_core.errors`, nothing else.
+    """The complete result of a request on an opened model. Raises errors of `ed_core.errors` only.
 
-    `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may
-    hold above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
+    `publish` gets partial results on the way, `cancelled` is called between blocks. `memory`: bytes the probe may hold
+    above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
     started = time.monotonic()
     what = f"{request.probe} on {model.spec.name}"
-    ended: JobError | None = None
+    failure: JobError | None = None
     try:
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name, request.models[0]) != content for name, content in request.files):
-            raise ParameterError(
-                f"A file that {request.probe} was asked to use has changed since; run again to use the new version."
-            )
+            raise ParameterError(f"A file used by {request.probe} changed after you pressed Run. Run again to use it.")
         probe.check_precision(model.spec.precision)
         encoding = model.encode(request.prompts[0], max_tokens())
         probe.check(len(encoding), encoding.answer_start)
@@ -158,32 +157,35 @@ def run(
     except EffectiveDepthError:
         raise
     except Exception as error:
-        why = one_line(error)
-        if ran_out(error):
-            ended = OutOfMemory(
-                f"{what} ran out of memory; use a shorter prompt, a smaller model or a narrower precision."
-            )
-        elif lost_device(error):
-            ended = DeviceFailed(
-                f"{what} ended with the device {model.device} ({why}); a new process is needed to use it again. If "
-                "this happens again, take --device cpu."
-            )
-        else:  # a defect of ours, or of a library: named as such, never shown as a traceback
-            raise JobError(
-                f"{what} failed with {type(error).__name__}: {why} This is a defect; please report it with the model "
-                "and the prompt."
-            ) from error
-    if ended is not None:  # here nothing holds what filled the memory
-        raise ended
+        failure = _failure(error, what, model.device)
+        if type(failure) is JobError:
+            raise failure from error
+    if failure is not None:  # raised here, where no traceback keeps what filled the memory
+        raise failure
     record.provenance.update(certificate(model, request, started) | {"memory": budget.certificate()})
     return summarize(record.result(complete=True))
+
+
+def _failure(error: Exception, what: str, device: torch.device) -> JobError:
+    """What an error of torch's or Python's means; a plain `JobError` where it is a defect."""
+    if ran_out(error):
+        return OutOfMemory(f"{what} ran out of memory; use a shorter prompt, a smaller model or a narrower precision.")
+    if lost_device(error):
+        return DeviceFailed(
+            f"{what} ended with the device {device} ({one_line(error)}); a new process is needed to use it again. If "
+            "this happens again, take --device cpu."
+        )
+    return JobError(
+        f"{what} failed with {type(error).__name__}: {one_line(error)} This is a defect; please report it with the "
+        "model and the prompt."
+    )
 
 
 _version = cache(version)  # reading it takes as long as a hundredth of a small sweep
 
 
 def certificate(model: LanguageModel, request: Request, started: float) -> dict[str, Any]:
-    """Where a number came from: everything needed to make it again. `started`: by the monotonic clock."""
+    """The origin of a result: everything needed to compute it again. `started`: by the monotonic clock."""
     took, spec = time.monotonic() - started, request.models[0]
     extra = ["bitsandbytes"] * (model.spec.precision in QUANTIZED) + ["peft"] * bool(model.spec.adapter)
     identities = model.identities and model.identities.to_json()

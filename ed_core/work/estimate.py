@@ -3,7 +3,7 @@ free. Torch-free.
 
 A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
 per call, `b` for multiplying. Both are measured per precision by `models.devices.measure_rates` and kept in the cache
-folder; `DEFAULT_RATES` stand in until then. How often a probe calls the blocks and the head, and what it holds at its
+folder; `DEFAULT_RATES` are used until then. How often a probe calls the blocks and the head, and what it holds at its
 peak, the probe itself declares (`Probe.work`, `Probe.holds`). All of it is an estimate: on a random model of 12 blocks
 x 768, times came within a factor of two of the measured and no memory was underestimated."""
 
@@ -140,14 +140,14 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
     """`auto`: the widest precision that fits with room for the probes, and the sentence that says why."""
     free = free_memory() if free is None else free
     chosen, wider = (fitting(size, free, n_tokens, device) or WIDEST_FIRST[-1:])[0], ", the widest there is"
-    found = estimate(size, chosen, n_tokens, device, free)
+    need = estimate(size, chosen, n_tokens, device, free)
     if place := WIDEST_FIRST.index(chosen):
         next_wider = WIDEST_FIRST[place - 1]
         wider = f"; {next_wider} would take {gigabytes(estimate(size, next_wider, n_tokens, device, free).peak)}"
-    which = "" if found.fits else ", the narrowest"
+    which = "" if need.fits else ", the narrowest"
     return chosen, (
-        f"{chosen}{which}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on "
-        f"{device}{wider if found.fits else ''}."
+        f"{chosen}{which}: {gigabytes(need.peak)} with room for the probes, of {gigabytes(free)} free on "
+        f"{device}{wider if need.fits else ''}."
     )
 
 
@@ -159,7 +159,7 @@ def rates_file() -> Path:
 
 
 def load_rates(kind: str) -> tuple[Rates, bool]:
-    """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which goes by the GPU's defaults)."""
+    """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which uses the GPU's defaults)."""
     default, measured = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"]), _measured().get(kind, {})
     return default | measured, bool(measured)
 
@@ -221,8 +221,8 @@ def expected(request: Request, open_models: Collection[str] = ()) -> float:
     try:
         n_tokens = len(tokens.preview(spec, request.prompts[0]) or range(TOKENS))
         if (seconds := lookup.estimate([request], n_tokens)) is None:
-            asked = find(request.probe).make(dict(request.parameters))
-            seconds = estimate(spec.size(), spec.precision, n_tokens, spec.device, 0, [asked]).needs[0].seconds
+            probe = find(request.probe).make(dict(request.parameters))
+            seconds = estimate(spec.size(), spec.precision, n_tokens, spec.device, 0, [probe]).needs[0].seconds
     except (EffectiveDepthError, OSError, KeyError):
         return UNKNOWN_SECONDS
     return opened + seconds

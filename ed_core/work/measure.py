@@ -48,10 +48,10 @@ def open_ahead(queue: Queue, spec: ModelRef) -> None:
 
 
 def compute(turn: Turn, request: Request) -> bytes:
-    """Compute a request and store its result; partial results meanwhile."""
+    """The packed result of a request, stored; partial results are published on the way."""
     from . import compute as engine
 
-    # a downloaded model goes by its commit
+    # a downloaded model is named by its commit
     request = replace(request, models=(_fetched(turn, ModelRef.of(request.models[0])),))
     turn.say(f"opening {request.models[0].name}")
     model = turn.models.get(request.models[0])

@@ -1,11 +1,11 @@
-"""Jobs and the two lanes that compute them, as the app sees them. Torch-free, and safe from many threads at once.
+"""Jobs and the two lanes that compute them, as the app sees them. Torch-free and thread-safe.
 
 The *interactive* lane takes jobs of seconds, first in, first out. The *batch* lane takes all others: a job there is a
 series of items, and the lane computes one item of each waiting series in turn. Each lane has one worker process with
-the models that it opened; the queue stays here, so a worker that dies takes only the job with it that it computed.
+the models that it opened. The queue is in the app, so a worker that dies fails only the job that it was computing.
 Equal jobs are one job. A job that no page polls is dropped, unless it is `kept`: a study goes on without its tab.
 
-Memory: a lane opens a model where it fits next to the other lane's. Where it does not, the other lane gives up models
+Memory: a lane opens a model where it fits next to the other lane's. Where it does not, the other lane closes models
 that have been idle for a minute, and the job waits and says for what."""
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ KEPT_JOBS = 64  # that are over
 
 @dataclass(eq=False)
 class Job:
-    """One piece of work. `key`: equal jobs have the same. `title`: what it computes, in a sentence on its end.
-    `series`: the jobs that share a turn; `kept`: goes on when no page shows it; `read`: from its bytes to its result.
-    `state`: queued, running, done, failed, cancelled."""
+    """One piece of work. `key`: the same for equal jobs. `title`: what it computes, for sentences. `series`: jobs of
+    one series share a turn. `kept`: goes on when no page shows it. `read`: from its bytes to its result. `state`:
+    queued, running, done, failed, cancelled. `not_before`, `room`: when a job that lacked memory is tried again, and
+    whether some may have become free."""
 
     work: Work
     arguments: tuple[Any, ...]
@@ -53,11 +54,11 @@ class Job:
     stage: str = ""
     share: float = 0.0
     error: EffectiveDepthError | None = None
-    cancelling: float | None = None  # since when
+    cancelling: float | None = None  # when it was cancelled
     polled: float = 0.0
     not_before: float = 0.0
-    room: bool = True  # memory may have become free for it
-    _first: tuple[float, float] | None = None  # when it reported progress first, and which
+    room: bool = True
+    _first: tuple[float, float] | None = None  # the time and share of its first progress
     _data: bytes = b""
     _result: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -68,7 +69,8 @@ class Job:
 
     @property
     def result(self) -> Any:
-        """The newest result, partial or complete; read when somebody looks, once."""
+        """The newest result, partial or complete; None before there is one. Read from its bytes once, when asked
+        for."""
         with self._lock:
             if self._data:
                 data, self._data = self._data, b""
@@ -76,7 +78,7 @@ class Job:
             return self._result
 
     def advance(self, now: float, share: float | None, stage: str, data: bytes) -> None:
-        """Take up what its worker reports."""
+        """Store what its worker reports."""
         self.stage = stage or self.stage
         if share is not None:
             self.share, self._first = share, self._first or (now, share)
@@ -85,7 +87,7 @@ class Job:
                 self._data = data
 
     def seconds_left(self, now: float | None = None) -> float | None:
-        """By the pace since the first progress; None before there is one."""
+        """Seconds until its end by the pace since the first progress; None before there is a pace."""
         if self._first is None or self.over or self.share <= self._first[1]:
             return None
         then, share = self._first
@@ -95,27 +97,29 @@ class Job:
 
 @dataclass
 class Lane:
-    """One worker and its jobs."""
+    """One worker and its jobs that are not over, in the order of arrival. `current`: the job of the item that the
+    worker computes. `models`: bytes of the models open in the worker, by key. `turns`: the number of each series' last
+    turn."""
 
     name: str
-    jobs: list[Job] = field(default_factory=list)  # that are not over, in the order in which they came
-    current: Job | None = None  # the worker is at an item of it
+    jobs: list[Job] = field(default_factory=list)
+    current: Job | None = None
     worker: Any = None
     started: float = 0.0
-    models: dict[str, int] = field(default_factory=dict)  # open in the worker: their bytes
-    turns: dict[str, int] = field(default_factory=dict)  # by series: the number of its last turn
+    models: dict[str, int] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
 
     def next(self, now: float) -> Job | None:
-        """What has the next turn: a job that is to end, else the first of the series that has waited longest."""
+        """The job of the next turn: a cancelled one, else the first of the series that has waited longest; None where
+        none can go on."""
         able = [job for job in self.jobs if job.not_before <= now or job.cancelling]
         return min(able, key=lambda job: (not job.cancelling, self.turns.get(job.series, 0)), default=None)
 
 
 class Queue:
-    """The jobs of a server. `start` makes a lane's worker, as `worker.Process` does. `warm` starts the interactive
-    worker without a job, so that importing torch is over before the first click; a little later than the app, as it
-    would take the processor from the first page. `watch=False`: `look_after` is the
-    caller's."""
+    """The jobs of a server. `start` makes a lane's worker (`worker.Process`). `warm`: start the interactive worker
+    without a job, a little later than the app, so that torch is imported before the first click. `watch=False`: the
+    caller calls `look_after`."""
 
     def __init__(
         self,
@@ -147,8 +151,8 @@ class Queue:
         kept: bool = False,
         read: Callable[[bytes], Any] = bytes,
     ) -> Job:
-        """Queue a job, or join the equal one. `viewer`: a browser session; `owner`: who sits there, and has one turn
-        for all their jobs."""
+        """The new job, or the equal one that is under way. `viewer`: a browser session; `owner`: the person, who has
+        one turn for all their jobs."""
         with self._lock:
             job = self._jobs.get(key)
             if job is None or job.over or job.cancelling:
@@ -162,30 +166,30 @@ class Queue:
             return self.poll(job)
 
     def find(self, key: str) -> Job | None:
-        """The last job of this key, if it is remembered."""
+        """The last job of this key, or None."""
         with self._lock:
             return self._jobs.get(key)
 
     def poll(self, job: Job) -> Job:
-        """Say that somebody still looks at this job."""
+        """The same job, noted as shown by a page now."""
         job.polled = self._clock()
         return job
 
     def cancel(self, job: Job, viewer: str | None = None) -> None:
-        """This viewer no longer wants it, and it stops when nobody does; without a viewer it stops."""
+        """Stop a job: without a viewer at once, with one when it was the job's last viewer."""
         with self._lock:
             job.viewers.discard(viewer or "")
             if viewer is None or not job.viewers:
                 self._cancel(job)
 
     def ahead(self, job: Job) -> int:
-        """How many jobs of its lane came before this one and are not over."""
+        """The number of jobs of its lane that came before this one and are not over."""
         with self._lock:
             jobs = self._lanes[job.lane].jobs
             return jobs.index(job) if job in jobs else 0
 
     def idle(self, lane: str) -> bool:
-        """Whether a lane's worker runs and has nothing to do."""
+        """Whether a lane's worker runs and has no job."""
         with self._lock:
             return self._lanes[lane].worker is not None and not self._lanes[lane].jobs
 
@@ -203,8 +207,8 @@ class Queue:
                     lane.worker.kill()
 
     def look_after(self) -> None:
-        """Drop what no page shows, end a worker that does not stop, start one again that ended, and go on with what
-        waited for memory."""
+        """Drop jobs that no page shows, kill a worker whose cancelled job does not stop, restart one that ended, and
+        retry jobs that waited for memory."""
         with self._lock:
             now = self._clock()
             for lane in self._lanes.values():
@@ -226,7 +230,7 @@ class Queue:
     # ---------------------------------------------------------------- under the lock
 
     def _dispatch(self, lane: Lane) -> None:
-        """Give the worker its next item where it has none."""
+        """Give an idle worker its next item."""
         if self._closed or lane.current is not None or (job := lane.next(self._clock())) is None:
             return
         if lane.worker is None and (why := self._start_worker(lane)):
@@ -258,7 +262,7 @@ class Queue:
         self._dispatch(lane)
 
     def _start_worker(self, lane: Lane) -> str:
-        """Start a lane's worker; returns why that cannot be, or ""."""
+        """Start a lane's worker; return why that failed, or ""."""
         lane.started = self._clock()
         try:
             lane.worker = self._start(lane.name, self._on_message, self._on_exit)
@@ -279,7 +283,7 @@ class Queue:
                 self._follow(lane, lane.current, header, body)
 
     def _follow(self, lane: Lane, job: Job, header: dict[str, Any], body: bytes) -> None:
-        """What a worker says of the job that has its turn."""
+        """Take a worker's message about the current job."""
         kind = header["type"]
         if kind == "progress":
             job.advance(self._clock(), header.get("share"), header["what"], body)
@@ -296,7 +300,8 @@ class Queue:
             self._end(job, "cancelled" if isinstance(error, Cancelled) else "failed", error)
 
     def _ask_for_memory(self, lane: Lane, job: Job) -> None:
-        """A model does not fit: the other lane gives up what is idle; where it has nothing, there is no room."""
+        """Let a job whose model does not fit wait while the other lane closes idle models; where it has none, the next
+        turn fails (`room`)."""
         other = self._lanes[BATCH if lane.name == INTERACTIVE else INTERACTIVE]
         job.room = bool(other.models)
         if job.room:
@@ -305,8 +310,8 @@ class Queue:
             other.worker.send({"type": "give", "idle": IDLE_SECONDS})
 
     def _on_exit(self, worker: Any, code: int) -> None:
-        """A worker ended, and with it the job that it computed. What had begun and waits for its next turn begins
-        again: a study goes on from its folder."""
+        """Fail the job that a worker was computing when it ended. The lane's other jobs begin again: a study goes on
+        from its folder."""
         with self._lock:
             lane = next((lane for lane in self._lanes.values() if lane.worker is worker), None)
             if lane is None or self._closed:

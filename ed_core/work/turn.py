@@ -1,4 +1,4 @@
-"""What a job says while it works, and how it learns that it is to stop."""
+"""How a job reports what it does, and learns that it was cancelled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..errors import Cancelled
 
 
 class Turn:
-    """Handed to a job's function. This one says nothing and never stops; a worker's reports to the queue
-    (`worker.Run`), the shell's draws a bar (`runs.foreground`)."""
+    """The first argument of a job's function. This one reports nothing and is never cancelled; a worker's reports to
+    the queue (`worker.Run`), the shell's draws a bar (`runs.foreground`)."""
 
-    executor: Executor | None = None  # who computes the items of a study, where that is not this process (`executors`)
+    executor: Executor | None = None  # computes the items of a study, where this process does not (`executors`)
     failed = False  # a part of the work, so that the shell says so
 
     @cached_property
@@ -34,7 +34,8 @@ class Turn:
         """A partial result."""
 
     def item(self) -> None:
-        """One item of several is done: another job of the lane may have its turn. Hold nothing large meanwhile."""
+        """One item of several is done: another job of the lane may have its turn. Keep nothing large across the
+        call."""
 
     def cancelled(self) -> bool:
         return False

@@ -1,11 +1,11 @@
 """A lane's worker: `python -m ed_core.work.worker LANE`, and how the queue speaks to it.
 
-A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the
-app must not import torch. Frames both ways: lengths, a JSON header, bytes. To the worker these are pickled (a job's
+A separate process, because a crash or an out-of-memory in native code must not take the pages down, and because the app
+must not import torch. Frames both ways: lengths, a JSON header, bytes. To the worker the bytes are pickled (a job's
 function and its arguments, from its own parent), from it never. It ends when its input ends.
 
-Each job has a thread, and one of them works at a time: the queue says which goes on (`step`), and that one works until
-it has done an item (`Turn.item`), lacks memory, or ends."""
+Each job has a thread, and one of them works at a time: `step` says which, and that one works until it has done an item
+(`Turn.item`), lacks memory, or ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def send(stream: Stream, header: dict[str, Any], body: bytes = b"") -> None:
 
 
 def receive(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
-    """Read one frame; None at the end of the stream."""
+    """The next frame; None at the end of the stream."""
     lengths = stream.read(LENGTHS.size)
     if len(lengths) < LENGTHS.size:
         return None
@@ -55,8 +55,8 @@ def receive(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
 
 
 class Process:
-    """A worker as the queue sees it. A thread calls `on_message` with each message and `on_exit` with the exit code;
-    `OSError` where the process cannot be started."""
+    """A worker as the queue sees it. A thread calls `on_message` with each message, and `on_exit` with the exit code.
+    An `OSError` where the process cannot be started."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Process:
 
 
 class Run(Turn):
-    """A job in a thread of its own, which works while `step` waits for it."""
+    """A job in its thread, which works while `step` waits for it."""
 
     def __init__(self, server: Server, job: str, work: Work, arguments: tuple[Any, ...]):
         self.models = server.models
@@ -100,7 +100,7 @@ class Run(Turn):
         threading.Thread(target=self._run, daemon=True).start()
 
     def step(self, room: bool) -> None:
-        """Let it work until its next rest. `room`: memory may have become free."""
+        """Let the job work until its next rest. `room`: memory may have become free."""
         self._room = room
         self._go.release()
         self._rests.acquire()
@@ -123,7 +123,7 @@ class Run(Turn):
         self._rest(False)
 
     def room(self, spec: ModelSpec) -> bool:
-        """A model does not fit the free memory: whether to try again, once there may be more."""
+        """Rest, as a model does not fit the free memory; return whether to try again."""
         self._rest(True)
         return self._room
 
@@ -153,7 +153,7 @@ class Run(Turn):
 
 
 class Server:
-    """The process: its models and jobs, and what it does with each message."""
+    """The process: its models and its jobs."""
 
     def __init__(self, models: Models, out: Stream):
         self.models, self._out = models, out
@@ -164,7 +164,7 @@ class Server:
         send(self._out, header, body)
 
     def end(self) -> None:
-        """End this process: its device no longer answers, and a new process can use it again."""
+        """End this process: its device no longer answers, which only a new process cures."""
         os._exit(DEVICE_LOST)
 
     def step(self, job: str, room: bool, payload: bytes) -> None:
@@ -185,7 +185,7 @@ def main(lane: str) -> None:
     if hasattr(os, "nice"):  # not on Windows
         os.nice(machine.WORKER if lane == "interactive" else machine.RUN)
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not land among the frames
+    os.dup2(2, 1)  # what a library prints must not get among the frames
     todo: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
     cancelled: set[str] = set()
 
@@ -195,14 +195,14 @@ def main(lane: str) -> None:
                 cancelled.add(frame[0]["job"])
             else:
                 todo.put(frame)
-        os._exit(0)  # the app is gone: nobody waits for what is running
+        os._exit(0)  # the app has ended
 
     threading.Thread(target=listen, daemon=True).start()
     with machine.uncollected(for_good=True):
         from ..models import devices
         from . import compute
 
-    # Nobody waits two seconds for a model of the batch lane: it is measured at each opening.
+    # The interactive lane skips the two seconds in which a model's identities are measured, where they held before.
     server = Server(compute.Models(share=2, trust_kept=lane == "interactive"), out)
     server.cancelled = cancelled
     server.tell({"type": "ready", "devices": devices.overview(), "totals": devices.totals()})

@@ -81,5 +81,5 @@ def _try_out(plan: Plan, model: StudyModel, chunks: list[Chunk]) -> str:
 
 
 def _compute(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
-    found = running.status(own.models, plan, out, item, cancelled=own.stopped)
-    return found.what, found.why
+    result = running.status(own.models, plan, out, item, cancelled=own.stopped)
+    return result.what, result.why

@@ -18,7 +18,7 @@ from ...notebook import model as notebook
 from ...types import ModelSpec, Prompt, command_line
 from ..turn import Turn
 
-JACOBIAN_TOKENS = 128  # that the Jacobian lens reads of a prompt unless told
+JACOBIAN_TOKENS = 128  # that the Jacobian lens reads of a prompt by default
 LENSES = ("affine", "jacobian")
 
 
@@ -48,10 +48,10 @@ class Opened:
 
     def resolved(self) -> ModelRef:
         """The same once its files are here; what `auto` came to is said on stderr."""
-        found = notebook.ref_of(**asdict(self))
-        if found.why:
-            print(f"ed_core: precision {found.why}", file=sys.stderr)
-        return found
+        ref = notebook.ref_of(**asdict(self))
+        if ref.why:
+            print(f"ed_core: precision {ref.why}", file=sys.stderr)
+        return ref
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Fit:
         return command_line("fit", self.kind, **options, set=self.prompts, **own, out=self.out)
 
     def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
-        """Its prompts, held-out ones, bytes of memory. Refused is what can be told before a model is here."""
+        """Its prompts, held-out ones, bytes of memory. Refuses what is wrong before a model is opened."""
         from ...prompts import read_jsonl
         from ...sweeps.budget import parse
 
@@ -137,7 +137,7 @@ def fit(turn: Turn, asked: Fit) -> bytes:
     if asked.kind in LENSES:
         return f"{asked.out}: {say.certificate(made['kind'], made)}".encode()
     notes = "".join(f" {note}" for note in made.certificate["notes"])
-    said = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
+    text = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
     if asked.kind == "maps":
-        return f"{said}\n{say.matching(made)}".encode()
-    return f"{said}\n{say.replacement(made)}".encode()
+        return f"{text}\n{say.matching(made)}".encode()
+    return f"{text}\n{say.replacement(made)}".encode()

@@ -10,7 +10,7 @@ from ..turn import Turn, Work
 
 
 class Foreground(Turn):
-    """Draws a bar on a terminal; `lines`: every per cent on a line of its own."""
+    """Draws a bar on a terminal; `lines`: each per cent on a new line."""
 
     def __init__(self, lines: bool = False):
         from tqdm import tqdm

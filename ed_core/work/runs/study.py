@@ -90,7 +90,7 @@ def reproduce(
     for entry in chosen.values():  # before anything is computed
         load(entry, Path("."), entries[0].source)
     parts = protocol.parts(entries, chosen, limit)
-    found: list[protocols.Entry] = []
+    measured: list[protocols.Entry] = []
     notes = protocols.protocol(protocol, chosen, limit, precision, why)
     turn.say("\n".join(notes))
     try:
@@ -104,16 +104,16 @@ def reproduce(
         def tell(share: float, what: str, i: int = i, name: str = name) -> None:
             turn.tell((i + share) / len(parts), f"{name}, {what}")
 
-        said = _study(turn, str(out / f"{name}.toml"), out / name, device, dry_run, tell)
+        summary = _study(turn, str(out / f"{name}.toml"), out / name, device, dry_run, tell)
         if not dry_run:
-            turn.say(said)
+            turn.say(summary)
             made = open_folder(out / name)
-            found += protocol.entries(made)
+            measured += protocol.entries(made)
             notes += [f"{label} failed ({name}): {failed}" for label, failed in made.failures().items()]
     if dry_run:
         return b""
-    disk.write(out / "report.md", protocols.markdown(protocol, found, notes).encode())
-    return f"\n{table(protocols.rows(found))}\n\n{protocols.counted(found)}; {out / 'report.md'}".encode()
+    disk.write(out / "report.md", protocols.markdown(protocol, measured, notes).encode())
+    return f"\n{table(protocols.rows(measured))}\n\n{protocols.counted(measured)}; {out / 'report.md'}".encode()
 
 
 def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path]) -> None:
@@ -129,14 +129,14 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
-    told = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
-    width, lines = max(len(f.id) for f in told.findings), []
-    for one in told.findings:
+    report = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    width, lines = max(len(f.id) for f in report.findings), []
+    for one in report.findings:
         values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
         lines.append(f"{one.id:<{width}}  {one.verdict:<14}  {values or one.reason}")
-    if stand := words.standing(told.findings):
-        lines.append(f"{stand}.")
-    lines.append(f"Checked: {words.counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
+    if sentence := words.standing(report.findings):
+        lines.append(f"{sentence}.")
+    lines.append(f"Checked: {words.counted(report.findings)}; {out / running.REPORT}, {out / running.FOUND}")
     return "\n".join(lines).encode()
 
 
@@ -148,6 +148,6 @@ def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     asked.check()  # before anything is fetched
     files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
     _prepare(asked.model, asked.also, asked.prompts, files)
-    told = making.make(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
-    lines = [page.headline(told), f"{len(told.claims)} claims: {page.counted(told)}"]
+    made = making.make(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    lines = [page.headline(made), f"{len(made.claims)} claims: {page.counted(made)}"]
     return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()

@@ -1,0 +1,150 @@
+"""What others made: the most that is read of it, and how a file is opened: a regular file, no larger than its bound,
+UTF-8 with or without a byte order mark. What is wrong with one is a sentence, of the class that the reader asks for.
+
+A bound is checked before anything of that size is read or allocated. Containers have theirs in `files.Bounds`, models
+the free memory (`work.resolve`)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+from .types import from_json
+
+# Bytes unless said otherwise.
+PROMPTS = 64 << 20  # a file of prompts
+LINES = 100_000  # prompts of one file
+CHUNK = 1000  # prompts of one item of a study
+VALUES = 1 << 22  # numbers that an item has for one prompt in one column
+TOML = 1 << 20  # a study's file
+CONFIG = 16 << 20  # a JSON file of a model's folder, an adapter or a fit
+TOKENIZER = 64 << 20  # tokenizer.json, and the lists of its tokens; one takes 17 times as much memory
+WEIGHTS = 1 << 46  # a file of weights, which is never read whole
+HEADER = 100 << 20  # the header of a .safetensors file, as the library has it
+SET = 1 << 30  # a table that a study's set reads
+ITEM = 256 << 20  # the sums of one item of a study
+SUMS, ROWS = 4 << 30, 10_000_000  # all sums of a study: bytes, prompts of all its models
+UNPACKED = 256 << 20  # numbers and text of a parquet file
+FOOTER, PARTS = 64 << 20, 20_000  # of a parquet file: its metadata; columns and groups of rows, each
+PLAN = 256 << 20  # the plan of a study, which names each of its prompts
+ITEM_HEAD = 1 << 20  # what such a file says about its columns
+NESTING = 32  # levels of lists, objects and tables
+TEXT = 1 << 20  # a string in JSON
+CHARACTERS = 100  # of a prompt for each token that may be: longer ones are refused before they are tokenized
+LEAST_CHARACTERS = 10_000  # of a prompt that are read whatever `max_tokens` is
+WHOLE = 10**9  # any size that a config names: layers, width, vocabulary
+LAYERS = 10_000
+RANK = 1 << 16  # of an adapter's matrices
+TEMPLATE = 1 << 18  # characters of a chat template
+TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 256 << 20  # what rendering one may take
+
+MARK = b"\xef\xbb\xbf"
+DOTTED = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{NESTING}}}")
+KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+Refuses = Callable[[str], Exception]
+
+
+class Unreadable(InputError, ValueError):
+    """A file that cannot be read as what it should be."""
+
+
+def kind_of(mode: int) -> str:
+    """What a mode is of, where it is no regular file; else ""."""
+    return next((name for holds, name in KINDS if holds(mode)), "")
+
+
+def ending(file: str | Path) -> str:
+    """How a file's name ends, in small letters: ".npz"."""
+    return Path(file).suffix.lower()
+
+
+def size(n: int) -> str:
+    """ "2 MiB", "30 bytes"."""
+    return f"{n / 2**20:.3g} MiB" if n >= 1 << 20 else f"{n} bytes"
+
+
+def regular(file: str | Path) -> BufferedReader:
+    """A regular file, open for reading; `OSError` for anything else, without waiting for a pipe's writer."""
+    handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if kind := kind_of(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.ENOTSUP, f"it is {kind}, and a file is expected", str(file))
+    return os.fdopen(handle, "rb")
+
+
+def opened(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> BufferedReader:
+    """A regular file of at most `most` bytes, open for reading. `noun`: what it is called where there is none."""
+    shown = f"{str(file)[:200]!r}" if len(str(file)) > 200 or not str(file).isprintable() else str(file)
+    try:
+        handle = regular(file)
+    except FileNotFoundError:
+        raise refuses(f"There is no {noun} {shown or repr('')}; check the path.") from None
+    except (OSError, ValueError) as error:
+        raise refuses(f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if (length := os.fstat(handle.fileno()).st_size) > most:
+        handle.close()
+        raise refuses(f"{shown} has {size(length)}; at most {size(most)} are read.")
+    return handle
+
+
+def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> bytes:
+    """The bytes of such a file."""
+    with opened(file, most, refuses, noun) as handle:
+        try:
+            return handle.read(most)
+        except OSError as error:
+            raise refuses(f"{file} cannot be read: {error.strerror or error}.") from None
+
+
+def text(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> str:
+    """The text of such a file, without a byte order mark."""
+    return decoded(content(file, most, refuses, noun), str(file), most, refuses)
+
+
+def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) -> str:
+    """The text of at most `most` bytes, as of a file called `name`, without a byte order mark."""
+    if len(data) > most:
+        raise refuses(f"{name} has {size(len(data))}; at most {size(most)} are read.")
+    try:
+        return data.removeprefix(MARK).decode()
+    except UnicodeDecodeError as error:
+        raise refuses(f"{name} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+
+
+def json_of(file: str | Path, most: int = CONFIG) -> Any:
+    """The value of a JSON file whose reader has its own words: `OSError` or `ValueError`."""
+    return from_json(text(file, most, Unreadable))
+
+
+def toml(text: str) -> dict[str, Any]:
+    """A TOML text of bounded size and nesting; `ValueError` says what is wrong."""
+    if len(text) > TOML:
+        raise ValueError(f"it has {size(len(text))}, and at most {size(TOML)} are read")
+    if DOTTED.search(text):
+        raise ValueError(f"a name in it has more than {NESTING} parts")
+    deep = f"it is nested more than {NESTING} deep"
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(deep) from None
+    level: list[Any] = [values]
+    for _ in range(NESTING):
+        level = [v for one in level for v in (one.values() if isinstance(one, dict) else one)]
+        level = [v for v in level if isinstance(v, (dict, list))]
+    if level:
+        raise ValueError(deep)
+    return values
