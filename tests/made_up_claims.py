@@ -30,15 +30,40 @@ KINDS = ("noise", "small", "holds", "fails")
 RESAMPLES = 200  # in the place of 1 000, of which errors of 3 % need no more
 
 
+def autoregressive(x: np.ndarray, alike: float) -> np.ndarray:
+    """Each value remembers the one before: correlations fall as `alike ** distance`."""
+    for i in range(1, len(x)):
+        x[i] = alike * x[i - 1] + np.sqrt(1 - alike**2) * x[i]
+    return x
+
+
+def moving_average(x: np.ndarray, alike: float) -> np.ndarray:
+    """Means of as many neighbours as make neighbouring means correlated by about `alike`; no correlation beyond."""
+    n = int(1 / (1 - alike) + 0.6)
+    return np.convolve(x, np.ones(n), "valid") / np.sqrt(n)
+
+
+def long_range(x: np.ndarray, alike: float) -> np.ndarray:
+    """Fractional Gaussian noise, whose correlations fall as a power of the distance."""
+    h2, k = 1 + np.log2(1 + alike), np.abs(np.subtract.outer(np.arange(len(x)), np.arange(len(x))))
+    return np.linalg.cholesky(((k + 1) ** h2 - 2 * k**h2 + np.abs(k - 1) ** h2) / 2) @ x
+
+
+FAMILIES = {"autoregressive": autoregressive, "moving average": moving_average, "long range": long_range}
+LONGEST = 10  # more values than are needed, of which moving averages are made
+
+
 @dataclass
 class Draw:
-    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers."""
+    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers, in noise
+    of this `family` (`FAMILIES`)."""
 
     kind: str
     forms: int
     rng: np.random.Generator
     layers: int = L
     alike: float = 0.0
+    family: str = "autoregressive"
 
     def pick(self, noise, small, holds, fails):
         return dict(zip(KINDS, (noise, small, holds, fails)))[self.kind]
@@ -54,10 +79,8 @@ class Draw:
         return found
 
     def of_layers(self, sd: float, n: int | None = None) -> np.ndarray:
-        found = self.rng.normal(0, sd, n or self.layers)
-        for i in range(1, len(found)):
-            found[i] = self.alike * found[i - 1] + np.sqrt(1 - self.alike**2) * found[i]
-        return found
+        n = n or self.layers
+        return sd * FAMILIES[self.family](self.rng.normal(0, 1, n + LONGEST), self.alike)[:n]
 
     def part(self, columns: dict[str, np.ndarray], levels: bool = False) -> Part:
         """Prompts of these columns; with `levels` in triples, each of one form."""
@@ -268,12 +291,11 @@ def fewer_resamples() -> Iterator[None]:
         yield
 
 
-def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0) -> str:
+def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0, family: str = "autoregressive") -> str:
     """Of one made-up set; what is refused is as good as not told."""
     claim = find(name)
-    drawn = Draw(
-        kind, forms, np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)]), alike=alike
-    )
+    rng = np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)])
+    drawn = Draw(kind, forms, rng, alike=alike, family=family)
     try:
         with fewer_resamples():
             return judged(claim.quantities, claim.of(MADE_UP[name](drawn)).estimates).verdict
@@ -281,8 +303,10 @@ def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0) -> 
         return UNDECIDED
 
 
-def counts(name: str, kind: str, forms: int, sets: int, alike: float = 0.0) -> Counter:
-    return Counter(verdict(name, kind, forms, seed, alike) for seed in range(sets))
+def counts(
+    name: str, kind: str, forms: int, seeds: range, alike: float = 0.0, family: str = "autoregressive"
+) -> Counter:
+    return Counter(verdict(name, kind, forms, seed, alike, family) for seed in seeds)
 
 
 def wrong(kind: str, found: Counter) -> float:

@@ -48,10 +48,10 @@ def body(wanted: Claims) -> None:
     }
     runs.panel(wanted.out, "claims", begin, unfinished=wanted.unfinished)
     by_id = {one.id: one for one in found.findings} if found else {}
-    of, standing = f"{wanted.model.name} on {wanted.what}", ""
+    of = f"{wanted.model.name} on {wanted.what}"
     if found:
-        of, standing = f"{found.model} on {found.set}", words.standing(found.findings)
-        st.markdown(f"**{show.plain(of)}** · {words.counted(found.findings)}{f' · {standing}' if standing else ''}")
+        of = f"{found.model} on {found.set}"
+        st.markdown(f"**{show.plain(of)}** · {words.counted(found.findings)}")
     elif (card := card_of(wanted.model)) is not None and card.claims:
         by_id, of = {one.id: one for one in card.claims}, f"{card.model.name} on {card.set.name}"
         st.markdown(f"**{show.plain(of)}**, from its depth card · {card_page.counted(card)} {OF_CARD}")
@@ -61,17 +61,16 @@ def body(wanted: Claims) -> None:
 
 def listed(found: Mapping[str, Found]) -> None:
     """All claims, with verdict, value, the paper's figure and the untrained copy's value."""
-    head = ["claim", "verdict", "here (5 to 95 %)", "the paper found", "untrained copy"]
     lines = []
     for claim in CLAIMS:
         title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
         if (one := found.get(claim.id)) is None:
-            lines.append([title, "not run", "–", show.plain(claim.judging[0].found), "–"])
+            lines.append([title, "not run", "–", show.plain(claim.judging[0].paper), "–"])
             continue
         for name, _, *cells in words.rows([one]):
             first = [title, badge(one)] if name else ["", ""]
             lines.append([*first, *(show.plain(on_page(cell)) for cell in cells)])
-    show.markdown_table("claims-table", head, lines)
+    show.markdown_table("claims-table", list(words.HEAD), lines)
 
 
 def on_page(said: str) -> str:
