@@ -4,8 +4,7 @@ it does not.
 Prompts are written from 1, 2, 5 or 10 forms. Everything that varies from prompt to prompt varies as much from form to
 form, where there are five forms or more; with fewer the statement is about prompts of these forms, so the forms do
 not differ there. *Noise* is data in which nothing can be told: no effect where the statement is about a direction, a
-quantity exactly on its limit where it is about a limit, differences that are none but of measurement where it is
-about an order."""
+quantity exactly on its limit where it is about a limit."""
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ LONGEST = 10  # more values than are needed, of which moving averages are made
 
 @dataclass
 class Draw:
-    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers, in noise
-    of this `family` (`FAMILIES`)."""
+    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers, in
+    noise of this `family` (`FAMILIES`)."""
 
     kind: str
     forms: int
@@ -174,7 +173,7 @@ def thinking(d: Draw) -> Evidence:
     return d.evidence(writing=d.part({"mean_ratio": ratio}), answers=d.part({"exact_whole": right}))
 
 
-def uncorrelated(x: np.ndarray, rng: np.random.Generator, wanted: float) -> np.ndarray:
+def correlated(x: np.ndarray, rng: np.random.Generator, wanted: float) -> np.ndarray:
     """The same values in an order whose rank correlation with `x` is about so much."""
     rank = x.argsort().argsort()
     for _ in range(10_000):
@@ -186,8 +185,12 @@ def uncorrelated(x: np.ndarray, rng: np.random.Generator, wanted: float) -> np.n
 
 
 def proxy(d: Draw) -> Evidence:
-    n, score = 30, d.of_layers(1.0)
-    loss = d.pick(np.zeros(L), uncorrelated(score, d.rng, 0.25), uncorrelated(score, d.rng, 0.0), score)
+    """Noise: curves over layers whose rank correlation would be 0.5 over more and more layers."""
+    n, score, r = 30, d.of_layers(1.0), 2 * np.sin(np.pi / 12)
+    if d.kind == "noise":
+        loss = r * score + np.sqrt(1 - r * r) * d.of_layers(1.0)
+    else:
+        loss = score if d.kind == "fails" else correlated(score, d.rng, 0.25 if d.kind == "small" else 0.0)
     columns = per_token(
         block_influence=score + d.own(n, 0.1, L),
         update_cosine=-score + d.own(n, 0.1, L),
@@ -292,13 +295,13 @@ def fewer_resamples() -> Iterator[None]:
 
 
 def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0, family: str = "autoregressive") -> str:
-    """Of one made-up set; what is refused is as good as not told."""
+    """Of one made-up set; a refusal counts as undecided."""
     claim = find(name)
     rng = np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)])
     drawn = Draw(kind, forms, rng, alike=alike, family=family)
     try:
         with fewer_resamples():
-            return judged(claim.quantities, claim.of(MADE_UP[name](drawn)).estimates).verdict
+            return judged(claim.quantities, claim.of(MADE_UP[name](drawn)).estimates)[0]
     except ClaimRefused:
         return UNDECIDED
 

@@ -113,7 +113,7 @@ def make(
         rules=tuple(say.rule_table(verdict)),
         curves=_curves(m, fits),
         cuts=tuple(_cuts(m)),
-        claims=tuple(one.but(curves={}) for one in report.findings),
+        claims=report.findings,
         notes=(*_notes(m, verdict, fits), *missing),
         commands=(asked.command, command_line("verify", asked.model)),
     )

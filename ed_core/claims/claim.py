@@ -16,7 +16,6 @@ from .judging import DOES_NOT_APPLY, Estimate, Quantity, flips, together, verdic
 from .record import Found, Judged, Value
 
 SHALLOWEST = 4  # layers, below which there is no middle
-CONTROL = "untrained copy"
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,6 @@ class Claim:
             note=measured.note,
             quantities=quantities,
             twin=verdict(self.quantities, control.estimates)[0] if control else "",
-            curves={"model": measured.curve} | ({CONTROL: control.curve} if control else {}),
         )
 
 

@@ -16,7 +16,6 @@ from ..errors import ClaimRefused
 from ..results.aggregate import counted
 from ..statistics import FEWEST, FEWEST_FORMS, RankOrder, Resampled, Units
 from .judging import Estimate
-from .record import Curve
 
 Read = Callable[[dict[str, np.ndarray]], np.ndarray]
 
@@ -139,18 +138,17 @@ class Evidence:
 @dataclass(frozen=True)
 class Measured:
     """An estimate of each quantity, in their order; the number of prompts, and in words what is independent among them;
-    the curve that is drawn; a note."""
+    a note."""
 
     estimates: tuple[Estimate, ...]
     prompts: int
     over: str
-    curve: Curve
     note: str = ""
 
     @classmethod
-    def of(cls, part: Part, curve: Curve, *estimates: Estimate, note: str = "") -> Measured:
-        """What was measured on the prompts of a part."""
-        return cls(estimates, len(part), part.units.words, curve, note)
+    def of(cls, part: Part, *estimates: Estimate, note: str = "") -> Measured:
+        """The estimates from the prompts of a part."""
+        return cls(estimates, len(part), part.units.words, note)
 
 
 def require(n: int, what: str = "prompts", take: str = "a larger set", forms: bool = False) -> None:
@@ -167,19 +165,12 @@ def fisher(correlation: np.ndarray) -> np.ndarray:
     return np.asarray(np.arctanh(np.clip(correlation, -bound, bound)))
 
 
-def as_curve(numbers: Sequence[Resampled]) -> Resampled:
-    """Single numbers with their resamples, as one curve."""
-    fields = ("value", "error", "again", "errors")
-    return Resampled(**{name: np.stack([getattr(one, name) for one in numbers], -1) for name in fields})
-
-
 @dataclass(frozen=True)
 class Line:
-    """A straight line through levels. `slope`: per step from one level to the next; `levels`: the mean of each; `over`:
-    what is independent, in words."""
+    """A straight line through levels. `slope`: per step from one level to the next; `over`: what is independent, in
+    words."""
 
     slope: Resampled
-    levels: Resampled
     over: str
 
 
@@ -197,14 +188,14 @@ def line(values: Sequence[np.ndarray], parts: Sequence[Part]) -> Line | str:
     weights = steps / (steps @ steps)
     if first is not None and first.units.enough:
         own = np.stack([v[[one[m] for m in shared]] for v, one in zip(values, by_mark)], 1)
-        return Line(first.mean(own @ weights), first.mean(own), first.units.groups)
+        return Line(first.mean(own @ weights), first.units.groups)
     few = next((len(p) for p in parts if not p.units.enough), None)
     if few is not None:
         return f"a level has only {few} prompts with a value"
     means = [statistics.mean(v, None, p.units, p.seed + i) for i, (v, p) in enumerate(zip(values, parts))]
     forms = [form for p in parts for form in p.forms] if all(p.forms for p in parts) else ()
     over = statistics.units(sum(map(len, parts)), forms).words
-    return Line(statistics.contrast(weights, means), as_curve(means), over)
+    return Line(statistics.contrast(weights, means), over)
 
 
 def slope_of(found: Line | str, scale: float = 1.0) -> Estimate:

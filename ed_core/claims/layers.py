@@ -18,7 +18,6 @@ from ..statistics import Resampled, all_above, beyond, over_layers, rank_correla
 from .claim import claim
 from .evidence import Evidence, Measured, Part, fisher
 from .judging import ALONE, Estimate, Quantity, Range
-from .record import Curve
 
 INF = math.inf
 
@@ -54,7 +53,7 @@ def turn(evidence: Evidence) -> Measured:
         raise ClaimRefused("The mean cosine is undefined at some layer.")
     failed = turns.against_twins(fit, [_two_levels(twin) for twin in evidence.twins]).failed
     (sums, tokens), k = part.cosine(), fit.split
-    curve = part.mean(sums, tokens)
+    curve = part.mean(sums, tokens).value
     before, after = (part.mean(sums[:, at].mean(1), tokens) for at in (slice(k + 1), slice(k + 1, None)))
     places = part.steps(lambda c: (turns.best_split(c) + 1) / n, sums, tokens)
     signs = max(beyond(before.draws, 0.0, False), beyond(after.draws, 0.0, True))
@@ -63,7 +62,7 @@ def turn(evidence: Evidence) -> Measured:
     def one_sign(at: slice, above: bool) -> float:
         """The error of saying that the mean cosine of these layers is on one side of 0."""
         over_prompts = part.mean(sums[:, at].mean(1), tokens).draws
-        return max(beyond(over_prompts, 0.0, above), beyond(stretch_mean(curve.value, at), 0.0, above))
+        return max(beyond(over_prompts, 0.0, above), beyond(stretch_mean(curve, at), 0.0, above))
 
     def contrary(limits: Range) -> tuple[float, float]:
         """The errors of saying that the layers before the lower limit strengthen, and those after the upper erase."""
@@ -76,7 +75,6 @@ def turn(evidence: Evidence) -> Measured:
     note += " At least half of five untrained copies turn there too." * (failed == "twins")
     return Measured.of(
         part,
-        Curve.of("layer", "cosine with the stream", curve),
         Estimate(share, (places,), unclear=unclear, contrary=contrary, nothing="no turn"),
         Estimate.of(before),
         Estimate.of(after),
@@ -119,11 +117,10 @@ def second_half_weak(evidence: Evidence) -> Measured:
         return np.asarray(np.log(np.maximum(curves[..., at >= half].mean(-1) / curves[..., at < half].mean(-1), least)))
 
     ratio = part.read_curve(lambda c: log_ratio(np.arange(evidence.n_layers - 1), c), effects)
-    curve = part.mean(effects)
-    layers = over_layers(lambda at, c: float(log_ratio(at, c)), evidence.n_layers, curve.value, mean=True)
+    curve = part.mean(effects).value
+    layers = over_layers(lambda at, c: float(log_ratio(at, c)), evidence.n_layers, curve, mean=True)
     draws, layers = (np.exp(one.clip(-30.0, 30.0)) for one in (ratio.draws, layers))
-    estimate = Estimate(float(np.exp(ratio.value)), (draws,), layers)
-    return Measured.of(part, Curve.of("skipped layer", "mean effect on a later layer, later tokens", curve), estimate)
+    return Measured.of(part, Estimate(float(np.exp(ratio.value)), (draws,), layers))
 
 
 @claim(
@@ -154,7 +151,6 @@ def one_layer_robust(evidence: Evidence) -> Measured:
     sure = all_above(inner, bound, part.units), some_below(inner, bound, part.units)
     return Measured.of(
         part,
-        Curve.of("layer left out", "share of best guesses kept", kept),
         Estimate(float(inner.value[worst]), (inner.draws[:, worst],), errors=sure),
         Estimate.of(part.read(lambda c: c["top1_kept"][:, 1:-1].mean(1), "top1_kept")),
         Estimate(float((inner.value < bound).mean()), ((inner.again < bound).mean(1),)),
@@ -199,8 +195,7 @@ def cosine_weak_proxy(evidence: Evidence) -> Measured:
         ranks = {"loss": order, "cosine": part.order(name)}
         return Estimate(float(np.tanh(value)), (np.tanh(score.draws),), layers, ranks=ranks)
 
-    curve = Curve.of("layer left out", "loss added, nats", part.mean(*part.added_loss()))
-    return Measured.of(part, curve, against_loss("block_influence"), against_loss("update_cosine"))
+    return Measured.of(part, against_loss("block_influence"), against_loss("update_cosine"))
 
 
 @claim(
@@ -256,7 +251,6 @@ def even_turns(evidence: Evidence) -> Measured:
 
     return Measured.of(
         part,
-        Curve.of("layer", "degrees by which a layer turns the stream", part.per_token("stream_angle")),
         over("stream_angle", middle, variation),
         over("stream_angle", middle, mean),
         over("update_angle", between, mean),
@@ -305,7 +299,6 @@ def usefulness(evidence: Evidence) -> Measured:
     )
     return Measured.of(
         part,
-        Curve.of("layer replaced", "loss, share of the whole model's", cost),
         Estimate(
             float(needed.mean()),
             (part.steps(lambda c: np.asarray((~(c <= limit)).mean(1)), loss, whole),),
@@ -384,10 +377,8 @@ def deep_skips_late(evidence: Evidence) -> Measured:
     _, *without_sinks = chosen(*part.sums("angular_distance_no_sinks"))
     cheapest = int(np.nanargmin(added.value))
     least = f"the loss is least without {say.stretch(cheapest, cheapest + length)}"
-    title = f"first of {length} layers left out" if length > 1 else "layer left out"
     return Measured.of(
         part,
-        Curve.of(title, "loss added, nats", added),
         *last_token,
         *without_sinks,
         note="" if first is None else f"The angle chooses {say.stretch(first, first + length)}; {least}.",

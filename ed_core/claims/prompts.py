@@ -12,9 +12,8 @@ from ..errors import ClaimRefused
 from ..probes.base import depth_score, layer_effect
 from ..statistics import over_layers
 from .claim import claim
-from .evidence import Evidence, Line, Measured, Part, as_curve, fisher, line, require, slope_of
+from .evidence import Evidence, Line, Measured, Part, fisher, line, require, slope_of
 from .judging import Estimate, Quantity
-from .record import Curve
 
 INF = math.inf
 MEAN = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
@@ -52,23 +51,18 @@ def static_ratio(evidence: Evidence) -> Measured:
     first.require("prompts that all models share")
     x = np.log10([float(m.parameters or 1) for m in models])
     weights = (x - x.mean()) / ((x - x.mean()) @ (x - x.mean()))
-    estimates, ratios = [], {}
-    for rule, mean_depth in ((rule, MEAN_DEPTH[rule]) for rule in MEAN):
+    estimates = []
+    for rule in MEAN:
 
-        def of_models(curves: dict[str, np.ndarray], mean_depth=mean_depth) -> np.ndarray:  # type: ignore[no-untyped-def]
-            return np.stack([mean_depth(curves[m.name]) / m.n_layers for m in models], -1)
-
-        def slope(curves: dict[str, np.ndarray], of=of_models) -> np.ndarray:  # type: ignore[no-untyped-def]
-            return np.asarray(of(curves) @ weights)
+        def slope(curves: dict[str, np.ndarray], rule: str = rule) -> np.ndarray:
+            ratios = [MEAN_DEPTH[rule](curves[m.name]) / m.n_layers for m in models]
+            return np.asarray(np.stack(ratios, -1) @ weights)
 
         sums = {m.name: p[f"{rule}.sum"] for m, p in zip(models, parts)}
-        ratios[rule], of_size = (
-            statistics.read_off(read, sums, tokens, first.units, first.seed) for read in (of_models, slope)
-        )
-        of_units = statistics.about(float(of_size.value), float(of_size.error), first.units.n - 1)
-        estimates.append(Estimate.of(of_size, of_units))  # few forms: both must agree
-    curve = Curve.of("parameters", f"{MEAN['kl']} / L", ratios["kl"], x.tolist(), [m.name for m in models])
-    return Measured.of(first, curve, *estimates, note=f"These are {len(models)} models.")
+        found = statistics.read_off(slope, sums, tokens, first.units, first.seed)
+        of_units = statistics.about(float(found.value), float(found.error), first.units.n - 1)
+        estimates.append(Estimate.of(found, of_units))  # few forms: both must agree
+    return Measured.of(first, *estimates, note=f"These are {len(models)} models.")
 
 
 @claim(
@@ -102,14 +96,11 @@ def no_harder_deeper(evidence: Evidence) -> Measured:
         depths = [MEAN_DEPTH[rule](part[f"{rule}.sum"] / part["n_tokens"][:, None]) for part in lens]
         lost = sum(int((~np.isfinite(own)).sum()) for own in depths)
         lines.append(f"{lost} prompts have no {name}" if lost else line(depths, lens))
-    score, by_kl, _ = lines
-    shown = by_kl if isinstance(by_kl, Line) else score
-    if not isinstance(shown, Line):
+    fits = [one for one in lines if isinstance(one, Line)]
+    if not fits:
         raise ClaimRefused("No level has enough prompts with a depth.")
-    unit = MEAN["kl"] if shown is by_kl else "depth score, layers"
-    curve = Curve.of("level", unit, shown.levels, ticks=names)
     estimates = tuple(slope_of(one, float(evidence.n_layers)) for one in lines)
-    return Measured(estimates, len(evidence.parts["logit_lens"]), shown.over, curve)
+    return Measured(estimates, len(evidence.parts["logit_lens"]), fits[-1].over)
 
 
 @claim(
@@ -140,9 +131,8 @@ def adaptive(evidence: Evidence) -> Measured:
     fit = line(values, parts)
     if isinstance(fit, str):
         raise ClaimRefused(f"Of {len(part)} prompts {never} have no answer among the best five: {fit}.")
-    curve = Curve.of("level", "first depth with the answer from there on", fit.levels, ticks=names)
     note = f"{never} prompts without an answer among the best five are left out." if never else ""
-    return Measured((slope_of(fit),), len(part) - never, fit.over, curve, note)
+    return Measured((slope_of(fit),), len(part) - never, fit.over, note)
 
 
 @claim(
@@ -184,11 +174,8 @@ def deep_thinking(evidence: Evidence) -> Measured:
 
     score = part.read_curve(of_ranks, np.stack([rank, right, rank**2, rank * right], 1))
     of_units = statistics.about(float(score.value), float(score.error), part.units.n - 1)  # few forms: both must agree
-    groups = [part.keep(right == which) for which in (0, 1)]
-    means = as_curve([group.mean(group["mean_ratio"]) for group in groups])
     estimate = Estimate(float(np.tanh(score.value)), (np.tanh(score.draws), np.tanh(of_units)))
-    curve = Curve.of("answer", "deep-thinking ratio", means, ticks=("wrong", "right"))
-    return Measured.of(part, curve, estimate, note=f"{len(groups[1])} of {len(part)} prompts are answered correctly.")
+    return Measured.of(part, estimate, note=f"{right.sum():.0f} of {len(part)} prompts are answered correctly.")
 
 
 @claim(
@@ -229,11 +216,9 @@ def likelihood_or_generation(evidence: Evidence) -> Measured:
     )
     if not np.isfinite(centre.value):
         raise ClaimRefused("Leaving out layers costs no answers or no likelihood on the whole, so there is no centre.")
-    lost = part.mean(generated)
-    layers = over_layers(apart, evidence.n_layers, lost.value, part.mean(likely).value)
-    curve = Curve.of("layer left out", "share of exact answers lost", lost)
+    layers = over_layers(apart, evidence.n_layers, part.mean(generated).value, part.mean(likely).value)
     note = f"{right} of {len(part)} prompts are answered correctly."
-    return Measured.of(part, curve, Estimate.of(centre, layers=layers), note=note)
+    return Measured.of(part, Estimate.of(centre, layers=layers), note=note)
 
 
 @claim(
@@ -260,20 +245,18 @@ def reasoning_breaks(evidence: Evidence) -> Measured:
     parts = evidence.parts
     pairs, worked = _answered(parts["answers"], parts["worked"])
     pairs.require("pairs that the whole model answers correctly both in one step and worked out")
-    curve, one = _lost(evidence.n_layers, pairs, worked)
+    one = _lost(evidence.n_layers, pairs, worked)
     two, worked_two = _answered(parts["two"], parts["worked_two"])
     few = Estimate.undefined(f"only {len(two)} pairs are answered correctly")
-    estimate = _lost(evidence.n_layers, two, worked_two)[1] if len(two) and two.units.enough else few
-    return Measured((one, estimate), len(pairs), pairs.units.called("pairs"), curve)
+    estimate = _lost(evidence.n_layers, two, worked_two) if len(two) and two.units.enough else few
+    return Measured((one, estimate), len(pairs), pairs.units.called("pairs"))
 
 
-def _lost(n_layers: int, pairs: Part, worked: Part) -> tuple[Curve, Estimate]:
-    """The share of exact answers lost, worked out less in one step: by layer, and on average."""
+def _lost(n_layers: int, pairs: Part, worked: Part) -> Estimate:
+    """The mean over layers of the share of exact answers lost, worked out less in one step."""
     lost = (1 - worked["exact"]) - (1 - pairs["exact"])
-    curve = pairs.mean(lost)
-    layers = over_layers(lambda _, c: float(c.mean()), n_layers, curve.value, mean=True)
-    shown = Curve.of("layer left out", "exact answers lost, worked out less in one step", curve)
-    return shown, Estimate.of(pairs.mean(lost.mean(1)), layers=layers)
+    layers = over_layers(lambda _, c: float(c.mean()), n_layers, pairs.mean(lost).value, mean=True)
+    return Estimate.of(pairs.mean(lost.mean(1)), layers=layers)
 
 
 def _answered(one: Part, worked: Part) -> tuple[Part, Part]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ..errors import StudyError
 from ..files import Bounds, Head, Kind
-from ..statistics import Resampled, ends
 
 
 def _finite(value: Any) -> Any:
@@ -64,26 +62,6 @@ class Judged(Record):
     flips: tuple[str, str] | None = None
 
 
-class Curve(Record):
-    """The curve that is drawn of a claim: values with 5 and 95 % at places along x; `ticks` where places have names."""
-
-    x_title: str
-    unit: str
-    x: tuple[Number, ...]
-    values: tuple[Number, ...]
-    low: tuple[Number, ...]
-    high: tuple[Number, ...]
-    ticks: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, x_title: str, unit: str, curve: Resampled, x: Sequence[float] = (), ticks: Sequence[str] = ()) -> Curve:
-        """From a curve over places, which are counted from 0 unless given."""
-        low, high = ends(curve.draws)
-        columns = {"x": x or range(len(curve.value)), "values": curve.value, "low": low, "high": high}
-        numbers = {name: tuple(float(v) for v in one) for name, one in columns.items()}
-        return cls(x_title=x_title, unit=unit, ticks=tuple(ticks), **numbers)
-
-
 class Found(Record):
     """How a claim came out. `alone`, `p`: the verdict by itself and its probability of error; `verdict`, `adjusted`:
     among `together` claims that were tested together (Holm). `reason`: why it does not apply. `over`: what is
@@ -103,7 +81,6 @@ class Found(Record):
     note: str = ""
     quantities: tuple[Judged, ...] = ()
     twin: str = ""
-    curves: dict[str, Curve] = {}
 
     @property
     def judging(self) -> tuple[Judged, ...]:

@@ -30,11 +30,11 @@ from ..types import changed, command_line
 from ..work.resolve import settle
 from ..work.turn import Turn
 from . import CLAIMS, find, words
-from .claim import CONTROL, Claim, adjusted
+from .claim import Claim, adjusted
 from .evidence import Evidence, Measured, Part, Sized
 from .record import KIND, Report
 
-MODEL, TWIN, REPLACEMENT = "model", CONTROL, "replacement"
+MODEL, TWIN, REPLACEMENT = "model", "untrained copy", "replacement"
 TWINS = (TWIN, *(f"{TWIN} {i}" for i in range(1, 5)))  # by the seed of their weights
 WORKED, ANSWERED = "_worked", " answered"  # set of the same tasks worked out; the prompts with a known answer
 FOUND, REPORT = "claims.json", "claims.md"
