@@ -351,7 +351,7 @@ def test_claims_are_judged_together_and_the_report_counts_the_decided():
     alone = [claim.finding(of(one)) for one in (sure, less, less)]
     after = adjusted(alone)
     assert [one.verdict for one in alone] == [HOLDS] * 3
-    assert [one.verdict for one in after] == [HOLDS, UNDECIDED, UNDECIDED] and after[1].alone == HOLDS
+    assert [one.verdict for one in after] == [HOLDS, UNDECIDED, UNDECIDED] and after[1].unadjusted == HOLDS
     assert "3 decided alone, 1 after" in words.counted(after) and adjusted(after) == after
 
 
@@ -436,7 +436,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert [one["id"] for one in found["findings"]] == [claim.id for claim in CLAIMS]
     by_id = {one["id"]: one for one in found["findings"]}
     assert "3 models of one family, and there is 1" in by_id["static-ratio"]["reason"]
-    same = ("alone", "p", "prompts", "quantities")
+    same = ("unadjusted", "p", "prompts", "quantities")
     assert all(by_id["turn"][name] == first["findings"][0][name] for name in same)
     assert by_id["turn"]["together"] == sum(one["p"] is not None for one in found["findings"])
     assert by_id["one-layer-robust"]["prompts"] == 18 and by_id["one-layer-robust"]["twin"]

@@ -143,7 +143,7 @@ CARD = Kind(
 
 
 def folder() -> Path:
-    """The folder of the cards that are made here, each in one of its own."""
+    """The folder of the cards that are made here, with a folder for each."""
     return settings.current().cache / "cards"
 
 
@@ -155,7 +155,7 @@ def place(
     most: int = PROMPTS,
     seed: int = 0,
 ) -> Path:
-    """The folder of a card that is made here; `prompts`: a bundled set's name, or the digest of other prompts."""
+    """The folder of one of these cards; `prompts`: a bundled set's name, or the digest of other prompts."""
     return folder() / digest_of("card", model.identity(), prompts, also, others, most, seed)
 
 

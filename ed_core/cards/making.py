@@ -136,8 +136,8 @@ def write(made: Card, out: Path) -> None:
 def _depths(verdict: Verdict) -> Iterator[Depth]:
     for mean, each in ((True, verdict.means), (False, verdict.rules)):
         for name, one in each.items():
-            drawn: Interval | None = one.interval
-            low, high = (drawn.ends if drawn is not None else None) or (None, None)
+            interval: Interval | None = one.interval
+            low, high = (interval.ends if interval is not None else None) or (None, None)
             yield Depth(of=name, mean=mean, depth=one.depth, ratio=one.ratio, low=low, high=high)
 
 

@@ -63,8 +63,8 @@ def _body(card: Card, title: str, ink: str) -> str:
             coloured = svg.replace("<svg ", f'<svg style="color: {ink}" ', 1).encode()
             legend = [(LINES[of][1], LINES[of][0]) for of in curves if of in LINES]
             panels.append((heading, svg, b64encode(coloured).decode() if ink else "", legend))
-    drawn: str = report.templates().get_template("curves.html").render(panels=panels)
-    return report.body(before) + drawn + report.body(after)
+    figures: str = report.templates().get_template("curves.html").render(panels=panels)
+    return report.body(before) + figures + report.body(after)
 
 
 def _text(card: Card, mark: str, title: str) -> str:

@@ -76,12 +76,12 @@ class Claim:
         return self.measure(evidence)
 
     def finding(self, measured: Measured | str, control: Measured | None = None) -> Found:
-        """The record of the claim by itself, of what was measured on the model and on its untrained copy, or of the
-        reason why it does not apply; `adjusted` judges several together."""
+        """The record of the claim before any adjustment, from the estimates of the model and of its untrained copy, or
+        from the reason why it does not apply; `adjusted` judges several together."""
         about: dict[str, Any] = {"id": self.id, "title": self.title, "source": self.source}
         if isinstance(measured, str):
-            return Found(**about, verdict=DOES_NOT_APPLY, alone=DOES_NOT_APPLY, reason=measured)
-        alone, p = verdict(self.quantities, measured.estimates)
+            return Found(**about, verdict=DOES_NOT_APPLY, unadjusted=DOES_NOT_APPLY, reason=measured)
+        decided, p = verdict(self.quantities, measured.estimates)
         twins = map(_value, control.estimates) if control else (None,) * len(self.quantities)
         quantities = tuple(
             Judged(
@@ -96,8 +96,8 @@ class Claim:
         )
         return Found(
             **about,
-            verdict=alone,
-            alone=alone,
+            verdict=decided,
+            unadjusted=decided,
             p=p,
             adjusted=p,
             prompts=measured.prompts,
@@ -117,7 +117,7 @@ def adjusted(findings: Sequence[Found]) -> tuple[Found, ...]:
     """Findings judged together, by Holm's adjustment over all that were tested."""
     p = [math.nan if one.p is None else one.p for one in findings]
     tested = sum(map(math.isfinite, p))
-    after = together([one.alone for one in findings], p)
+    after = together([one.unadjusted for one in findings], p)
     return tuple(
         one.but(verdict=verdict, adjusted=p, together=tested) for one, (verdict, p) in zip(findings, after, strict=True)
     )

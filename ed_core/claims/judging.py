@@ -17,7 +17,7 @@ from ..statistics import FEWEST_FORMS, RankOrder, Resampled, beyond, holm
 HOLDS, FAILS, UNDECIDED, DOES_NOT_APPLY = "holds", "fails", "undecided", "does not apply"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, DOES_NOT_APPLY)
 LEVEL = 0.05  # probability of error of all verdicts of a run together
-ALONE = 0.03  # of one claim by itself
+ALONE = 0.03  # of one claim
 RELIABLE = 0.8  # of ranks, below which their order is not read
 MOVES = (-0.2, 0.2)  # shares by which a limit chosen here is moved, to see whether the verdict changes
 
@@ -29,13 +29,13 @@ UNKNOWN: Errors = (math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a claim is about. `limits`: between which values, neither included, the statement is true; `paper`:
-    the paper's finding. `chosen`: the limit is ours and not the paper's. `shown`: it is shown and judges nothing."""
+    """A number that a claim is about. `name`: with its unit; `limits`: between which values, neither included, the
+    statement is true; `paper`: the paper's finding. `chosen`: the limit is ours and not the paper's. `shown`: it is
+    shown and judges nothing."""
 
     name: str
     limits: Range
     paper: str
-    unit: str = ""
     digits: int = 2
     chosen: bool = False
     shown: bool = False
@@ -53,7 +53,7 @@ class Quantity:
 class Estimate:
     """A measured quantity. `draws`: over prompts or their forms, `[resample]`; more than one kind must agree. `layers`:
     draws over layers, which must agree too; None where the statement is not about layers. `errors`: those of a
-    statement about every place of a curve, which has no draws of its own. `unclear`: the error of saying that the
+    statement about every place of a curve, which has no draws. `unclear`: the error of saying that the
     criterion is clear at all. `contrary`: the errors of other ways to contradict the statement, by the limits. `ranks`:
     of each order that is read. `forms`: how many forms were held out, of a quantity that rests on a fit. `why`: why it
     is not judged. `value` NaN: undefined, and then `nothing` is shown instead."""
@@ -124,8 +124,8 @@ def judge(quantity: Quantity, estimate: Estimate) -> Errors:
 
 
 def verdict(quantities: Sequence[Quantity], estimates: Sequence[Estimate]) -> tuple[str, float]:
-    """A claim's verdict by itself, and its probability of error: of *undecided* the smaller one of both, NaN where a
-    quantity is not judged.
+    """A claim's verdict before any adjustment, and its probability of error: of *undecided* the smaller one of both,
+    NaN where a quantity is not judged.
 
     A claim holds where each of its quantities does; it fails where one does, the error then being the smallest times
     their number (Bonferroni: each had its chance to contradict). One that is not judged makes it undecided."""
@@ -139,8 +139,8 @@ def verdict(quantities: Sequence[Quantity], estimates: Sequence[Estimate]) -> tu
 
 def flips(quantities: Sequence[Quantity], estimates: Sequence[Estimate], moving: Quantity) -> tuple[str, str]:
     """Rule 6: the verdicts with the limits of one quantity moved by 20 % inwards and outwards."""
-    narrow, wide = ([q.moved(share) if q is moving else q for q in quantities] for share in MOVES)
-    return verdict(narrow, estimates)[0], verdict(wide, estimates)[0]
+    inwards, outwards = ([q.moved(share) if q is moving else q for q in quantities] for share in MOVES)
+    return verdict(inwards, estimates)[0], verdict(outwards, estimates)[0]
 
 
 def together(verdicts: Sequence[str], p: Sequence[float]) -> list[tuple[str, float]]:

@@ -33,12 +33,7 @@ INF = math.inf
     "elsewhere, or where the cosine of the first third of the layers is above 0 or that of the last quarter below.",
     quantities=(
         Quantity(
-            "share of the layers up to the turn",
-            (0.35, 0.75),
-            "a turn in the middle (2505.13898, Llama 3.1); at 0.43 to 0.75 of the layers, 15 of 24 at 0.6 to 0.7 "
-            "(2512.14064, Qwen 2.5)",
-            unit="of the depth",
-            chosen=True,
+            "share of the layers up to the turn", (0.35, 0.75), "0.43 to 0.75, 15 of 24 at 0.6 to 0.7", chosen=True
         ),
         Quantity("mean cosine up to the split", (-INF, 0.0), "below 0", shown=True),
         Quantity("mean cosine after the split", (0.0, INF), "above 0", shown=True),
@@ -95,12 +90,7 @@ def _two_levels(part: Part) -> turns.Turn | None:
     "|D[l] - D'[l]| / |D[l]| over later tokens where layer s is skipped before a split point",
     protocol="Up to about 40 prompts, split where the answer begins, or at up to four sampled places.",
     quantities=(
-        Quantity(
-            "effect of second-half skips over first-half skips",
-            (-INF, 0.5),
-            "almost no effect of the second half (no figure given)",
-            chosen=True,
-        ),
+        Quantity("effect of second-half skips over first-half skips", (-INF, 0.5), "almost no effect", chosen=True),
     ),
     parts=("future",),
 )
@@ -131,11 +121,7 @@ def second_half_weak(evidence: Evidence) -> Measured:
     protocol="Up to about 30 prompts, all tokens. It holds where every inner layer keeps enough, and fails where one "
     "does not.",
     quantities=(
-        Quantity(
-            "best guesses kept without the worst inner layer",
-            (0.72, INF),
-            "0.72 to 0.95 of the best guesses kept without a layer",
-        ),
+        Quantity("best guesses kept without the worst inner layer", (0.72, INF), "0.72 to 0.95 kept without a layer"),
         Quantity("mean over the inner layers", (0.72, INF), "0.72 to 0.95", shown=True),
         Quantity("share of the inner layers below 0.72", (-INF, 0.0), "0", shown=True),
     ),
@@ -148,10 +134,10 @@ def one_layer_robust(evidence: Evidence) -> Measured:
     value, error, again, errors = (x[..., 1:-1] for x in (kept.value, kept.error, kept.again, kept.errors))
     inner = Resampled(value, error, again, errors, 0.0, 1.0)
     worst = int(inner.value.argmin())
-    sure = all_above(inner, bound, part.units), some_below(inner, bound, part.units)
+    both = all_above(inner, bound, part.units), some_below(inner, bound, part.units)
     return Measured.of(
         part,
-        Estimate(float(inner.value[worst]), (inner.draws[:, worst],), errors=sure),
+        Estimate(float(inner.value[worst]), (inner.draws[:, worst],), errors=both),
         Estimate.of(part.read(lambda c: c["top1_kept"][:, 1:-1].mean(1), "top1_kept")),
         Estimate(float((inner.value < bound).mean()), ((inner.again < bound).mean(1),)),
         note=f"The worst inner layer is layer {worst + 1}.",
@@ -170,15 +156,11 @@ def one_layer_robust(evidence: Evidence) -> Measured:
         Quantity(
             "rank correlation of 1 − cos(layer's input, output) with the loss",
             (-0.5, 0.5),
-            "a weak to moderate correlation",
+            "weak to moderate",
             chosen=True,
         ),
         Quantity(
-            "rank correlation of cos(update, stream) with the loss, ours",
-            (-0.5, 0.5),
-            "not measured",
-            chosen=True,
-            shown=True,
+            "rank correlation of cos(update, stream) with the loss, ours", (-0.5, 0.5), "not measured", shown=True
         ),
     ),
     parts=("one",),
@@ -207,24 +189,13 @@ def cosine_weak_proxy(evidence: Evidence) -> Measured:
     protocol="Up to about 30 prompts, all tokens.",
     quantities=(
         Quantity(
-            "variation of the turns of the middle layers, standard deviation over mean",
-            (-INF, 0.5),
-            "turns of even size (no figure given)",
-            chosen=True,
+            "turns of the middle layers, standard deviation over mean", (-INF, 0.5), "turns of even size", chosen=True
         ),
+        Quantity("mean turn of the middle layers, degrees", (-INF, 30.0), "small turns", digits=1, chosen=True),
         Quantity(
-            "mean turn of the middle layers",
-            (-INF, 30.0),
-            "small turns (no figure given)",
-            unit="degrees",
-            digits=1,
-            chosen=True,
-        ),
-        Quantity(
-            "mean angle between what neighbouring middle layers add",
+            "mean angle between the updates of neighbouring middle layers, degrees",
             (75.0, 105.0),
             "updates nearly uncorrelated",
-            unit="degrees",
             digits=1,
             chosen=True,
         ),
@@ -269,9 +240,7 @@ def even_turns(evidence: Evidence) -> Measured:
     quantities=(
         Quantity("share of layers that a linear map cannot replace", (-INF, 1.0), "a share below 1"),
         Quantity(
-            "rank correlation of what the replacement costs with depth",
-            (-INF, 0.0),
-            "costs that fall with depth (no figure given)",
+            "rank correlation of what the replacement costs with depth", (-INF, 0.0), "costs that fall with depth"
         ),
     ),
     parts=("replacement",),
@@ -280,7 +249,7 @@ def usefulness(evidence: Evidence) -> Measured:
     part, limit = evidence.parts["replacement"], 1 + RAISED
     part.require()
     loss, whole = part["loss"], part["whole"]  # costs are shares of the whole model's loss
-    cost, forms = part.mean(loss, whole[:, None]), part.units.forms or part.units.n  # an unknown form is one of its own
+    cost, forms = part.mean(loss, whole[:, None]), part.units.forms or part.units.n  # an unknown form is one more
     depths = np.arange(len(cost.value), dtype=float)
     broken = ~np.isfinite(cost.value)  # the model is broken without the layer, which is then needed
     needed = broken | (cost.value > limit)
@@ -327,27 +296,14 @@ def usefulness(evidence: Evidence) -> Measured:
     "nothing is trained.",
     quantities=(
         Quantity(
-            "middle of the stretch that the angle at the last token chooses",
+            "middle of the stretch that the angle chooses, share of the depth",
             (0.5, INF),
-            "deep stretches can go",
-            unit="of the depth",
+            "deep stretches",
             chosen=True,
         ),
-        Quantity(
-            "loss of that stretch minus that of the median stretch",
-            (-INF, 0.0),
-            "little loss without up to a third or half of the layers",
-            unit="nats",
-        ),
-        Quantity(
-            "middle of the stretch by all tokens without sinks, ours",
-            (0.5, INF),
-            "not measured",
-            unit="of the depth",
-            chosen=True,
-            shown=True,
-        ),
-        Quantity("loss of that stretch minus the median's, ours", (-INF, 0.0), "not measured", unit="nats", shown=True),
+        Quantity("loss without it minus that without the median stretch, nats", (-INF, 0.0), "little loss"),
+        Quantity("middle of the stretch by all tokens without sinks, ours", (0.5, INF), "not measured", shown=True),
+        Quantity("loss without it minus the median's, nats, ours", (-INF, 0.0), "not measured", shown=True),
     ),
     parts=("stretch",),
     stretches=True,

@@ -28,12 +28,7 @@ MEAN = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
     "Qwen 2.5 of 1.5B to 32B.",
     quantities=tuple(
         Quantity(
-            f"slope of {name} / L",
-            (-0.1, 0.1),
-            "about the same ratio ED / L",
-            unit="per tenfold parameters",
-            digits=3,
-            chosen=True,
+            f"slope of {name} / L, per tenfold size", (-0.1, 0.1), "about the same ratio ED / L", digits=3, chosen=True
         )
         for name in MEAN.values()
     ),
@@ -74,14 +69,7 @@ def static_ratio(evidence: Evidence) -> Measured:
     protocol="Up to about 40 prompts over the levels for skips, 50 for the lens; over groups of a prompt from each "
     "level, where the set has them.",
     quantities=tuple(
-        Quantity(
-            f"slope of the {name}",
-            (-INF, 0.02),
-            "no increase (no figure given)",
-            unit="of the layers a level",
-            digits=4,
-            chosen=True,
-        )
+        Quantity(f"slope of the {name}, of the layers a level", (-INF, 0.02), "no increase", digits=4, chosen=True)
         for name in ("depth score", *MEAN.values())
     ),
     parts=("future", "logit_lens"),
@@ -112,12 +100,7 @@ def no_harder_deeper(evidence: Evidence) -> Measured:
     protocol="Up to about 50 prompts over the levels; over groups of a prompt from each level, where the set has them. "
     "The paper takes family relations by hops.",
     quantities=(
-        Quantity(
-            "slope of the depth from which the answer stays among the best five",
-            (0.0, INF),
-            "some increase, clearer after fine-tuning",
-            unit="layers a level",
-        ),
+        Quantity("slope of the depth from which the answer stays, layers a level", (0.0, INF), "some increase"),
     ),
     parts=("answers",),
     answers=True,
@@ -145,9 +128,7 @@ def adaptive(evidence: Evidence) -> Measured:
     "thought.",
     quantities=(
         Quantity(
-            "rank correlation of the deep-thinking ratio with a correct answer",
-            (0.0, INF),
-            "a positive correlation (no figure given)",
+            "rank correlation of the deep-thinking ratio with a correct answer", (0.0, INF), "a positive correlation"
         ),
     ),
     parts=("writing", "answers"),
@@ -187,10 +168,7 @@ def deep_thinking(evidence: Evidence) -> Measured:
     protocol="Up to about 50 prompts, always the best token. The paper measures accuracy on benchmarks.",
     quantities=(
         Quantity(
-            "centre of loss by layer, generation minus likelihood",
-            (0.0, INF),
-            "deep layers matter more for generation (no figure given)",
-            unit="layers",
+            "centre of loss, generation minus likelihood, layers", (0.0, INF), "deep layers matter more for generation"
         ),
     ),
     parts=("answers",),

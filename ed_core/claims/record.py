@@ -49,7 +49,6 @@ class Judged(Record):
     judged. `flips`: the verdicts with a limit that was chosen here moved by 20 % inwards and outwards."""
 
     name: str
-    unit: str
     limits: tuple[Number, Number]
     paper: str
     digits: int
@@ -63,15 +62,15 @@ class Judged(Record):
 
 
 class Found(Record):
-    """How a claim came out. `alone`, `p`: the verdict by itself and its probability of error; `verdict`, `adjusted`:
-    among `together` claims that were tested together (Holm). `reason`: why it does not apply. `over`: what is
-    independent among the prompts. `twin`: the untrained copy's verdict, "" without one."""
+    """How a claim came out. `unadjusted`, `p`: the verdict before Holm's adjustment and its probability of error;
+    `verdict`, `adjusted`: after it, among `together` claims that were tested. `reason`: why it does not apply. `over`:
+    what is independent among the prompts. `twin`: the untrained copy's verdict, "" without one."""
 
     id: str
     title: str
     source: str
     verdict: str
-    alone: str
+    unadjusted: str
     p: Number = None
     adjusted: Number = None
     together: int = 1

@@ -295,8 +295,8 @@ def _study(
         models.append(of_model(label=label, precision=asked.precision, control="untrained", seed=seed))
     models += [of_model(label=name, precision=name) for name in others]
     family = [ModelEntry(source=source, precision=asked.precision, label=Path(source).name) for source in asked.also]
-    wide = (*others, *(one.label for one in family))
-    takers = {"contributions": (MODEL, *TWINS, *wide), "logit_lens": (MODEL, TWIN, *wide)}
+    compared = (*others, *(one.label for one in family))
+    takers = {"contributions": (MODEL, *TWINS, *compared), "logit_lens": (MODEL, TWIN, *compared)}
     extra: dict[str, dict[str, Any]] = {
         "stretch": {"n": max(1, round(layers / 4))},
         "future": {"boundaries": "answer"} if answers == len(whole.examples) else {},

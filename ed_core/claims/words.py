@@ -21,12 +21,11 @@ HEAD = ("claim", "verdict", "here (5 to 95 %)", "the paper", "one untrained copy
 
 
 def value(q: Judged, of: Value | None) -> str:
-    """A value with its unit and its intervals, in a cell."""
+    """A value with its intervals, in a cell."""
     if of is None or of.value is None:
         return q.nothing or "–"
     over_layers = f"; over layers {_interval(*of.layers, q.digits)}" if of.layers else ""
-    unit = f" {q.unit}" if q.unit else ""
-    return f"{say.number(of.value, f'.{q.digits}f')}{unit} ({_interval(of.low, of.high, q.digits)}{over_layers})"
+    return f"{say.number(of.value, f'.{q.digits}f')} ({_interval(of.low, of.high, q.digits)}{over_layers})"
 
 
 def _interval(low: Number, high: Number, digits: int) -> str:
@@ -43,7 +42,7 @@ def limits(q: Judged | Quantity) -> str:
 
 def short(found: Found) -> str:
     """The verdict in a cell, with the verdict before the adjustment for several claims where that changed it."""
-    return found.verdict if found.alone == found.verdict else f"{found.verdict} (alone: {found.alone})"
+    return found.verdict if found.unadjusted == found.verdict else f"{found.verdict} (alone: {found.unadjusted})"
 
 
 def sentence(found: Found, model: str, name: str) -> str:
@@ -61,12 +60,12 @@ def reasons(found: Found) -> list[str]:
     if found.p is not None and found.adjusted is not None:
         p, adjusted = (say.number(one, ".2g") for one in (found.p, found.adjusted))
         several = f" Among {found.together} claims (Holm): p = {adjusted}; {LEVEL:g} is needed."
-        out.append(f"Alone: {found.alone}, p = {p}; {ALONE:g} is needed.{several * (found.together > 1)}")
+        out.append(f"Alone: {found.unadjusted}, p = {p}; {ALONE:g} is needed.{several * (found.together > 1)}")
     for q in found.judging:
         if q.chosen and q.flips:
-            narrow, wide = q.flips
-            same = {narrow, wide} == {found.alone}
-            moved = "20 % more or less changes nothing" if same else f"20 % less: {narrow}; 20 % more: {wide}"
+            less, more = q.flips
+            same = {less, more} == {found.unadjusted}
+            moved = "20 % more or less changes nothing" if same else f"20 % less: {less}; 20 % more: {more}"
             out.append(f"The limit of {q.name}, {limits(q)}, is chosen here{_distance(q)}. {moved}.")
     out += [f"Shown only, {q.name}: {value(q, q.value)}." for q in found.quantities if q.shown]
     return [*filter(None, out), *([f"One untrained copy: {found.twin}."] if found.twin else [])]
@@ -83,7 +82,9 @@ def counted(findings: Sequence[Found], adjusted: bool = True) -> str:
     """How many claims have which verdict, "1 holds, 2 fail", and are decided before and after the adjustment."""
     counts = Counter(one.verdict for one in findings)
     text = ", ".join(f"{counts[name]} {verbs[counts[name] > 1]}" for name, verbs in VERBS.items() if counts[name])
-    before, after = (sum(getattr(one, of) in (HOLDS, FAILS) for one in findings) for of in ("alone", "verdict"))
+    before, after = (
+        sum(getattr(one, name) in (HOLDS, FAILS) for one in findings) for name in ("unadjusted", "verdict")
+    )
     tested = max((one.together for one in findings), default=0)
     several = f"; {before} decided alone, {after} after Holm's adjustment for {tested} claims tested together"
     return text + several * (adjusted and tested > 1)
