@@ -13,6 +13,7 @@ import pytest
 from made_up_claims import MADE_UP, Draw
 from small_models import opened_models, save_random
 
+from ed_core import statistics
 from ed_core.claims import CLAIMS, find, running, words
 from ed_core.claims.claim import Claim, adjusted
 from ed_core.claims.evidence import Evidence, Measured, Part
@@ -168,6 +169,16 @@ def test_ranks_are_reliable_where_halves_of_the_prompts_agree():
         each = curve + rng.normal(0, noise, (20, 12))
         found = rank_order(each, np.ones(20), units(20))
         assert low <= found.reliability <= high and (found.apart > 0.95) == (noise < 1)
+
+
+def test_a_rank_correlation_is_less_sure_where_neighbouring_layers_are_alike():
+    rng, errors = np.random.default_rng(0), []
+    for weights in (np.ones(1), np.ones(4)):  # independent layers; means of four neighbours
+        curves = [np.convolve(rng.normal(size=30 + len(weights) - 1), weights, "valid") for _ in range(60)]
+        draws = [statistics.correlated_layers(0.0, a, b, 30) for a, b in zip(curves[::2], curves[1::2], strict=True)]
+        errors.append(np.mean([np.quantile(one, 0.95) for one in draws]) / statistics.student(7, 0.9))
+    assert errors[0] == pytest.approx(1 / np.sqrt(29), rel=0.05) and errors[1] > 1.25 * errors[0]
+    assert np.isnan(statistics.correlated_layers(0.0, np.ones(8), np.arange(8.0), 8)).all()
 
 
 def test_a_layer_whose_replacement_breaks_the_model_is_needed():
@@ -466,7 +477,7 @@ def test_values_are_those_of_the_parts(model, prompts, tmp_path):
     assert asked(model, prompts, out, "--claim", "one-layer-robust", "--claim", "likelihood-or-generation") == 0
     one = json.loads((out / running.FOUND).read_text())["findings"][0]["quantities"][0]
     folder = open_folder(out)
-    for label, key in (("model", "value"), ("untrained twin", "twin")):
+    for label, key in (("model", "value"), ("untrained copy", "twin")):
         columns = folder.sums(label, "sums").probe("one")
         kept = columns["top1_kept.sum"].sum(0) / columns["n_tokens"].sum()
         assert one[key]["value"] == pytest.approx(kept[1:-1].min())
