@@ -46,14 +46,12 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Taken:
-    """A part of what is measured: its probe, on how many prompts, with which parameters. `stretch`: over a quarter of
-    the layers; `answered`: it needs known answers; `worked`: it is measured on the worked-out counterpart of the
-    set."""
+    """A part of what is measured: its probe, on how many prompts, with which parameters. `answered`: it needs known
+    answers; `worked`: it is measured on the worked-out counterpart of the set."""
 
     probe: str
     prompts: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    stretch: bool = False
     answered: bool = False
     worked: bool = False
 
@@ -63,7 +61,7 @@ PARTS = {
     "logit_lens": Taken("logit_lens", 50),
     "turns": Taken("turns", 30),
     "one": Taken("prune", 30),
-    "stretch": Taken("prune", 30, stretch=True),
+    "stretch": Taken("prune", 30),  # over a quarter of the layers
     "future": Taken("layer_skip", 40, {"mode": "future"}),
     "answers": Taken("answers", 50, answered=True),
     "two": Taken("exact_answers", 40, {"n": 2}, answered=True),
