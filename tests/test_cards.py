@@ -60,7 +60,7 @@ def out(model, prompts, tmp_path_factory):
 
 
 @pytest.fixture
-def told():
+def example():
     """The card of the smaller bundled model."""
     return card.read(next(file for file in card.shipped() if file.stem == "ed-demo-8"))
 
@@ -136,56 +136,63 @@ def test_prompts_without_answers_and_levels_make_a_card_too(model, own_cache, tm
     assert {rule for rule, drawn in found.curves.items() if drawn} == {"cosine", "kl", "overlap", "loss"}
 
 
-def test_the_page_asks_nobody_and_says_what_the_document_says(told):
-    text = page.html(told).decode()
+def test_the_page_asks_nobody_and_says_what_the_document_says(example):
+    text = page.html(example).decode()
     found = Page(text)
     assert not [name for name, _ in found.tags if name in ("script", "link", "iframe", "object", "img")]
     assert "default-src 'none'" in text and not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text)
-    for said in (page.headline(told), *(one.title for one in told.claims)):
+    for said in (page.headline(example), *(one.title for one in example.claims)):
         assert said in html.unescape(text)
-    lines = page.markdown(told).split("---\n")
+    lines = page.markdown(example).split("---\n")
     data = yaml.safe_load(lines[1])
     ratios = {m["type"]: m["value"] for r in data["model-index"][0]["results"] for m in r["metrics"]}
     names = {True: "mean_depth_ratio_", False: "effective_depth_ratio_"}
-    assert ratios == {f"{names[one.mean]}{one.of}": one.ratio for one in told.depths if one.ratio is not None}
-    assert page.headline(told) in lines[2] and told.commands[0] in lines[2]
+    assert ratios == {f"{names[one.mean]}{one.of}": one.ratio for one in example.depths if one.ratio is not None}
+    assert page.headline(example) in lines[2] and example.commands[0] in lines[2]
 
 
-def test_words_of_a_stranger_are_only_words(told):
-    prompts = (told.set.prompts[0].but(text=EVIL), *told.set.prompts[1:])
-    evil = {"model": told.model.but(name=EVIL), "set": told.set.but(prompts=prompts), "said": (EVIL, *told.said[1:])}
-    told = told.but(**evil, commands=(EVIL, *told.commands[1:]), notes=(EVIL, *told.notes[1:]))
-    text = page.html(told).decode() + page.fragment(told, "dark")
+def test_words_of_a_stranger_are_only_words(example):
+    prompts = (example.set.prompts[0].but(text=EVIL), *example.set.prompts[1:])
+    evil = {
+        "model": example.model.but(name=EVIL),
+        "set": example.set.but(prompts=prompts),
+        "said": (EVIL, *example.said[1:]),
+    }
+    example = example.but(**evil, commands=(EVIL, *example.commands[1:]), notes=(EVIL, *example.notes[1:]))
+    text = page.html(example).decode() + page.fragment(example, "dark")
     assert EVIL not in text and text.count("&lt;script&gt;") >= 8
 
 
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda told: "{", "damaged, or not a depth card"),
-        (lambda told: json.dumps({k: v for k, v in told.items() if k != "cuts"}), "damaged, or not a depth card"),
-        (lambda told: json.dumps(told | {"said": ["It is deep."]}), "damaged, or not a depth card"),  # edited
-        (lambda told: json.dumps(told | {"version": 99}, indent=1), "of version 99, and this program reads version"),
-        (lambda told: " " * (card.MOST_BYTES + 1), "at most 3 MiB are read"),
+        (lambda example: "{", "damaged, or not a depth card"),
+        (lambda example: json.dumps({k: v for k, v in example.items() if k != "cuts"}), "damaged, or not a depth card"),
+        (lambda example: json.dumps(example | {"said": ["It is deep."]}), "damaged, or not a depth card"),  # edited
+        (
+            lambda example: json.dumps(example | {"version": 99}, indent=1),
+            "of version 99, and this program reads version",
+        ),
+        (lambda example: " " * (card.MOST_BYTES + 1), "at most 3 MiB are read"),
     ],
 )
-def test_a_file_that_is_no_card_is_refused(told, tmp_path, damage, why):
+def test_a_file_that_is_no_card_is_refused(example, tmp_path, damage, why):
     file = tmp_path / "x.json"
-    file.write_text(damage(json.loads(card.to_json(told))))
+    file.write_text(damage(json.loads(card.to_json(example))))
     with pytest.raises(CardError, match=why):
         card.read(file)
 
 
-def test_a_card_whose_curves_cannot_be_drawn_is_refused(told):
-    without = {name: curves for name, curves in told.curves.items() if name != "loss"}
-    lens, curve = next(iter(told.curves["kl"].items()))
-    short = told.curves["kl"] | {lens: curve.but(values=curve.values[:-2])}
+def test_a_card_whose_curves_cannot_be_drawn_is_refused(example):
+    without = {name: curves for name, curves in example.curves.items() if name != "loss"}
+    lens, curve = next(iter(example.curves["kl"].items()))
+    short = example.curves["kl"] | {lens: curve.but(values=curve.values[:-2])}
     for curves, why in (
         (without, "no curves of loss"),
-        (told.curves | {"kl": short}, "has as many entries, or one more"),
+        (example.curves | {"kl": short}, "has as many entries, or one more"),
     ):
         with pytest.raises(ValueError, match=why):
-            told.but(curves=curves)
+            example.but(curves=curves)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +224,9 @@ def test_a_drawing_holds_every_value_within_its_frame():
 
 @pytest.mark.parametrize("file", card.shipped(), ids=lambda file: file.stem)
 def test_a_shipped_card_is_what_the_program_writes(file):
-    told = card.read(file)
-    assert card.to_json(told) == file.read_bytes()
-    assert len(told.claims) in (0, len(CLAIMS))
+    example = card.read(file)
+    assert card.to_json(example) == file.read_bytes()
+    assert len(example.claims) in (0, len(CLAIMS))
 
 
 def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
@@ -235,10 +242,10 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     assert not test.exception and test.selectbox(key="cards.card").value == "ed-demo-8"
     said = " ".join(w.value for w in test.markdown)
     shipped = [card.read(file) for file in card.shipped()]
-    for told in shipped:
-        assert f"**{told.model.name}**" in said
+    for example in shipped:
+        assert f"**{example.model.name}**" in said
         for rule in RULES:
-            assert show.plain(page.depth(told.depth(rule, mean=False))) in said
+            assert show.plain(page.depth(example.depth(rule, mean=False))) in said
     test.button(key="run.cards").click().run()
     (of, place) = begun[0]
     wanted = runs.Card(ModelRef.parse("ed-demo-8"), "sum_mod10")
@@ -256,21 +263,21 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
         ("curves", lambda curves: {"kl": curves["kl"]}, "no curves of cosine, loss, overlap"),
     ],
 )
-def test_a_card_that_cannot_be_drawn_is_named_and_the_others_are_shown(laboratory, told, part, change, why):
+def test_a_card_that_cannot_be_drawn_is_named_and_the_others_are_shown(laboratory, example, part, change, why):
     place = card.folder() / "strange"
     place.mkdir(parents=True)
-    fields = told.fields()
+    fields = example.fields()
     (place / card.FILE).write_bytes(seal(card.CARD, fields | {part: change(fields[part])}))
     test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
     assert not test.exception and [why in one.value for one in test.error] == [True]
     assert any(one.value.startswith("| model") for one in test.markdown)
 
 
-def test_cards_of_namesakes_have_a_line_each_and_a_name_is_text(laboratory, told):
+def test_cards_of_namesakes_have_a_line_each_and_a_name_is_text(laboratory, example):
     for i, more in enumerate(({}, {"adapter": "mine"}, {"content": "c0ffee" * 10}, {"name": "a | *b*"})):
         place = card.folder() / f"{i}"
         place.mkdir(parents=True)
-        changed = told.model_copy(update={"model": told.model.model_copy(update=more)})
+        changed = example.model_copy(update={"model": example.model.model_copy(update=more)})
         (place / card.FILE).write_bytes(card.to_json(changed))
     test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
     assert not test.exception and not test.error

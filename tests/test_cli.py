@@ -279,7 +279,7 @@ ASKED = {
     "claims": claims.Asked("ed-demo-8", "addition"),
     "some claims": claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3),
     "card": making.Asked("ed-demo-8", "addition"),
-    "card of much": making.Asked("a b", "x.jsonl", 9, ("bf16",), ("m",), "fp16", "cpu", "dir", 3),
+    "card of much": making.Asked("a b", "x.jsonl", (), ("m",), "fp16", "cpu", "dir", 9, 3, ("bf16",)),
     "card of one precision": making.Asked("ed-demo-8", "addition", others=()),
     "lens": Fit("jacobian", Opened("a b"), "p.jsonl", "l.safetensors", max_tokens=9),
     "low rank": Fit(

@@ -95,7 +95,7 @@ class Cut(Record):
 
 class Card(Record):
     """The document. `about`: a digest of model, prompts and settings. `said`: the verdict in sentences, the answer
-    first; `rules`: the table of the published rules; `notes`: what to know of the numbers."""
+    first; `rules`: the table of the published rules; `notes`: checks, controls and limits of the numbers."""
 
     about: str
     made: str = ""
@@ -134,7 +134,7 @@ class Header(Card, Head, extra="allow"):
 CARD = Kind(
     "card",
     "a depth card",
-    3,
+    4,
     Header,
     "make it again with `python -m ed_core card`",
     bounds=Bounds(MOST_BYTES, head=MOST_BYTES),
@@ -143,7 +143,7 @@ CARD = Kind(
 
 
 def folder() -> Path:
-    """The folder of the cards that are made here, each in one of its own."""
+    """The folder of the cards that are made here, with a folder for each."""
     return settings.current().cache / "cards"
 
 
@@ -155,7 +155,7 @@ def place(
     most: int = PROMPTS,
     seed: int = 0,
 ) -> Path:
-    """The folder of a card that is made here; `prompts`: a bundled set's name, or the digest of other prompts."""
+    """The folder of one of these cards; `prompts`: a bundled set's name, or the digest of other prompts."""
     return folder() / digest_of("card", model.identity(), prompts, also, others, most, seed)
 
 

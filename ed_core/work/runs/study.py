@@ -130,12 +130,10 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
     report = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
-    width, lines = max(len(f.id) for f in report.findings), []
+    width, lines = max(len(one.id) for one in report.findings), []
     for one in report.findings:
         values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
         lines.append(f"{one.id:<{width}}  {one.verdict:<14}  {values or one.reason}")
-    if sentence := words.standing(report.findings):
-        lines.append(f"{sentence}.")
     lines.append(f"Checked: {words.counted(report.findings)}; {out / running.REPORT}, {out / running.FOUND}")
     return "\n".join(lines).encode()
 
