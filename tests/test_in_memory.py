@@ -16,7 +16,7 @@ from torch import nn
 
 import ed_core
 from ed_core.errors import IdentityFailed, JobError, ParameterError, RefusedFamily
-from ed_core.models.live import Live
+from ed_core.models.in_memory import MemoryModel
 from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.types import Prompt
@@ -435,7 +435,7 @@ def test_nothing_is_copied_but_small_buffers():
 
     model = random_hf("gpt2")
     model.aside = Aside()
-    with Live(model, TOKENIZER).opened() as opened:
+    with MemoryModel(model, TOKENIZER).opened() as opened:
         assert opened.hf.aside is model.aside
         mine = {name: p.data_ptr() for name, p in opened.hf.named_parameters(remove_duplicate=False)}
         assert mine == {name: p.data_ptr() for name, p in model.named_parameters(remove_duplicate=False)}
@@ -465,5 +465,5 @@ def test_quantised_weights_are_those_of_the_folder_or_refused(precision, tmp_pat
             model.train()(input_ids=torch.arange(8)[None])
     if precision == "4bit":
         model.model.layers[0].mlp.up_proj.weight.quant_state.packing_format_for_cpu = True
-        with pytest.raises(IdentityFailed, match="packed anew for this processor"):
+        with pytest.raises(IdentityFailed, match="repacked the 4-bit weights"):
             ed_core.open(model, TOKENIZER)

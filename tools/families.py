@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ed_core.models import looped  # noqa: F401  makes its families known
+from ed_core.models import loops  # noqa: F401  makes its families known
 from ed_core.models.architecture import Architecture
 from ed_core.models.families import FAMILIES, REFUSED, find
 from ed_core.models.identities import Identities

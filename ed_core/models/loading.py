@@ -46,7 +46,7 @@ from ..errors import (
     said,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from . import controls, devices, looped, quantized, sizes, tokens, weights
+from . import controls, devices, loops, quantized, sizes, tokens, weights
 from .architecture import Architecture
 from .encoder import HARD_SAMPLES, Encoder
 from .families import REFUSED, find, text_decoder, why_refused
@@ -315,12 +315,12 @@ def _refuse_adapters(ref: ModelRef) -> None:
 
 def _refuse_own_code(ref: ModelRef) -> None:
     """A repository that brings its own modelling code is refused by name, unless that code is what the library itself
-    has for the family, or what is in `looped`."""
+    has for the family, or what is in `loops`."""
     config = ref.config()
     family, own = str(config.get("model_type", "")), config.get("auto_map")
     if not isinstance(own, dict) or not (wanted := str(own.get("AutoModelForCausalLM", ""))):
         return
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in looped.CLASSES.items()}
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in loops.CLASSES.items()}
     if why := REFUSED.get(family):
         raise _refused(ref.name, family, why)
     if wanted.rpartition(".")[2] != known.get(family):
