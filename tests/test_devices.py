@@ -74,7 +74,7 @@ def test_a_device_that_is_lost_while_a_model_is_opened_is_named(small_folder, mo
 def test_a_token_beyond_the_embedding_is_refused_before_a_kernel_sees_it(model_of):
     """On a GPU it is an assert in a kernel, after which the process can compute nothing."""
     model = model_of("llama")
-    for wrong in (model.n_embedded, -1):
+    for wrong in (model.hf.get_input_embeddings().weight.shape[0], -1):
         with pytest.raises(PromptError, match=f"gives token {wrong}, and the model has embeddings for 0 to "):
             model.tensor((1, wrong))
 
@@ -153,7 +153,7 @@ def no_float64(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "double", refused)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: cpu(x).as_subclass(OnTheHost))
     for module in (identities, staircase, gradients, surgery, loops):
-        monkeypatch.setattr(module, "wide", lambda x: FLOAT64(x.as_subclass(torch.Tensor)))
+        monkeypatch.setattr(module, "to_float64", lambda x: FLOAT64(x.as_subclass(torch.Tensor)))
 
 
 @pytest.mark.parametrize(

@@ -504,8 +504,8 @@ class LanguageModel:
         """Write token by token: `choose(step, logits[d_vocab])` gives the next one, or None to end.
 
         `at_depths`: it gets `[L + 1, d_vocab]`, the stream at every depth unembedded together; the model's own head is
-        then not run, where the family can do without. Without a cache the whole text is read again for each token: where
-        the family has none, where its identity does not hold, and beyond a change of the rotary scaling."""
+        then not run, where the family can do without. Where the family has no cache, its identity does not hold, or the
+        rotary scaling has changed, the whole text is read again for each token."""
         cached = self.uses_cache and (self.identities is None or self.identities.cache_holds)
         rescaled_at = self._rope_changes_at() or ids.shape[1] + n_tokens
         cache, unread = None, ids
