@@ -64,7 +64,7 @@ def overview() -> dict[str, int]:
 
 
 def totals() -> dict[str, int]:
-    """Bytes that every device has of its own."""
+    """Bytes of memory that every device has."""
     return {device: total_bytes(device) for device in devices()}
 
 
@@ -161,7 +161,7 @@ def certificate(device: torch.device) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(device),
         "cuda": torch.version.cuda,
         "tf32": cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
-        "attention_kernels": [name for name, on in kernels.items() if on],
+        "attention_kernels": [name for name, enabled in kernels.items() if enabled],
     }
 
 
@@ -212,9 +212,11 @@ def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 
 def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
     """The fastest of a few calls, the first one not counted."""
-    wait = {"cuda": partial(torch.cuda.synchronize, x.device), "mps": torch.mps.synchronize}.get(
-        x.device.type, lambda: None
-    )
+    waits: dict[str, Callable[[], None]] = {
+        "cuda": partial(torch.cuda.synchronize, x.device),
+        "mps": torch.mps.synchronize,
+    }
+    wait = waits.get(x.device.type, lambda: None)
     times = []
     for _ in range(ROUNDS + 1):
         begun = time.perf_counter()

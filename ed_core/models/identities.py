@@ -248,12 +248,13 @@ def slopes(
         noise = x * (step.flatten() * weight / 2).unsqueeze(-1)
         along = x.T @ (change.flatten() * weight)
         sums.append(torch.cat([size[:1], along, (x.T @ x).flatten(), (noise.T @ noise).flatten()]))
-    attn, mlp = (_slope(*one.split((1, 2, 4, 4)), limit) for one in torch.stack(sums).cpu())  # one copy to the host
-    return attn, mlp
+    attn, mlp = torch.stack(sums).cpu()  # one copy to the host
+    return _slope(attn, limit), _slope(mlp, limit)
 
 
-def _slope(size: Tensor, along: Tensor, gram: Tensor, noise: Tensor, limit: float) -> float | None:
+def _slope(sums: Tensor, limit: float) -> float | None:
     """The slope on the first of two regressors; None where rounding leaves it undetermined."""
+    size, along, gram, noise = sums.split((1, 2, 4, 4))
     inverse = torch.linalg.pinv(gram.view(2, 2), hermitian=True, rtol=1e-12)
     error = (inverse @ noise.view(2, 2) @ inverse)[0, 0].clamp_min(0).sqrt() / size
     identified = (inverse @ gram.view(2, 2))[0, 0] > 1 - 1e-6

@@ -1,10 +1,10 @@
 """A model that the caller has in memory, measured as it is, also while it trains.
 
-The engine never runs the model itself. It runs a *stand-in*: a copy of the tree of modules over the same storage, with
+The engine never runs the model itself. It runs a *shadow*: a copy of the tree of modules over the same storage, with
 its own modes, hooks and config. So modes, `requires_grad`, gradients, hooks and config of the model are never written,
 also where a measurement raises; what belongs to the process (random states, how torch multiplies) is restored.
 
-A stand-in is made for each measurement: it costs milliseconds, and has the weights of that moment. Forward hooks of the
+A shadow is made for each measurement: it costs milliseconds, and has the weights of that moment. Forward hooks of the
 model do not run, except those by which torch computes a weight (`torch.nn.utils`)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .modules import Pretrained, Tokenizer
 from .opening import explained
 from .verify import check_device, relative, short_prompt, verify
 
-SMALL = 1 << 20  # bytes of a buffer that the stand-in copies: a forward pass may write into one
+SMALL = 1 << 20  # bytes of a buffer that the shadow copies: a forward pass may write into one
 WORDS = 1 << 12  # whole numbers of a tensor's bits that are summed together
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 HOOKS = (
@@ -94,7 +94,7 @@ class MemoryModel:
             yield explained(spec, lambda: self._checked(spec))
 
     def _checked(self, spec: ModelSpec) -> LanguageModel:
-        outer, inner = stand_in(self.outer, self.inner)
+        outer, inner = shadow(self.outer, self.inner)
         quantized.cure(inner)
         model = (
             LanguageModel(inner, self.tokenizer, self.architecture, spec, self.encoder)
@@ -226,18 +226,18 @@ def _precision(inner: Pretrained, name: str) -> str:
         if kind in classes:
             return precision
     dtype = next((p.dtype for p in inner.parameters() if p.is_floating_point()), None)
-    if found := next((precision for precision, known in DTYPES.items() if known == dtype), ""):
-        return found
+    if precision := next((name for name, known in DTYPES.items() if known == dtype), ""):
+        return precision
     raise RefusedFamily(
         f"Refused: the weights of {name} are {str(dtype).removeprefix('torch.')}; expected float32, bfloat16 or "
         "float16: convert a copy of the model first."
     )
 
 
-# ---------------------------------------------------------------- the stand-in
+# ---------------------------------------------------------------- the shadow
 
 
-def stand_in(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
+def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
     """Copies of both over the same storage, with modes, hooks and configs of their own, in eval mode, without gradients
     of weights. What is tied stays tied."""
     try:
@@ -248,10 +248,10 @@ def stand_in(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]
         for module in reversed(modules):  # inner ones first
             if isinstance(compiled := getattr(module, "_orig_mod", None), nn.Module):
                 memo[id(module)] = copy.deepcopy(compiled, memo)
-        whole = copy.deepcopy(outer, memo)
-        for module in whole.modules():
+        copied = copy.deepcopy(outer, memo)
+        for module in copied.modules():
             _settle(module)
-        return whole.eval(), copy.deepcopy(inner, memo)
+        return copied.eval(), copy.deepcopy(inner, memo)
     except EffectiveDepthError:
         raise
     except Exception as error:  # whatever modules that are made in another way than torch's provoke
@@ -319,7 +319,7 @@ def _settle(module: nn.Module) -> None:
             f"Refused: the forward pass of a {type(module).__name__} was replaced by a function that cannot be called "
             "without the model itself; undo that, measure, and put it back."
         )
-    config = own.get("config")
+    config: Any = own.get("config")
     for name in OUTPUTS:
         if getattr(config, name, False):
             setattr(config, name, False)
@@ -332,7 +332,7 @@ def _skipped(hook: object) -> bool:
 
 
 def _hooks_note(model: nn.Module) -> str:
-    """The note on forward hooks that do not run in the stand-in; "" where there are none."""
+    """The note on forward hooks that do not run in the shadow; "" where there are none."""
     n = sum(_skipped(h) for module in model.modules() for name in FORWARD_HOOKS for h in getattr(module, name).values())
     hooks = "1 forward hook of the model does" if n == 1 else f"{n} forward hooks of the model do"
     return f"{hooks} not run here, so what {'it changes' if n == 1 else 'they change'} is not measured." if n else ""
@@ -364,27 +364,27 @@ def _on_cpu(model: LanguageModel) -> LanguageModel:
 
 def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
     """SHA-256 over all that a number depends on: every weight and buffer, the settings of every module, config and
-    tokenizer. As long as reading the weights once: about a second for each gigabyte."""
-    found = hashlib.sha256(json.dumps([_settings(model), _rules(tokenizer)]).encode())
+    tokenizer. It takes about a second for each gigabyte."""
+    state = hashlib.sha256(json.dumps([_settings(model), _rules(tokenizer)]).encode())
     for name, tensor in _tensors(model).items():
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        state.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         flat = tensor.detach().contiguous().cpu().reshape(-1)
-        found.update(flat.view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        state.update(flat.view(torch.uint8).numpy().data)
+    return state.hexdigest()
 
 
 def _sums(tensor: Tensor) -> Tensor:
-    """Of a tensor's bits, eight bytes as one whole number: the sum of every `WORDS` of them, each times an odd number
-    of its own, so that weights that change places change it. A few MB at a time."""
+    """Sums of a tensor's bits as whole numbers of eight bytes: of every `WORDS` of them, each times another odd number,
+    so that weights that change places change a sum. A few MB at a time."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    over = -len(flat) % 8
-    if over or flat.storage_offset() % 8:
-        flat = torch.cat([flat, flat.new_zeros(over)])
+    padding = -len(flat) % 8
+    if padding or flat.storage_offset() % 8:
+        flat = torch.cat([flat, flat.new_zeros(padding)])
     words = flat.view(torch.int64)
     odd = torch.arange(1, 2 * WORDS, 2, device=words.device)
-    whole = len(words) // WORDS * WORDS
-    sums = [(part * odd).sum(1) for part in words[:whole].view(-1, WORDS).split(1 << 9)]
-    return torch.cat([*sums, (words[whole:] * odd[: len(words) - whole]).sum()[None]])
+    n_full = len(words) // WORDS * WORDS
+    sums = [(part * odd).sum(1) for part in words[:n_full].view(-1, WORDS).split(1 << 9)]
+    return torch.cat([*sums, (words[n_full:] * odd[: len(words) - n_full]).sum()[None]])
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -39,7 +39,6 @@ from .encoder import HARD_SAMPLES, Encoder
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
-from .ref import ModelRef
 from .sizes import QUANTIZED
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
 
@@ -142,10 +141,11 @@ class LanguageModel:
     def _in_chat(self, text: str) -> tuple[str, list[str]]:
         """One user message through the chat template, and notes on what it did to the text."""
         template = getattr(self.tokenizer, "chat_template", None)
-        if isinstance(template, dict):
-            template = template.get("default")  # of several by name
+        several = template if isinstance(template, dict) else {}
+        template = several.get("default") if several else template
         if not template:
-            raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
+            names = f"the chat templates {', '.join(several)} and no default" if several else "no chat template"
+            raise PromptError(f"{self.spec.name} has {names}; use the prompt as raw text instead.")
         if text not in self._chats:
             most = max_characters() + bounds.TEMPLATE
             self._chats[text] = chat.render(template, text, self.tokenizer.special_tokens_map, most)
@@ -171,8 +171,6 @@ class LanguageModel:
     def notes(self) -> list[str]:
         """What goes with every prompt measured on this model."""
         notes = [controls.note(self.spec), self.architecture.note, self.unmeasured]
-        if isinstance(self.spec, ModelRef):
-            notes.append(self.spec.note)
         if self.config is not self.hf.config:
             notes.append(f"{self.spec.name} also sees; its text decoder alone is measured.")
         if getattr(self.config, "tie_word_embeddings", False) and not self.tied:
@@ -231,8 +229,9 @@ class LanguageModel:
         key = (keep, ids.shape, tuple(ids.flatten().tolist())) if self.trace_bytes else None
         if earlier := self._traces.get(key):
             self._traces.move_to_end(key)
-            for layer in range(self.n_layers) if on_block else ():
-                on_block(layer, earlier)
+            if on_block is not None:
+                for layer in range(self.n_layers):
+                    on_block(layer, earlier)
             return earlier
         self._make_room((3 * self.n_layers + 1) * ids.numel() * self.d_model * self.dtype.itemsize)
         recording = _Recording(self, ids, on_block)
@@ -435,7 +434,7 @@ class LanguageModel:
 
     def crosses(self, block: int, following: int) -> bool:
         """Whether two blocks, run one after the other, have a border of passes between them: they are of different
-        passes, or the second is the first of its own. `block` -1 is the embedding, `following` L the final norm."""
+        passes, or the second begins one. `block` -1 is the embedding, `following` L the final norm."""
         n = len(self.stack)
         inside = self.between_passes and block >= 0 and following < self.n_layers
         return inside and (block // n != following // n or following % n == 0)
@@ -527,7 +526,7 @@ class LanguageModel:
         resid: list[Tensor] = []
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not resid or module is not self.stack[0]:  # the end of a pass is there as it was left
+            if not resid or module is not self.stack[0]:  # what ended a pass is in already, as it was left
                 resid.append(self._home(split_call(args, kwargs)[0][0, -1]))
 
         def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -69,8 +69,8 @@ class Loaded(NamedTuple):
 
 
 def load(ref: ModelRef, architecture: Architecture | None = None) -> Loaded:
-    """The parts of a model, in `ref.precision`, on `ref.device` or spread from there. The architecture is None where the
-    family is not described; a shuffled twin of such a model is not shuffled yet."""
+    """The parts of a model, in `ref.precision`, on `ref.device` or spread from there. The architecture is None where
+    the family is not described; a shuffled twin of such a model is not shuffled yet."""
     quiet()
     devices.settle_arithmetic()
     controls.check(ref)
@@ -290,7 +290,7 @@ def _require_same(ref: ModelRef) -> None:
     """Refuse files other than those that the ref names: results would be kept under their content. The ref of a twin
     that needs no weights may include them or not."""
     named = ref.content_hash
-    same = not named or any(named == ref.content(whole) for whole in (controls.needs_weights(ref), True))
+    same = not named or any(named == ref.content(weights) for weights in (controls.needs_weights(ref), True))
     if not same or (ref.adapter_hash and adapter_hash(Path(ref.adapter)) != ref.adapter_hash):
         raise BrokenWeights(
             f"The files of {ref.name}{' or its adapter' * bool(ref.adapter)} have changed since it was asked for; "
@@ -337,7 +337,9 @@ def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Co
     _refuse_own_code(ref)
     try:
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
-        config._attn_implementation = config._experts_implementation = None  # and in its parts; see `ModelRef.note`
+        config._attn_implementation = config._experts_implementation = (
+            None  # and in its parts: a folder does not choose code
+        )
     except StrictDataclassError as error:  # as of layer_types that are not as many as the layers
         raise ModelNotFound(
             f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
@@ -411,7 +413,8 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
         if weight is None or shape[kind[0] == "A"] not in weight.shape:
             base = "there is no such module" if weight is None else f"that is {' x '.join(map(str, weight.shape))}"
             raise BrokenWeights(
-                f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and {base}."
+                f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
+                f"{base}."
             )
     machine.require_package("peft", "A LoRA adapter")
     if machine.installed("bitsandbytes"):

@@ -99,7 +99,7 @@ def named_arguments(block: nn.Module, call: BlockCall) -> dict[str, Any]:
         inspect.signature(block.forward).bind_partial(None, *call.args, **call.kwargs).arguments.items()
     )
     named = {name: value for name, value in arguments if name != "kwargs"}
-    return named | dict(arguments).get("kwargs", {})
+    return named | {name: value for key, value in arguments if key == "kwargs" for name, value in value.items()}
 
 
 def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:

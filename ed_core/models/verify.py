@@ -99,8 +99,8 @@ def relative(logits: Tensor, expected: Tensor) -> float:
 
 def _misses(resid: Float[Tensor, "rows pos d"], expected: Float[Tensor, "rows pos d"]) -> Float[Tensor, "rows pos"]:
     """Per token, the length of the difference over the length of what was expected."""
-    off: Tensor = (resid.float() - expected.float()).norm(dim=-1)
-    return off / expected.float().norm(dim=-1).clamp_min(1e-30)
+    off: Tensor = (resid.float() - expected.float()).norm(dim=-1) / expected.float().norm(dim=-1).clamp_min(1e-30)
+    return off
 
 
 # ---------------------------------------------------------------- the text in one direction
@@ -300,7 +300,7 @@ def _no_reference(model: LanguageModel, given: bool) -> str:
 
 
 def _reference(model: LanguageModel) -> LanguageModel:
-    """The same model on the CPU in float32; of a quantized one, with what its weights stand for."""
+    """The same model on the CPU in float32; a quantized one with its weights unpacked."""
     from .loading import load
 
     wanted = replace(ModelRef.of(model.spec), device="cpu", precision="fp32", offload="")
