@@ -140,19 +140,23 @@ def other_last(model: LanguageModel, ids: Ids) -> Ids:
 
 def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> tuple[dict[int, float], float]:
     """Misses of the last logits (as many as `untouched` has): of 1 and 3 rows walked by hand, against the model's own
-    of as many rows; and of the detour, the stream with its tokens moved by one at block 0."""
-    kept = untouched.shape[1]
-    moved = trace.resid[0].roll(1, dims=1)
-    own = {1: untouched, 3: model.logits(trace.ids.repeat(3, 1), keep=kept)[:, -kept:]}
-    replay = {rows: relative(_walked(model, trace, trace.resid[0].repeat(rows, 1, 1), kept), own[rows]) for rows in own}
-    return replay, relative(_walked(model, trace, moved, kept), model.logits_from(trace.ids, moved)[:, -kept:])
+    of as many rows; and of the detour, the stream with its tokens moved by one at block 0.
+
+    The detour is walked next to the untouched stream, which overwrites what blocks share outside the stream."""
+    kept, embedded = untouched.shape[1], trace.resid[0]
+    moved = embedded.roll(1, dims=1)
+    detour, one = _walked(model, trace, kept, moved, embedded)
+    (three,) = _walked(model, trace, kept, embedded.repeat(3, 1, 1))
+    own = model.logits(trace.ids.repeat(3, 1), keep=kept)[:, -kept:]
+    replay = {1: relative(one, untouched), 3: relative(three, own)}
+    return replay, relative(detour, model.logits_from(trace.ids, moved)[:, -kept:])
 
 
-def _walked(model: LanguageModel, trace: Trace, resid: Tensor, kept: int, start: int = 0) -> Tensor:
-    """The last `kept` logits of a stream that enters block 0 from position `start` on."""
+def _walked(model: LanguageModel, trace: Trace, kept: int, *streams: Tensor, start: int = 0) -> list[Tensor]:
+    """The last `kept` logits of streams that enter block 0 from position `start` on, walked together block by block."""
     for layer in range(model.n_layers):
-        *_, resid = model.run_block(trace, layer, resid, start=start)
-    return model.unembed(resid[:, -kept:])
+        streams = tuple(model.run_block(trace, layer, resid, start=start)[2] for resid in streams)
+    return [model.unembed(resid[:, -kept:]) for resid in streams]
 
 
 def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> float | None:
@@ -161,7 +165,7 @@ def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> flo
     start = trace.ids.shape[1] // 2
     kept = min(trace.ids.shape[1] - start, untouched.shape[1])
     try:
-        logits = _walked(model, trace, trace.resid[0][:, start:].repeat(2, 1, 1), kept, start)
+        (logits,) = _walked(model, trace, kept, trace.resid[0][:, start:].repeat(2, 1, 1), start=start)
     except Exception as error:  # whatever a block says to arguments that it was not made for
         if ran_out(error) or lost_device(error):
             raise
