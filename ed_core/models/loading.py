@@ -337,9 +337,7 @@ def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Co
     _refuse_own_code(ref)
     try:
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
-        config._attn_implementation = config._experts_implementation = (
-            None  # and in its parts: a folder does not choose code
-        )
+        config._attn_implementation = config._experts_implementation = None  # a folder does not choose code
     except StrictDataclassError as error:  # as of layer_types that are not as many as the layers
         raise ModelNotFound(
             f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
