@@ -179,7 +179,7 @@ class Model:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Within, torch computes as if nothing surrounded it, and what it was set to is put back; see `models.in_memory`."""
+        """Within, torch computes as if nothing surrounded it, and its settings are restored; see `models.in_memory`."""
         with uncollected():
             import torch
 
