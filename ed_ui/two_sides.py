@@ -23,7 +23,6 @@ from ed_core.figures.pictures import measures as named
 from ed_core.models import controls, tokens
 from ed_core.models.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.models.ref import ModelRef
-from ed_core.models.remote import PREFIX
 from ed_core.probes import LayerSkip, Probe, find
 from ed_core.probes.base import Picture, described
 from ed_core.results import lookup
@@ -133,7 +132,8 @@ def first_twin(of: str = "two") -> dict[str, str]:
     models that this project comes with; for a model that is elsewhere, which can have none, the first other one in the
     list."""
     here = picker.model()
-    if not here.startswith(PREFIX):
+    spec = picker.current().spec
+    if spec is None or spec.weights_here:
         return {f"{of}.model": here, f"{of}.control": "untrained"}
     return {f"{of}.model": next((name for name in picker.names() if name != here), here)}
 
@@ -258,11 +258,11 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
     name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
-    if not spec.weights_here or name.startswith(PREFIX):
-        box.caption(NO_TWIN)
     kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
     seed = seed_.draw(row_of_control.number_input, width=130, disabled=kind == NONE)
     found = picker.chosen(name, precision, picker.device())
+    if not (spec.weights_here and (found.spec is None or found.spec.weights_here)):
+        box.caption(NO_TWIN)
     # one download is offered at a time
     if found.missing is not None and picker.current().missing is None:
         downloads.section(found.missing)

@@ -8,10 +8,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from small_models import VARIANTS, byte_tokenizer
-from transformers import AutoConfig
+from small_models import byte_tokenizer
 
 from ed_core.errors import EffectiveDepthError
 from ed_core.models.opening import open_model
@@ -19,47 +16,11 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.types import Prompt
 from ed_core.work import compute
-from tools.families import config_fields, random_hf
+from tools.families import random_hf
 
-MUTATED = (
-    "qwen3_next",
-    "gemma2",
-    "gemma4",
-    "granitemoe",
-    "falcon_40b",
-    "falcon_rw",
-    "stablelm",
-    "bloom",
-    "opt",
-    "cohere2",
-    "deepseek_v3",
-    "mpt",
-)
 PROMPT = Prompt("5 + 7 = 12")
 pytestmark = pytest.mark.process
-SIZES = {"vocab_size", "vocab_size_per_layer_input"}  # the tokens' ids must exist
 seen = Counter()
-
-
-def fields(variant: str) -> dict:
-    """The config fields of a variant that are numbers or booleans."""
-    config = AutoConfig.for_model(VARIANTS[variant][0], **config_fields(variant)).to_dict()
-    return {
-        k: v
-        for k, v in config.items()
-        if isinstance(v, bool | int | float) and k not in SIZES and not k.startswith("_")
-    }
-
-
-@st.composite
-def mutations(draw) -> tuple[str, str, object]:
-    variant = draw(st.sampled_from(MUTATED))
-    name, value = draw(st.sampled_from(sorted(fields(variant).items())))
-    if isinstance(value, bool):
-        return variant, name, not value
-    if isinstance(value, int):
-        return variant, name, draw(st.sampled_from([v for v in (0, 1, 2, 3, 4, 6, 8, 16, 24, 48) if v != value]))
-    return variant, name, draw(st.sampled_from([v for v in (0.0, 0.3, 0.5, 2.0, 7.0, -1.0) if v != value]))
 
 
 CHOSEN = [
@@ -82,12 +43,6 @@ def test_a_mutated_config_is_refused_or_its_numbers_are_right():
     for mutation in CHOSEN:
         one_mutation(mutation)
     assert seen["right"] >= 5 and seen["refused"] >= 3, f"neither all harmless nor all refused: {seen}"
-
-
-def test_configs_that_nobody_chose_are_refused_or_their_numbers_are_right():
-    seen.clear()
-    settings(max_examples=12, suppress_health_check=list(HealthCheck))(given(mutations())(one_mutation))()
-    assert seen["right"] >= 6, seen
 
 
 def one_mutation(mutation: tuple[str, str, object]) -> None:

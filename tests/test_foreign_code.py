@@ -31,14 +31,12 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from ed_core.models.opening import load_model
 from ed_core.models.ref import ModelRef
-from ed_core.types import Prompt
 for folder in sorted(Path(sys.argv[2]).iterdir()):
     opened, out, err = False, StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
             model = load_model(ModelRef.parse(str(folder), "fp32"))
             print("ATTENTION", model.config._attn_implementation)
-            print("NOTES", *model.encode(Prompt("1 + 1 =")).notes)
             opened = True
         except Exception as error:
             print(type(error).__name__, error)
@@ -77,19 +75,11 @@ def told(tmp_path_factory):
     return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
-@pytest.mark.parametrize("name", ["kernel", "flash", "eager"])
+@pytest.mark.parametrize("name", ["ordinary", "kernel", "flash", "eager"])
 def test_the_attention_that_a_folder_asks_for_is_not_used(told, name):
     opened, out, err = told[name]
     assert opened and "ATTENTION sdpa" in out and not told["kernels"]
-    (asked,) = ASKED[name].values()
-    assert f"asks for '{asked}'" in out and "does not choose code" in out
     assert "FETCHED" not in out + err and "kernels" not in err
-
-
-def test_an_ordinary_folder_has_no_such_note(told):
-    opened, out, err = told["ordinary"]
-    assert opened and "ATTENTION sdpa" in out and "choose code" not in out + err
-    assert "FETCHED" not in out + err
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "metal"])

@@ -55,14 +55,13 @@ def write(
     architecture: str = "llama",
     drop: str = "",
     kind=None,
-    per_block: tuple[str, ...] = (),
     extra: str = "",
     split: str = "gpt-2",
     tokenizer: str = "gpt2",
     add_bos: bool | None = None,
 ) -> dict:
     """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
-    the first tensor is said to be packed in; `per_block`: sizes that are told as a list, one for each block; `extra`:
+    the first tensor is said to be packed in; `extra`:
     what it holds that the library does not read."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     config, stands_for = model.config, {}
@@ -70,13 +69,9 @@ def write(
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-
-    def told(name: str):
-        return [getattr(config, name)] * config.num_hidden_layers if name in per_block else getattr(config, name)
-
-    writer.add_feed_forward_length(told("intermediate_size"))
-    writer.add_head_count(told("num_attention_heads"))
-    writer.add_head_count_kv(told("num_key_value_heads"))
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_key_length(config.head_dim)
@@ -87,8 +82,7 @@ def write(
         writer.add_tensor("blk.0.attn_q.bias", np.ones(32, np.float32))
     if extra == "freqs":
         writer.add_tensor("rope_freqs.weight", np.ones(4, np.float32))
-    if "vocab_size" not in per_block:
-        writer.add_vocab_size(config.vocab_size)
+    writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model(tokenizer)
     writer.add_tokenizer_pre(split)
     writer.add_bos_token_id(config.vocab_size - 1)
@@ -204,16 +198,10 @@ def damaged(file: Path, how: str) -> None:
     match how:
         case "cut off":
             data = data[:-1000]
-        case "cut off in its header":
-            data = data[: at + 40]
         case "a text without an end":
             data[at + 16 : at + 24] = struct.pack("<Q", 1 << 62)
-        case "more fields than there are":
-            data[16:24] = struct.pack("<Q", 1 << 60)
         case "another file":
             data = bytearray(b"PK" + bytes(100))
-        case "nothing":
-            data = bytearray()
     file.write_bytes(data)
 
 
@@ -221,11 +209,8 @@ def damaged(file: Path, how: str) -> None:
     "how, told",
     [
         ("cut off", "is cut off: it has"),
-        ("cut off in its header", "no GGUF file that can be read"),
         ("a text without an end", "no GGUF file that can be read"),
-        ("more fields than there are", "no GGUF file that can be read"),
         ("another file", "no GGUF file that can be read"),
-        ("nothing", "no GGUF file that can be read"),
     ],
 )
 def test_a_damaged_file_is_one_sentence_and_nothing_is_left(llama, tmp_path, cache, how, told):

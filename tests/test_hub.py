@@ -39,7 +39,7 @@ def test_a_header_that_cannot_be_is_one_sentence(tmp_path, header):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
-    with pytest.raises(BrokenWeights, match=r"model.safetensors is no safetensors file .*; download") as caught:
+    with pytest.raises(BrokenWeights, match=r"model.safetensors is damaged .*; download") as caught:
         weights.check_complete(tmp_path, "model")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
@@ -48,9 +48,9 @@ def test_a_header_tells_names_dtypes_and_shapes(tmp_path):
     text = json.dumps({"__metadata__": {"format": "pt"}, "a": entry((2,), (0, 4), "BF16"), "b": entry((), (4, 8))})
     (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(8))
     assert weights.header(tmp_path / "w") == {"a": ("BF16", (2,)), "b": ("F32", ())}
-    for more, says in ((-1, f"{len(text) + 15} bytes"), (1, f"{len(text) + 17} bytes")):
+    for more in (-1, 1):
         (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(8 + more))
-        with pytest.raises(BrokenWeights, match=f"w has {says} and its header promises {len(text) + 16}; download"):
+        with pytest.raises(BrokenWeights, match="w is damaged .*; download"):
             weights.header(tmp_path / "w")
 
 

@@ -248,10 +248,10 @@ def test_missing_truncated_and_overlong_shards_are_refused_before_anything_is_lo
     assert torch.equal(opened(copy).logits(ids), model.logits(ids))
     whole = shards[1].read_bytes()
     for damaged, word in (
-        (whole[:-1], "promises"),
-        (whole + b"\0", "promises"),
-        (whole[:6], "safetensors"),
-        (b"", "safetensors"),
+        (whole[:-1], "damaged"),
+        (whole + b"\0", "damaged"),
+        (whole[:6], "damaged"),
+        (b"", "damaged"),
     ):
         shards[1].write_bytes(damaged)
         assert word in refusal(BrokenWeights, copy) and shards[1].name in refusal(BrokenWeights, copy)
@@ -355,8 +355,8 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
     with pytest.raises(ModelNotFound, match="pickled"):
         ModelRef.parse(str(folder_of("qwen3")), adapter=str(adapter))
     for more, told in (
-        ({"target_parameters": ["mlp.down_proj"]}, r"changes single parameters, as of experts \(\['mlp.down_proj'\]\)"),
-        ({"layer_replication": [[0, 2], [1, 2]]}, "repeats layers of its base"),
+        ({"target_parameters": ["mlp.down_proj"]}, "target_parameters"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
     ):
         (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", **more}))
         with pytest.raises(ParameterError, match=told):

@@ -131,7 +131,7 @@ def test_question_and_answer_that_share_a_token_are_named():
     trimmed = byte_level(r"[\s\S]+", [("Ġ", "7")], post=processors.ByteLevel(trim_offsets=True))
     assert any("meet" in note for note in Encoder(trimmed).encode("3+4= ", "7").notes)
     (note,) = Encoder(byte_level(post=ends)).encode("3+4= ", "7").notes
-    assert "adds </s> behind" in note, "an end is no part of the question"
+    assert "adds </s>" in note, "an end is no part of the question"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_a_hybrid_family_is_judged_by_its_layers(tmp_path):
     PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)
     assert ed_core.open(str(tmp_path)).run(ed_core.LogitLens(), "Hi you").complete
     patched(tmp_path / "config.json", layer_types=["attention", "mamba"])
-    assert "in the place of attention" in refusal(tmp_path)
+    assert "instead of attention" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])

@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ed_core.models import looped  # noqa: F401  makes its families known
+from ed_core.models import loops  # noqa: F401  makes its families known
 from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import DTYPES

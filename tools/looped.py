@@ -25,7 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ed_core.models.bundled import FOLDER, OF_CHARACTERS, SETS
-from ed_core.models.looped import LoopedConfig, LoopedForCausalLM
+from ed_core.models.loops import LoopedConfig, LoopedForCausalLM
 
 from .prompts import to_jsonl
 from .training import Trainer

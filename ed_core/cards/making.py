@@ -26,7 +26,6 @@ from ..fits.file import digest_of, digest_of_prompts
 from ..models import sizes
 from ..models.bundled import set_names
 from ..models.ref import ModelRef
-from ..models.remote import PREFIX
 from ..probes.lenses import LENSES
 from ..statistics import Interval, Resampled, Units
 from ..studies import precisions, running, tables
@@ -58,7 +57,7 @@ class Asked(claims.Asked):
 
     def check(self) -> None:
         """Refuse what no card can be made of, before anything is measured."""
-        check_model(self.model)
+        check_model(self.spec)
         for name in self.others:
             if name not in sizes.PRECISIONS:
                 expected = ", ".join(sizes.PRECISIONS)
@@ -68,10 +67,10 @@ class Asked(claims.Asked):
         self.entry()
 
 
-def check_model(source: str) -> None:
+def check_model(model: ModelRef) -> None:
     """Refuse a remote model."""
-    if source.startswith(PREFIX):
-        raise CardError(f"A card needs the weights, and those of {source[:80]} are remote; take a model that is here.")
+    if not model.weights_here:
+        raise CardError(f"A card needs the weights, and those of {model.name} are remote; take a model that is here.")
 
 
 def make(

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import FitRefused, NotFinite, TooLarge
 from ..machine import ROOM, free_memory, gigabytes
 from ..models.devices import total_bytes
-from ..models.identities import wide
+from ..models.identities import to_float64
 from ..models.language_model import LanguageModel
 from ..models.sizes import require_gradients
 from ..models.trace import Trace
@@ -190,7 +190,7 @@ def of_prompt(
         for row, dim in enumerate(range(dims.start, dims.stop)):
             cotangent[row, valid, dim] = 1.0
         slopes = torch.autograd.grad(graph[-1], graph[:-1], cotangent, retain_graph=True)
-        means = [wide(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
+        means = [to_float64(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
         return torch.stack(means).cpu()
 
     budget.run(d, lambda: _rows(model, n_tokens, budget), work)

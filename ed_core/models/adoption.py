@@ -1,4 +1,4 @@
-"""A family that nobody described: read it under every known layout, and believe the one whose identities hold.
+"""A family that is not described: read it under every known layout, and take the one whose identities hold.
 
 What the sums cannot see is named instead of assumed away: config fields off their class's defaults that nothing here
 knows."""
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from textwrap import shorten
 from typing import Any, cast
 
 from torch import nn
@@ -42,7 +43,7 @@ HARMLESS = frozenset(_HARMLESS.split())
 def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec, encoder: Encoder | None = None) -> LanguageModel:
     """The model under the first known layout whose identities hold, with a note for the user; `UnknownFamily` where
     none does."""
-    failed: list[tuple[float, float, str]] = []
+    failed: list[tuple[float, float, str]] = []  # number of failures, miss, sentence
     for layout in layouts(hf_model):
         try:
             model = LanguageModel(hf_model, tokenizer, layout, spec, encoder)
@@ -50,25 +51,21 @@ def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec, encoder: 
         except IdentityFailed as error:
             failed.append((float("inf"), 0.0, f"read like {layout.family}: {error}"))
             continue
-        told = [moves for moves in figures.mlp_moves if moves is not None]
-        model.parallel = not any(told)
+        moves = [change for change in figures.mlp_moves if change is not None]
+        model.parallel = not any(moves)
         figures = replace(figures, parallel=model.parallel)
         failures = figures.failures()
-        if not told or 0 < max(told) <= figures.miss_limit:
-            failures.append(
-                "attention adds too little on the test prompt to tell whether the MLP stands behind it or beside it"
-            )
+        if not moves or 0 < max(moves) <= figures.miss_limit:
+            failures.append("attention adds too little on the test prompt to show whether the MLP follows it")
         if not failures:
             return _accepted(model, figures)
-        failed.append(
-            (len(failures), max(figures.miss), f"read like {layout.family} ({layout.modules_read()}), {failures[0]}")
-        )
+        sentence = f"read like {layout.family} ({layout.modules_read()}), {failures[0]}"
+        failed.append((len(failures), max(figures.miss), sentence))
     nothing = (0, 0.0, "no module was found where any known family keeps its layers, final norm and branches")
-    *_, best = min(failed, default=nothing, key=lambda found: found[:2])
+    *_, best = min(failed, default=nothing, key=lambda one: one[:2])
     raise UnknownFamily(
         f"Refused: {spec.name} is of the family '{hf_model.config.model_type}', which is not described, and under none "
-        "of the known layouts do "
-        f"its sums hold; the nearest: {best}; {SEE_GUIDE}."
+        f"of the known layouts do its sums hold; the nearest: {best}; {SEE_GUIDE}."
     )
 
 
@@ -85,7 +82,7 @@ def layouts(hf_model: Pretrained) -> Iterator[Architecture]:
         for role in ROLES
         if (name := getattr(family, role)) and getattr(config, name, None) is not None
     }
-    seen = set()
+    tried = set()
     for roles, (blocks, final_norm), family in product([{}, present] if present else [{}], stems, FAMILIES):
         branches = (
             family.paths("attn"),
@@ -98,13 +95,13 @@ def layouts(hf_model: Pretrained) -> Iterator[Architecture]:
         known = (blocks, final_norm, branches, bool(roles))
         inside = cast(nn.ModuleList | None, find_submodule(hf_model, (blocks,)))
         if (
-            known in seen
+            known in tried
             or inside is None
             or find_submodule(hf_model, (final_norm,)) is None
             or not all(find_submodule(b, family.paths(role)) for b in inside for role in ("attn", "mlp"))
         ):
             continue
-        seen.add(known)
+        tried.add(known)
         yield replace(
             family,
             blocks=blocks,
@@ -116,21 +113,17 @@ def layouts(hf_model: Pretrained) -> Iterator[Architecture]:
 
 
 def _accepted(model: LanguageModel, figures: Identities) -> LanguageModel:
-    model_type, layout, told = model.hf.config.model_type, model.architecture, figures.to_json()
-
-    def short(value: object) -> str:
-        return text if len(text := repr(value)) <= 40 else text[:39] + "…"
-
-    odd = ", ".join(f"{name}={short(value)}" for name, value in unknown_fields(model.config, layout).items())
-    order = "beside" if model.parallel else "behind"
+    """The model with its figures, and a note on how it is read and what is not known of its config."""
+    model_type, layout, worst = model.hf.config.model_type, model.architecture, figures.to_json()
+    order = "reading the same stream as" if model.parallel else "after"
     note = (
         f"The family '{model_type}' is not described here. It was accepted because its sums hold when it is read like "
-        f"{layout.family}, the MLP "
-        f"{order} attention ({layout.modules_read()}): miss {told['miss']:.0e}, slopes within "
-        f"{told['slope_error'] or 0:.0e} of 1, closure "
-        f"{told['closure']:.0e}, replay {told['replay']:.0e}, in {told['dtype']}."
+        f"{layout.family}, the MLP {order} attention ({layout.modules_read()}): miss {worst['miss']:.0e}, slopes "
+        f"within {worst['slope_error'] or 0:.0e} of 1, closure {worst['closure']:.0e}, "
+        f"replay {worst['replay']:.0e}, in {worst['dtype']}."
     )
-    if odd:
+    unknown = unknown_fields(model.config, layout).items()
+    if odd := ", ".join(f"{name}={shorten(repr(value), 40, placeholder='…')}" for name, value in unknown):
         note += f" Config fields off their defaults that nothing here knows: {odd}."
     model.architecture = replace(
         layout, family=f"{model_type} (read like {layout.family})", model_types=(), parallel=model.parallel, note=note

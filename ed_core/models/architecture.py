@@ -1,9 +1,7 @@
-"""Where a model family keeps what the probes read. A family is data; code that asks "which family is this?" exists
-nowhere else.
+"""Where a model family keeps what the probes read. A family is data; no other code asks which family a model is of.
 
-`a` is what attention adds to the residual stream, `m` what the MLP adds: the paths below must lead to the module whose
-output *is* that addition (after any post-norm), up to the residual multiplier. Whether they do is not believed but
-measured: `models.identities`."""
+Attention's and the MLP's paths lead to the module whose output *is* what is added to the residual stream (after any
+post-norm), up to the residual multiplier. Whether they do is measured: `models.identities`."""
 
 from __future__ import annotations
 
@@ -14,24 +12,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Architecture:
-    """Module paths and config fields of one family.
+    """Module paths and config fields of one family; "" or () for what it does not have. Of several paths the first that
+    exists counts, block by block.
 
-    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`, `third`: paths from a block. Of several the first that
-    exists counts, block by block. `third` is a branch beside attention and MLP, and may be absent. `stream_scale`: a
-    block's attribute by which it multiplies the whole stream at its end.
-    `parallel`: True where the MLP reads the block's input beside attention; a string names the boolean config fields
-    (any of them) that tell. `residual_multiplier`, `logit_divisor`, `logit_multiplier`, `logit_softcap`: names of
-    config fields ("" = the family has none); a field that is None or absent counts as not set.
+    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`, `third`: paths from a block; `third` is another branch.
+    `stream_scale`: a block's attribute by which it multiplies the whole stream at its end.
+    `parallel`: whether the MLP reads the same stream as attention; a string names config fields, any of which says so.
+    `residual_multiplier`, `logit_divisor`, `logit_multiplier`, `logit_softcap`: config fields; None there is not set.
     `in_place`: the block adds in place to what a branch returned. `per_row`: block arguments with rows per sequence,
     repeated for a batch.
-    `passes`: the config field that says how often the blocks run, one pass after the other ("" = once). `between`: path
-    from the model to the norm that stands between two passes, if there is one. `reentry`: the boolean config field that
-    tells whether the embedding is then added to the stream once more. `exit_gate`: path from the model to the map that
-    reads the normed stream behind each pass and gives the logit of leaving there.
-    `refused`: `(config field, values that are fine, reason)`: variants of the family whose stream is no plain sum.
-    `layers`: the kinds of layers (config field `layer_types`) that are read; all where there are none.
-    `norms`: for `effective-depth models --families`. `note`: what a user of a family that nobody described must
-    know."""
+    `passes`: the config field with the number of times that the blocks run. `between`: path from the model to the norm
+    between two passes; `reentry`: the boolean config field that adds the embedding there once more. `exit_gate`: path
+    to the map that reads the normed stream after each pass and gives the logit of leaving.
+    `refused`: `(config field, accepted values, reason)`: variants of the family whose stream is no plain sum.
+    `layers`: the kinds of layers (config field `layer_types`) that are read; () for all.
+    `norms`: for `effective-depth models --families`. `note`: goes with every result of a family that is not described."""
 
     family: str
     model_types: tuple[str, ...]
@@ -58,7 +53,7 @@ class Architecture:
     note: str = ""
 
     def paths(self, role: str) -> tuple[str, ...]:
-        """Where the module that plays `role` ("blocks", "attn", …) is looked for, in this order."""
+        """The paths of the module that plays `role` ("blocks", "attn", …), in their order."""
         paths = getattr(self, role)
         return paths if isinstance(paths, tuple) else (paths,)
 
@@ -73,8 +68,8 @@ class Architecture:
         config.json."""
         if not self.passes:
             return 1
-        found = config.get(self.passes) if isinstance(config, Mapping) else getattr(config, self.passes, None)
-        return found if isinstance(found, int) and not isinstance(found, bool) else 1
+        passes = config.get(self.passes) if isinstance(config, Mapping) else getattr(config, self.passes, None)
+        return passes if isinstance(passes, int) and not isinstance(passes, bool) else 1
 
     def number(self, config: object, role: str) -> float | None:
         """The value of the config field that plays `role` (for instance "logit_softcap"), or None."""
@@ -83,12 +78,12 @@ class Architecture:
         return None if value is None else float(value)
 
     def refusal(self, config: object) -> str:
-        """Why this family's variant with this config is refused, or ""."""
+        """The reason to refuse this family's variant with this config, or ""."""
         for field, fine, reason in self.refused:
             if (value := getattr(config, field, None)) not in fine:
                 return f"{field} is {value}: {reason}"
         if self.layers and (other := layer_kinds(config) - set(self.layers)):
-            return f"some of its layers are {' and '.join(sorted(other))} in the place of attention, which is not read"
+            return f"some of its layers are {' and '.join(sorted(other))} instead of attention, which are not read"
         return ""
 
     def modules_read(self) -> str:
@@ -102,9 +97,9 @@ class Architecture:
         third = f", a third branch's at {place('third')}" if self.third else ""
         scale = f", the stream scaled by {blocks}[l].{self.stream_scale} at the end" if self.stream_scale else ""
         loop = f", config.{self.passes} passes" if self.passes else ""
-        stands = [" or ".join(self.paths("between"))] if self.between else []
-        stands += [f"the embedding where config.{self.reentry}"] if self.reentry else []
-        loop += f" with {' and '.join(stands)} in between" if stands else ""
+        between = [" or ".join(self.paths("between"))] if self.between else []
+        between += [f"the embedding where config.{self.reentry}"] if self.reentry else []
+        loop += f" with {' and '.join(between)} in between" if between else ""
         return f"attention's addition at {place('attn')}, the MLP's at {place('mlp')}{third}{scale}{loop}"
 
 

@@ -1,5 +1,5 @@
-"""The catalogue (`models.toml`): models by group, with the config fields that the estimate needs; and what the hub's
-cache on this machine has of them. Torch-free, no network."""
+"""The catalogue (`models.toml`): models by group, with the config fields that the estimate needs; and their commits in
+the hub's cache on this machine. Torch-free, no network."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def cached_commits(hub_id: str) -> list[str]:
 
 
 def cached_commit(hub_id: str, revision: str = "") -> str:
-    """The commit that the local hub cache has for this id and revision, which may be the beginning of a commit; without
-    a revision or a note of `main` the only commit there is; "" where it has none."""
+    """The commit that the local hub cache has for this id and revision (a beginning of a commit will do); without a
+    revision or a note of `main` the only commit there is; "" where it has none."""
     ref = hub_cache(hub_id) / "refs" / (revision or "main")
     if ref.is_file():
         return ref.read_text().strip()

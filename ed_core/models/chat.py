@@ -1,5 +1,5 @@
 """A user's message through a model's chat template. The template is a stranger's program: the library's sandbox runs it
-in a Python process of its own, with limits of time and memory."""
+in a separate Python process, with limits of time and memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ DATED = f"The chat template writes today's date; it is always {DAY:%d %B %Y} her
 FORMAT = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 TOO_LONG = 3  # exit code
 PROGRAM = "from ed_core.models.chat import main; main()"
-SENTINEL = "zqxj 7405"  # a text that no template writes of its own
-
+SENTINEL = "zqxj 7405"  # a text that is in no template
 PARTS = re.compile(r"""['"]type['"]: ?['"]text['"]""")  # as of a list of parts that was taken for a string
 
 
@@ -43,12 +42,12 @@ def render(template: str, text: str, special_tokens: Mapping[str, str], most: in
     if done.returncode == TOO_LONG:
         raise PromptError(_unusable(f"it takes more than {untrusted.TEMPLATE_SECONDS:g} s"))
     try:
-        found = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except ValueError:
         raise PromptError(_unusable(f"its process ended early (exit code {done.returncode})")) from None
-    if "why" in found:
-        raise PromptError(_unusable(found["why"]))
-    written: str = found["written"]
+    if "why" in answer:
+        raise PromptError(_unusable(answer["why"]))
+    written: str = answer["written"]
     if len(written) > most:
         raise PromptError(_unusable(f"it writes more than {most} characters"))
     notes = [DATED] if FORMAT.search(template) else []
@@ -91,15 +90,15 @@ def main() -> None:
         )
         return str(rendered[0][0])
 
-    found = {}
+    answer = {}
     for form in (str, lambda text: [{"type": "text", "text": text}]):
         try:
-            tried, whole = written(form(SENTINEL)), written(form(text))
-            if arrives(SENTINEL, tried) and not PARTS.search(tried) and arrives(text, whole):
-                found = {"written": whole}
+            sample, chat = written(form(SENTINEL)), written(form(text))
+            if arrives(SENTINEL, sample) and not PARTS.search(sample) and arrives(text, chat):
+                answer = {"written": chat}
                 break
         except MemoryError:
-            found = {"why": "it takes too much memory"}
+            answer = {"why": "it takes too much memory"}
         except Exception as error:  # whatever a stranger's program provokes inside the library
-            found = {"why": " ".join(str(error).split())[:200] or type(error).__name__}
-    json.dump(found or {"why": "the user's text does not appear in what it writes"}, sys.stdout)
+            answer = {"why": " ".join(str(error).split())[:200] or type(error).__name__}
+    json.dump(answer or {"why": "the user's text does not appear in what it writes"}, sys.stdout)

@@ -1,7 +1,6 @@
 """A GGUF file becomes a folder of safetensors, once: the library takes half a minute to open the file itself.
 
-The weights are unpacked to float32: many of the values that a packed file stands for are exact in no narrower dtype,
-and the curves would move by the rounding."""
+The weights are unpacked to float32: many values of a packed file are exact in no narrower dtype."""
 
 from __future__ import annotations
 
@@ -22,25 +21,24 @@ from ..machine import ROOM, free_memory, gigabytes
 from . import gguf_files, sizes
 from .gguf_files import CONVERTER, RECORD, Header
 
-COPIES = 2.5  # float32 copies of the weights that are held at once, at most
+COPIES = 2.5  # float32 copies of the weights in memory at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
 NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
-# The patterns of byte-level tokenizers that are GPT-2's, which the library takes for every name it does not know.
-# "smollm" splits digits apart besides, and its vocabulary has no token that joins them.
+# Patterns that equal GPT-2's, which the library takes for every unknown name. "smollm" also splits digits, and its
+# vocabulary has no token that joins them.
 GPT2_SPLITS = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "smollm")
 SAFETENSORS = "take the same model as safetensors"
 
 
 def ensure(file: Path, place: Path) -> None:
-    """Convert a GGUF file into the folder `place`, where that has not been done. Nothing is left behind where it
-    fails."""
+    """Convert a GGUF file into the folder `place`, once; a failure leaves nothing behind."""
     from filelock import FileLock
 
     header = gguf_files.read(file)
     _check(file, header, place.parent)
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(place.parent / "lock"):  # one at a time: each takes much memory
-        if place.is_dir():  # by another process, meanwhile
+        if place.is_dir():  # another process was first
             return
         for left in place.parent.glob(f"{place.name}.*{disk.UNFINISHED}"):
             shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
@@ -56,7 +54,7 @@ def ensure(file: Path, place: Path) -> None:
 
 
 def _check(file: Path, header: Header, folder: Path) -> None:
-    """Refuse a tokenizer that the library would build as another, and what disk or memory has no room for."""
+    """Refuse a tokenizer that the library would replace by another, and what disk or memory has no room for."""
     name = file.name
     if header.byte_level and header.split not in (*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_SPLITS):
         how = f"as {header.split[:40]!r}, which the library does not know" if header.split else "in a way it leaves out"
@@ -68,8 +66,7 @@ def _check(file: Path, header: Header, folder: Path) -> None:
         raise BrokenWeights(
             f"{name} does not tell its model's {missing[0]}, so the memory it takes is not known; {SAFETENSORS}."
         )
-    config = {field: 1 if value == gguf_files.PER_BLOCK else value for field, value in header.config.items()}
-    weights = 4 * max(header.parameters, sizes.read(config).parameters)
+    weights = 4 * max(header.parameters, sizes.read(header.config).parameters)
     disk.require_room(f"{name}, converted to float32,", weights + BESIDE_WEIGHTS, folder)
     if COPIES * weights > ROOM * free_memory():
         raise TooLarge(

@@ -1,16 +1,18 @@
-"""Devices: which one a model goes to, what is free there, how one that is too large for a device is spread over several
-GPUs, RAM and disk; and how a device multiplies, which a result's certificate tells, and how fast."""
+"""Devices: which one a model goes to and what is free there, how a model too large for one is spread over several GPUs,
+RAM and disk; and how a device multiplies (which a result's certificate says), and how fast."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..errors import ParameterError, TooLarge
 from ..machine import ROOM, free_memory, gigabytes, installed, probe_bytes
@@ -21,45 +23,38 @@ from .sizes import QUANTIZED
 
 
 def pick(device: str) -> str:
-    """The device that is meant: auto is CUDA, else MPS, else the CPU. Refuses what is not there, and names what is."""
-    there = devices()
-    if device == "auto":
-        return there[0]
-    if device not in there:
-        raise ParameterError(f"There is no device {device!r} here; expected auto or one of {', '.join(there)}.")
-    return device
+    """The device to use: for "auto" CUDA, else MPS, else the CPU; a `ParameterError` names what there is."""
+    present = devices()
+    if device != "auto" and device not in present:
+        raise ParameterError(f"There is no device {device!r} here; expected auto or one of {', '.join(present)}.")
+    return present[0] if device == "auto" else device
 
 
 def devices() -> list[str]:
     """What models can run on here; "auto" takes the first. "cuda" means as many GPUs as it takes, "cuda:1" that one."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return [
-        *(["cuda"] if gpus else []),
-        *(f"cuda:{i}" for i in range(gpus)),
-        *(["mps"] if torch.backends.mps.is_available() else []),
-        "cpu",
-    ]
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return [*(["cuda"] if gpus else []), *(f"cuda:{i}" for i in range(gpus)), *mps, "cpu"]
+
+
+def _gpus(device: torch.device) -> list[int]:
+    """The GPUs that a CUDA device's name means."""
+    return list(range(torch.cuda.device_count())) if device.index is None else [device.index]
 
 
 def free_bytes(device: str) -> int:
     """Bytes that are free on a device; on "cuda" over all GPUs together."""
-    if device.startswith("cuda"):
-        wanted = range(torch.cuda.device_count()) if device == "cuda" else [torch.device(device).index]
-        return sum(_free_on(i) for i in wanted if i is not None)
-    return free_memory()
+    return sum(map(_free_on, _gpus(torch.device(device)))) if device.startswith("cuda") else free_memory()
 
 
 def total_bytes(device: str | torch.device) -> int:
     """Bytes that a device has, "cuda" the smallest of its GPUs; 0 where it shares the host's memory."""
     device = torch.device(device)
-    if device.type != "cuda":
-        return 0
-    wanted = range(torch.cuda.device_count()) if device.index is None else [device.index]
-    return min(torch.cuda.mem_get_info(i)[1] for i in wanted)
+    return min(torch.cuda.mem_get_info(i)[1] for i in _gpus(device)) if device.type == "cuda" else 0
 
 
 def _free_on(gpu: int) -> int:
-    """Bytes free on a GPU: what CUDA says, and what torch keeps of it without a use."""
+    """Bytes free on a GPU: what CUDA says, and what torch has reserved and does not use."""
     return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
 
 
@@ -69,56 +64,51 @@ def overview() -> dict[str, int]:
 
 
 def totals() -> dict[str, int]:
-    """Bytes that every device has of its own."""
+    """Bytes of memory that every device has."""
     return {device: total_bytes(device) for device in devices()}
 
 
 def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     """Arguments for `from_pretrained` that bring `needed` bytes of weights to the spec's device, or a `TooLarge`.
 
-    A model that fits one device goes there whole; on a GPU what a probe needs stays free beside it. One that does not
-    is spread over all GPUs, and, where an offload folder is given, over RAM and that folder: its blocks are then
-    fetched whenever they are called, which is slow and right."""
-
-    def place(free: int) -> int:
-        return int(free * ROOM)
-
-    def beside_probes(gpu: int) -> int:
-        """On a GPU, where a probe finds its memory too."""
-        return max(0, place(_free_on(gpu)) - probe_bytes("cuda", total_bytes(f"cuda:{gpu}")))
-
-    gpus = range(torch.cuda.device_count()) if spec.device == "cuda" else ()
-    for i in gpus:
-        if needed <= beside_probes(i):
-            return {"device_map": {"": f"cuda:{i}"}}
-    one = torch.device(spec.device)
-    room = beside_probes(one.index) if one.type == "cuda" and one.index is not None else place(free_bytes(spec.device))
-    if not gpus and needed <= room:
-        return {"device_map": {"": spec.device}}
-    memory: dict[Any, int] = {i: beside_probes(i) for i in gpus}
+    A model that fits one device goes there whole; on a GPU what a probe needs stays free. One that does not is spread
+    over all GPUs and, with an offload folder, over RAM and that folder: its blocks are then fetched whenever they are
+    called, which is slow and right."""
+    device = torch.device(spec.device)
+    if device.type == "cuda":
+        room = {i: int(_free_on(i) * ROOM) - probe_bytes("cuda", total_bytes(f"cuda:{i}")) for i in _gpus(device)}
+        names = {f"cuda:{i}": free for i, free in room.items()}
+    else:
+        room, names = {}, {spec.device: int(free_bytes(spec.device) * ROOM)}
+    for name, free in names.items():
+        if needed <= free:
+            return {"device_map": {"": name}}
+    memory: dict[Any, int] = {i: max(0, free) for i, free in room.items()} if spec.device == "cuda" else {}
     if not spec.offload and needed > sum(memory.values()):
         raise TooLarge(
             f"{spec.name} needs {gigabytes(needed)} in {spec.precision} and {gigabytes(free_bytes(spec.device))} are "
-            f"free on {spec.device}; "
-            f"choose a narrower precision (`{command_line('estimate', spec.source)}` tells what fits), or give an "
-            "--offload folder."
+            f"free on {spec.device}; choose a narrower precision (`{command_line('estimate', spec.source)}` says what "
+            "fits), or give an --offload folder."
         )
-    if spec.offload and spec.precision in QUANTIZED:
+    if not spec.offload:
+        return {"device_map": "auto", "max_memory": memory}
+    if spec.precision in QUANTIZED:
         raise TooLarge(
             f"{spec.name} does not fit in {spec.precision}, and quantized weights cannot be offloaded; offload it in "
             "bf16 instead."
         )
-    if spec.offload:
-        memory["cpu"] = place(free_memory())
-    return {"device_map": "auto", "max_memory": memory} | ({"offload_folder": spec.offload} if spec.offload else {})
+    return {
+        "device_map": "auto",
+        "max_memory": memory | {"cpu": int(free_memory() * ROOM)},
+        "offload_folder": spec.offload,
+    }
 
 
 def main_device(hf_model: Pretrained) -> torch.device:
-    """Where a spread model's streams are kept and its inputs are put: where its embeddings run."""
+    """The device of a model's inputs and streams: of a spread model, where its embeddings run."""
     spread = getattr(hf_model, "hf_device_map", None) or {}
-    computing = [place for place in spread.values() if place not in ("cpu", "disk")]
-    if computing:
-        return torch.device(computing[0] if not isinstance(computing[0], int) else f"cuda:{computing[0]}")
+    if computing := [place for place in spread.values() if place not in ("cpu", "disk")]:
+        return torch.device(f"cuda:{computing[0]}" if isinstance(computing[0], int) else computing[0])
     parameter = next(hf_model.parameters())
     return parameter.device if parameter.device.type != "meta" else torch.device("cpu")
 
@@ -127,59 +117,51 @@ def main_device(hf_model: Pretrained) -> torch.device:
 
 
 def settle_arithmetic() -> None:
-    """Before a model is loaded. TF32 keeps ten bits of a product's operands and breaks 1e-5; halves are summed in
-    float32; cuDNN's attention builds a plan for every new batch size, and a sweep has one at each block."""
+    """Full float32 products, before a model is loaded. TF32 keeps ten bits of a product's operands and breaks 1e-5;
+    halves are summed in float32; cuDNN's attention builds a plan for every new batch size, and a sweep has one at each
+    block."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    of_cuda = torch.backends.cuda
-    of_cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    of_cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    of_cuda.enable_cudnn_sdp(False)
+    cuda = torch.backends.cuda
+    cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    cuda.enable_cudnn_sdp(False)
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
 
 
 @contextmanager
 def settled_arithmetic() -> Iterator[None]:
-    """`settle`, until the block ends; then torch multiplies as it did before, to the last switch."""
+    """`settle_arithmetic` until the block ends; then torch multiplies as it did before, to the last switch."""
     backends: Any = torch.backends
-    of_cuda = backends.cuda
-    places = (of_cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
-    per_place = [place.fp32_precision for place in places]
-    halves = of_cuda.matmul.allow_fp16_reduced_precision_reduction
-    narrow = of_cuda.matmul.allow_bf16_reduced_precision_reduction
-    plans = of_cuda.cudnn_sdp_enabled()
-    try:
-        whole = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set place by place, which is put back below
-        whole = ""
-    try:
+    cuda = backends.cuda
+    with ExitStack() as stack:
+        stack.callback(cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled())
+        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+            stack.callback(setattr, cuda.matmul, name, getattr(cuda.matmul, name))
+        for place in (cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul):
+            stack.callback(setattr, place, "fp32_precision", place.fp32_precision)
+        with suppress(RuntimeError):  # set place by place, which is restored above
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         settle_arithmetic()
         yield
-    finally:
-        if whole:
-            torch.set_float32_matmul_precision(whole)
-        for place, precision in zip(places, per_place):
-            place.fp32_precision = precision
-        of_cuda.matmul.allow_fp16_reduced_precision_reduction = halves
-        of_cuda.matmul.allow_bf16_reduced_precision_reduction = narrow
-        of_cuda.enable_cudnn_sdp(plans)
 
 
 def certificate(device: torch.device) -> dict[str, Any]:
     """The GPU, its CUDA, whether TF32 is on and which attention kernels may run; nothing for other devices."""
     if device.type != "cuda":
         return {}
+    cuda = torch.backends.cuda
     kernels = {
-        "flash": torch.backends.cuda.flash_sdp_enabled(),
-        "memory efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
-        "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
-        "math": torch.backends.cuda.math_sdp_enabled(),
+        "flash": cuda.flash_sdp_enabled(),
+        "memory efficient": cuda.mem_efficient_sdp_enabled(),
+        "cuDNN": cuda.cudnn_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
     }
     return {
         "gpu": torch.cuda.get_device_name(device),
         "cuda": torch.version.cuda,
-        "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
-        "attention_kernels": [name for name, on in kernels.items() if on],
+        "tf32": cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+        "attention_kernels": [name for name, enabled in kernels.items() if enabled],
     }
 
 
@@ -201,23 +183,19 @@ def measure_rates(device: str = "cpu") -> dict[str, tuple[float, float]]:
     kind = device.partition(":")[0]
     width, most = WIDTH.get(kind, 8192), MANY.get(kind, 8192)
     weights = torch.randn(width, width, device=device) / width**0.5
-    found = {}
+    rates = {}
     for precision, call in _maps(weights).items():
         dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
         few, many = (_seconds(call, torch.randn(n, width, device=device, dtype=dtype)) for n in (FEW, most))
         multiply = max(many - few, 0.1 * many) / (most - FEW)
-        found[precision] = (max(few - FEW * multiply, 0.0) / width**2, multiply / width**2)
-    return found
+        rates[precision] = (max(few - FEW * multiply, 0.0) / width**2, multiply / width**2)
+    return rates
 
 
 def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
     """The same linear map in every precision that is installed."""
     plain = {"fp32": weights, "bf16": weights.bfloat16(), "fp16": weights.half()}
-
-    def times(w: Tensor) -> Callable[[Tensor], Tensor]:
-        return lambda x: x @ w.T
-
-    maps: dict[str, Callable[[Tensor], Tensor]] = {name: times(w) for name, w in plain.items()}
+    maps: dict[str, Callable[[Tensor], Tensor]] = {name: partial(linear, weight=w) for name, w in plain.items()}
     if not installed("bitsandbytes"):
         return maps
     quantized.prepare()
@@ -235,15 +213,14 @@ def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
     """The fastest of a few calls, the first one not counted."""
     waits: dict[str, Callable[[], None]] = {
-        "cuda": lambda: torch.cuda.synchronize(x.device),
-        "mps": lambda: torch.mps.synchronize(),
+        "cuda": partial(torch.cuda.synchronize, x.device),
+        "mps": torch.mps.synchronize,
     }
     wait = waits.get(x.device.type, lambda: None)
-    best = float("inf")
-    for i in range(ROUNDS + 1):
+    times = []
+    for _ in range(ROUNDS + 1):
         begun = time.perf_counter()
         call(x)
         wait()
-        if i:
-            best = min(best, time.perf_counter() - begun)
-    return best
+        times.append(time.perf_counter() - begun)
+    return min(times[1:])

@@ -1,7 +1,7 @@
 """From text to token ids and back: one `Encoder` for the preview, the engine and continuations. Torch-free.
 
-What goes in is checked as the sums are (METHODS, *Identities of the text*): BOS as the tokenizer's configuration asks
-for it, once; the text back from its ids; the seam between question and answer. What does not hold is a note."""
+Text is checked as the sums are (METHODS, *Identities of the text*): BOS as the tokenizer's configuration asks for it,
+once; the text back from its ids; the seam between question and answer. What does not hold is a note."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HARD_SAMPLES = (
 
 
 def _bytes_of_pieces() -> dict[str, int]:
-    """The byte for which each character stands in the pieces of a byte-level tokenizer."""
+    """The byte of each character in the pieces of a byte-level tokenizer."""
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -66,29 +66,28 @@ class Encoder:
     def encode(self, text: str, answer: str = "", special_tokens: bool = True) -> Encoding:
         """Tokens of `text + answer`, encoded once and jointly; the answer starts at the first token whose characters
         reach past the question's end."""
-        whole = text + answer
-        ids, ends, notes = self._ids(whole, special_tokens)
+        full = text + answer
+        ids, ends, notes = self._ids(full, special_tokens)
         if not ids:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
         start = None
         if answer:
             start = next((i for i, end in enumerate(ends) if end > len(text)), None)
             if start is None or start == 0:
-                raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
-            asked, joint = self.ids(text, special_tokens=False), self.ids(whole, special_tokens=False)
-            if (meet := next((b for a, b in zip(asked, joint) if a != b), None)) is not None:
-                token, first = self.label(meet), self.label(ids[start])
+                raise PromptError("No token belongs to the answer alone, or none to the question; give both some text.")
+            apart, joint = self.ids(text, special_tokens=False), self.ids(full, special_tokens=False)
+            if (seam := next((b for a, b in zip(apart, joint) if a != b), None)) is not None:
                 notes.append(
-                    f"Question and answer meet in the token {token!r}: the question alone is split otherwise. "
-                    f"The answer's first token is {start}, {first!r}."
+                    f"Question and answer meet in the token {self.label(seam)!r}: the question alone is split "
+                    f"differently. The answer's first token is {start}, {self.label(ids[start])!r}."
                 )
             if better := spaced(text, answer):
                 notes.append(joined(text, answer, better))
-        if special_tokens and (behind := self.added()[1]):
+        if special_tokens and (after := self.added()[1]):
             notes.append(
-                f"The tokenizer adds {' '.join(behind)} behind the text, so the last position is not the text's."
+                f"The tokenizer adds {' '.join(after)} after the text, so the last position is not the text's."
             )
-        if change := self.changes(whole):
+        if change := self.changes(full):
             notes.append("The tokenizer changes the text: {!r} becomes {!r}.".format(*change))
         return Encoding(tuple(ids), tuple(map(self.label, ids)), start, (*self.notes, *notes))
 
@@ -99,12 +98,12 @@ class Encoder:
     def _ids(self, text: str, special_tokens: bool) -> tuple[list[int], list[int], list[str]]:
         """Ids, where each token's characters end, and notes on BOS."""
         try:
-            found = self.tokenizer.encode(text, add_special_tokens=special_tokens)
+            encoded = self.tokenizer.encode(text, add_special_tokens=special_tokens)
         except Exception as error:  # as of a vocabulary that has neither the word nor a token for unknown ones
             raise PromptError(
                 f"The tokenizer cannot encode this text: {' '.join(str(error).split())[:120]}."
             ) from error
-        ids, ends = list(found.ids), [end for _, end in found.offsets]
+        ids, ends = list(encoded.ids), [end for _, end in encoded.offsets]
         notes: list[str] = []
         bos = self.tokenizer.token_to_id(self.bos) if self.bos and special_tokens else None
         if bos is None:
@@ -130,8 +129,8 @@ class Encoder:
     def added(self) -> tuple[list[str], list[str]]:
         """Special tokens added before and after every prompt."""
         with_them, without = self.ids("a"), self.ids("a", special_tokens=False)
-        at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
-        return list(map(self.label, with_them[:at])), list(map(self.label, with_them[at + len(without) :]))
+        n = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
+        return list(map(self.label, with_them[:n])), list(map(self.label, with_them[n + len(without) :]))
 
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:
         """The text of these ids, special tokens included."""
@@ -145,12 +144,12 @@ class Encoder:
             return None
         if back[:1] == " " != text[:1]:
             back = back[1:]
-        at = next((i for i, (a, b) in enumerate(zip(text, back)) if a != b), min(len(text), len(back)))
-        return _word(text, at), _word(back, at)
+        place = next((i for i, (a, b) in enumerate(zip(text, back)) if a != b), min(len(text), len(back)))
+        return _word(text, place), _word(back, place)
 
     def label(self, token_id: int) -> str:
-        """What a token stands for, never the same for two ids: its text with a leading space where it has one, a byte
-        that is no whole character as `<0xE2>`, an id without a token as `[id 248257]`."""
+        """A token's text, never the same for two ids: with its leading space, a byte that is no whole character as
+        `<0xE2>`, an id without a token as `[id 248257]`."""
         if token_id not in self._labels:
             self._labels[token_id] = self._label(token_id)
         return self._labels[token_id]
@@ -193,7 +192,7 @@ def spaced(text: str, answer: str) -> str:
 def joined(text: str, answer: str, better: str) -> str:
     """The note on an answer that `spaced` would separate from its question."""
     run = re.findall(r"\w*$", text)[0][-20:] + re.findall(r"^\w*", answer)[0][:20]
-    return f"The answer follows without a space, so the model reads “{run}”; for a word of its own, answer {better!r}."
+    return f"The answer follows without a space, so the model reads “{run}”; for a separate word, answer {better!r}."
 
 
 def _word(text: str, at: int) -> str:

@@ -1,51 +1,36 @@
-"""The families that are read, and those that are refused by name. To add one: ten lines here, then `python -m ed_core
-verify FOLDER`; the identities tell whether the paths are right. examples/a_new_family.ipynb goes through it step by
-step.
+"""The families that are read, and those that are refused by name.
 
-A family is refused where its stream is no plain sum, or an intervention on it would not be what it seems."""
+To add one: ten lines here, then `python -m ed_core verify FOLDER`; the identities say whether the paths are right.
+examples/a_new_family.ipynb goes through it step by step. A family is refused where its stream is no plain sum, or an
+intervention on it would not be what it seems."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol, TypedDict, runtime_checkable
+from typing import Any
 
 from .architecture import Architecture, layer_kinds
 
-
-class Stream(TypedDict):
-    """Where blocks and final norm are."""
-
-    blocks: str | tuple[str, ...]
-    final_norm: str | tuple[str, ...]
-
-
-class StreamAndAttention(Stream):
-    """And attention in a block."""
-
-    attn: str
-
-
-class Branches(TypedDict):
-    """Where attention and MLP are in a block."""
-
-    attn: str
-    mlp: str
-
-
-ONE = "one before both branches"
-INSIDE: Stream = {
-    "blocks": "model.language_model.layers",
-    "final_norm": "model.language_model.norm",
-}  # the text model inside one that also sees
-EITHER: Stream = {
+# Where the stream is if not as in Llama: inside a model that also sees, in either, as in GPT-2.
+INSIDE: dict[str, Any] = {"blocks": "model.language_model.layers", "final_norm": "model.language_model.norm"}
+EITHER: dict[str, Any] = {
     "blocks": ("model.layers", "model.language_model.layers"),
     "final_norm": ("model.norm", "model.language_model.norm"),
 }
-SANDWICH = "before and after each branch"
-BEHIND = "after each branch"
-POST_NORMS: Branches = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
-GPT: StreamAndAttention = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "attn"}
+GPT: dict[str, Any] = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "attn"}
 
+# What a branch adds is its post-norm's output; both branches are multiplied and the logits divided.
+POST_NORMS: dict[str, Any] = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
+SCALED: dict[str, Any] = {"residual_multiplier": "residual_multiplier", "logit_divisor": "logits_scaling"}
+
+ONE, TWO, AFTER = "one before both branches", "before and after each branch", "after each branch"
+ONE_OR_EACH = "before each branch, or one before both"
+CAP = "final_logit_softcapping"
+
+SHARED_KEYS = (
+    "its upper layers attend to keys and values of lower layers, outside the residual stream; an intervention on the "
+    "stream in between would not reach them, and its effect would be drawn wrong"
+)
 EARLY = (
     "its logits are then those of an earlier pass, while every measure here reads the last; take this field out of "
     "config.json"
@@ -65,11 +50,11 @@ FAMILIES: tuple[Architecture, ...] = (
     # Three blocks in four mix tokens by a gated delta rule instead of attention.
     Architecture("Qwen3-Next", ("qwen3_next",), attn=("self_attn", "linear_attn")),
     Architecture("Gemma", ("gemma",)),
-    # Sandwich norms, and a tanh soft-cap behind the head.
-    Architecture("Gemma 2", ("gemma2",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
-    Architecture("Gemma 3", ("gemma3_text",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
+    # Sandwich norms, and a tanh soft-cap after the head.
+    Architecture("Gemma 2", ("gemma2",), **POST_NORMS, logit_softcap=CAP, norms=TWO),
+    Architecture("Gemma 3", ("gemma3_text",), **POST_NORMS, logit_softcap=CAP, norms=TWO),
     # The model that also sees leaves the soft-cap out, whatever its config says.
-    Architecture("Gemma 3, multimodal", ("gemma3",), **INSIDE, **POST_NORMS, norms=SANDWICH),
+    Architecture("Gemma 3, multimodal", ("gemma3",), **INSIDE, **POST_NORMS, norms=TWO),
     # A third branch mixes in an embedding of the token made for this block alone; then the whole stream is scaled.
     Architecture(
         "Gemma 4",
@@ -78,22 +63,14 @@ FAMILIES: tuple[Architecture, ...] = (
         **POST_NORMS,
         third="post_per_layer_input_norm",
         stream_scale="layer_scalar",
-        logit_softcap="final_logit_softcapping",
-        norms=SANDWICH,
-        refused=(
-            (
-                "num_kv_shared_layers",
-                (0, None),
-                "its upper layers attend to keys and values that lower layers made, past the residual stream; an "
-                "intervention on the stream in "
-                "between would not reach them, and its effect would be drawn wrong",
-            ),
-        ),
+        logit_softcap=CAP,
+        norms=TWO,
+        refused=(("num_kv_shared_layers", (0, None), SHARED_KEYS),),
     ),
     Architecture("OLMo", ("olmo",)),
     # Post-norm on the branch: the stream receives the norm's output, not the sub-layer's.
-    Architecture("OLMo 2", ("olmo2",), **POST_NORMS, norms=BEHIND),
-    Architecture("OLMo 3", ("olmo3",), **POST_NORMS, norms=BEHIND),
+    Architecture("OLMo 2", ("olmo2",), **POST_NORMS, norms=AFTER),
+    Architecture("OLMo 3", ("olmo3",), **POST_NORMS, norms=AFTER),
     Architecture("OLMoE", ("olmoe",)),
     Architecture("Phi 1 and 2", ("phi",), final_norm="model.final_layernorm", parallel=True, norms=ONE),
     Architecture("Phi 3 and 4", ("phi3",)),
@@ -111,7 +88,7 @@ FAMILIES: tuple[Architecture, ...] = (
         parallel="use_parallel_residual",
     ),
     Architecture("GPT-OSS", ("gpt_oss",)),
-    # The MLP is no module of its own: its last map is.
+    # The MLP is no module: its last map is.
     Architecture(
         "OPT",
         ("opt",),
@@ -119,11 +96,7 @@ FAMILIES: tuple[Architecture, ...] = (
         final_norm="model.decoder.final_layer_norm",
         mlp="fc2",
         refused=(
-            (
-                "do_layer_norm_before",
-                (True,),
-                "the norms act on the stream itself (OPT-350m), so a layer's output is no sum with its input",
-            ),
+            ("do_layer_norm_before", (True,), "the norms act on the stream itself, so no layer's output is a sum"),
         ),
     ),
     # Attention and MLP add the residual inside their modules: their last maps are what is added.
@@ -139,7 +112,7 @@ FAMILIES: tuple[Architecture, ...] = (
             (
                 "apply_residual_connection_post_layernorm",
                 (False,),
-                "the stream is replaced by its norm inside the layer, so the output is no sum with it",
+                "the stream is replaced by its norm inside the layer",
             ),
         ),
     ),
@@ -154,41 +127,31 @@ FAMILIES: tuple[Architecture, ...] = (
         attn="self_attention",
         parallel=("parallel_attn", "new_decoder_architecture"),
         in_place=True,
-        norms="before each branch, or one before both",
+        norms=ONE_OR_EACH,
         per_row=("alibi",),
     ),
-    Architecture(
-        "StableLM", ("stablelm",), parallel="use_parallel_residual", norms="before each branch, or one before both"
-    ),
+    Architecture("StableLM", ("stablelm",), parallel="use_parallel_residual", norms=ONE_OR_EACH),
     Architecture("StarCoder2", ("starcoder2",)),
     Architecture("SmolLM3", ("smollm3",)),
     Architecture("Nemotron", ("nemotron",)),
-    # Both branches are multiplied before the sum; the logits are divided after the head.
-    Architecture("Granite", ("granite",), residual_multiplier="residual_multiplier", logit_divisor="logits_scaling"),
-    Architecture(
-        "Granite-MoE",
-        ("granitemoe",),
-        mlp="block_sparse_moe",
-        residual_multiplier="residual_multiplier",
-        logit_divisor="logits_scaling",
-    ),
+    Architecture("Granite", ("granite",), **SCALED),
+    Architecture("Granite-MoE", ("granitemoe",), mlp="block_sparse_moe", **SCALED),
     Architecture(
         "Granite 4",
         ("granitemoehybrid",),
         mlp="shared_mlp",
-        residual_multiplier="residual_multiplier",
-        logit_divisor="logits_scaling",
+        **SCALED,
         layers=("attention", "full_attention"),
-        refused=(("num_local_experts", (0, None), "experts and the shared MLP add to the stream side by side"),),
+        refused=(("num_local_experts", (0, None), "experts and the shared MLP both add to the stream"),),
     ),
     Architecture("GLM", ("glm",)),
-    Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=SANDWICH),
-    Architecture("EXAONE 4", ("exaone4",), **POST_NORMS, norms=BEHIND),
+    Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=TWO),
+    Architecture("EXAONE 4", ("exaone4",), **POST_NORMS, norms=AFTER),
     Architecture("Cohere", ("cohere",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
     Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
     Architecture("DeepSeek V2", ("deepseek_v2",)),
     Architecture("DeepSeek V3", ("deepseek_v3",)),
-    # Blocks that run several times: ours, and Ouro, whose final norm stands behind every pass.
+    # Blocks that run several times: ours, and Ouro, with its final norm after every pass.
     Architecture("Looped", ("ed_looped",), passes="n_loops", between="model.loop_norm", reentry="loop_input"),
     Architecture(
         "Ouro",
@@ -198,7 +161,7 @@ FAMILIES: tuple[Architecture, ...] = (
         passes="total_ut_steps",
         between="model.norm",
         exit_gate="model.early_exit_gate",
-        norms=SANDWICH,
+        norms=TWO,
         refused=(
             ("early_exit_step", (None,), EARLY),
             ("early_exit_threshold", (None, 1.0), EARLY),
@@ -207,41 +170,28 @@ FAMILIES: tuple[Architecture, ...] = (
     ),
 )
 
+# ---------------------------------------------------------------- refused by name
 
 ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
 STATE_SPACE = (
-    "its layers are state-space or recurrent mixers without the pair of attention and MLP that every measure "
-    "here is about"
+    "its layers are state-space or recurrent mixers without attention and MLP, which every measure here is about"
 )
-HYBRID = (
-    "some of its layers are state-space, convolution or lightning mixers in the place of attention, which nobody "
-    "has prepared and checked here"
-)
+HYBRID = "some of its layers are state-space, convolution or lightning mixers instead of attention, which are not read"
 ENCODER_DECODER = (
-    "an encoder's output enters its decoder beside the residual stream: three additions per layer, and two streams"
+    "an encoder's output enters its decoder outside the residual stream: two streams, three additions a layer"
 )
 ENCODER = (
     "it reads its text in both directions and does not continue it, so lens, output effects and answers have no meaning"
 )
-ALTUP = "AltUp keeps four residual streams side by side and mixes them, so no single stream is a sum of additions"
-STREAMS = (
-    "it keeps several residual streams side by side and mixes them between layers, so no single stream is a sum "
-    "of additions"
-)
-
+STREAMS = "it keeps several residual streams and mixes them between layers, so no single stream is a sum of additions"
 SOURCES = (
-    "its layers read mixtures of what earlier groups of layers left (attention residuals), and every few layers the "
-    "stream begins anew, so it is no sum of additions"
+    "its layers read mixtures of what earlier groups of layers left (attention residuals), so its stream is no sum"
 )
 TWO_STATES = (
-    "its two stacks keep a state each, and each state is added to what the other stack reads in later passes: it goes "
-    "past the residual stream, so an intervention would not reach all that it should, and its effect would be drawn "
-    "wrong"
+    "its two stacks add their states to what the other reads in later passes, outside the residual stream; an "
+    "intervention would not reach all that it should, and its effect would be drawn wrong"
 )
-NORMED_LOOP = (
-    "its layers run several times and their norms act on the stream itself, so a layer's output is no sum with its "
-    "input"
-)
+NORMED_LOOP = "its layers run several times and their norms act on the stream itself, so no layer's output is a sum"
 
 _HYBRIDS = """
 jamba bamba zamba zamba2 falcon_h1 nemotron_h lfm2 lfm2_moe lfm3 kimi_linear bailing_hybrid minimax olmo_hybrid
@@ -256,7 +206,7 @@ bert bert-generation roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl cam
 rembert roformer big_bird data2vec-text xmod distilbert deberta deberta-v2 modernbert reformer xlm xlnet
 """
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), ALTUP),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), STREAMS),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
     **dict.fromkeys(_HYBRIDS.split(), HYBRID),
     **dict.fromkeys(_ENCODER_DECODERS.split(), ENCODER_DECODER),
@@ -268,17 +218,6 @@ REFUSED: dict[str, str] = {
 }
 
 
-@runtime_checkable
-class Config(Protocol):
-    """A model's config."""
-
-    @property
-    def model_type(self) -> str: ...
-
-    @property
-    def is_encoder_decoder(self) -> bool: ...
-
-
 DECODERS = {  # of models that also see, by their own `model_type`: the family that they are
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
@@ -288,14 +227,14 @@ DECODERS = {  # of models that also see, by their own `model_type`: the family t
 
 
 def text_decoder(model_type: str) -> Architecture | None:
-    """The family of the text decoder of a model that also sees, read inside that model; None where nobody described
-    it."""
+    """The family of the text decoder of a model that also sees, read inside that model; None where it is not
+    described."""
     family = find(DECODERS.get(model_type, model_type))
     return replace(family, **INSIDE) if family else None
 
 
-def why_refused(config: Config) -> str:
-    """Why a family that no architecture describes is refused, or ""."""
+def why_refused(config: Any) -> str:
+    """The reason to refuse a family that no architecture describes, or ""."""
     if config.is_encoder_decoder:
         return ENCODER_DECODER
     why, kinds = REFUSED.get(config.model_type, ""), layer_kinds(config)

@@ -1,9 +1,9 @@
 """GGUF files, read by their headers alone: which model one holds, how its weights are packed, where its conversion
 is. Torch-free.
 
-A file is converted once into safetensors (`models.conversion`); from then on that folder is the model. What stands for
-its content is the file's own SHA-256, so a result found before the conversion is found after it. The package `gguf` has
-a reader too, which takes 3 to 15 seconds for the vocabulary of one file; this one skips it."""
+A file is converted once into safetensors (`models.conversion`); from then on that folder is the model. Its identity is
+the file's SHA-256, before the conversion and after it. The reader of the package `gguf` takes 3 to 15 seconds for the
+vocabulary of one file; this one skips it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 AGAIN = "download or copy it again"
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
-FAMILIES = {
-    "gemma3": "gemma3_text",
-    "gptneox": "gpt_neox",
-}  # where a file calls a family otherwise than its config does
+FAMILIES = {"gemma3": "gemma3_text", "gptneox": "gpt_neox"}  # that have another name in a config
 FIELDS = {  # a config's field, and the end of the header's key
     "num_hidden_layers": "block_count",
     "hidden_size": "embedding_length",
@@ -45,15 +42,13 @@ FIELDS = {  # a config's field, and the end of the header's key
 # Byte-level tokenizers to which llama.cpp adds BOS where the file does not say (src/llama-vocab.cpp).
 BOS_SPLITS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"}
 BOS_SPLITS |= {"tekken", "chameleon"}
-PER_BLOCK = "one for each layer"  # what a config says of a size that the header has as a list
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file's header says. `config`: the sizes under the names a config.json has for them, `PER_BLOCK` where they
-    differ by block; `packing`: weights by the type they are packed in, the commonest first; `split`: of a byte-level
-    tokenizer, the name of the pattern by which it splits text, "" where it has none or the file does not say;
-    `add_bos`: whether a prompt begins with BOS."""
+    """What a file's header says. `config`: the sizes, named as in a config.json; `packing`: weights by the type that
+    they are packed in, the commonest first; `split`: the pattern by which a byte-level tokenizer splits text, "" where
+    the file does not say; `add_bos`: whether a prompt begins with BOS."""
 
     architecture: str
     config: dict[str, Any]
@@ -69,7 +64,7 @@ class Header:
 
 
 def find(source: str) -> Path | None:
-    """The GGUF file that a path names: the file itself, or the only one in a folder that holds no other model."""
+    """The GGUF file that a path names: the file itself, or the only one in a folder without another model."""
     path = Path(os.path.expanduser(source))
     if untrusted.ending(path) == ".gguf" and os.path.isfile(path):
         return path.resolve()
@@ -90,7 +85,7 @@ def _is_model(file: Path) -> bool:
 
 
 def content_hash(file: Path) -> str:
-    """What stands for the content of a file's model; reads the file once."""
+    """The content's hash, by which a model is known; reads the file once."""
     if parts := PART.search(file.name):
         raise ModelNotFound(
             f"{file.name} is one of {int(parts[1])} parts; merge them into one file first: llama-gguf-split --merge "
@@ -100,7 +95,7 @@ def content_hash(file: Path) -> str:
 
 
 def of_sha256(sha256: str) -> str:
-    """The same of a file with that hash, whether or not it is here."""
+    """The same for a file with that SHA-256, which need not be here."""
     return hashlib.sha256(f"gguf {CONVERTER} {sha256}".encode()).hexdigest()
 
 
@@ -120,30 +115,26 @@ def packing(file: Path, place: Path) -> str:
 
 
 def conversions() -> list[tuple[str, int, Path]]:
-    """What has been converted here: the file's name, bytes, and the folder."""
-    found = []
-    for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}")):
-        try:
-            name = str(untrusted.json_of(record)["file"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        found.append((name, sum(f.stat().st_size for f in record.parent.iterdir()), record.parent))
-    return found
+    """The conversions in the cache: the file's name, bytes, and the folder."""
+    return [
+        (str(untrusted.json_of(record)["file"]), sum(f.stat().st_size for f in record.parent.iterdir()), record.parent)
+        for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}"))
+    ]
 
 
 def local() -> list[Path]:
     """The GGUF models in the folders where llama.cpp and LM Studio keep theirs."""
     home = Path.home()
-    found = [
+    files = [
         *Path(os.environ.get("LLAMA_CACHE") or home / ".cache" / "llama.cpp").glob("*.gguf"),
         *(home / ".lmstudio" / "models").glob("*/*/*.gguf"),
         *(home / ".cache" / "lm-studio" / "models").glob("*/*/*.gguf"),
     ]
-    return sorted(f for f in found if _is_model(f) and not PART.search(f.name))
+    return sorted(f for f in files if _is_model(f) and not PART.search(f.name))
 
 
 def _state(file: Path) -> tuple[int, ...]:
-    """What stays the same as long as a file does."""
+    """Size, times and number of a file, which change with it."""
     with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle:
         stat = os.fstat(handle.fileno())
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
@@ -159,8 +150,7 @@ def _digest(file: str, *_stat: int) -> str:
 
 
 def read(file: Path) -> Header:
-    """The header of a file. `BrokenWeights` says in one sentence what is damaged, cut off, or compressed in a way that
-    cannot be unpacked (with type and tensor)."""
+    """The header of a file; a `BrokenWeights` says what is damaged, cut off, or packed in a way that cannot be read."""
     return _read(str(file), *_state(file))
 
 
@@ -181,22 +171,22 @@ def _read(path: str, size: int, *_stat: int) -> Header:
 def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
     """The header's fields, a list as a range of its length; the tensors as (name, shape, type, offset); the header's
     length."""
-    at = 4
+    place = 4
 
     def take(format: str) -> Any:
-        nonlocal at
-        (value,) = struct.unpack_from(format, data, at)
-        at += struct.calcsize(format)
+        nonlocal place
+        (value,) = struct.unpack_from(format, data, place)
+        place += struct.calcsize(format)
         return value
 
     def text() -> str:
-        nonlocal at
+        nonlocal place
         length = take("<Q")
-        at += length
-        return data[at - length : at].decode()
+        place += length
+        return data[place - length : place].decode()
 
     def value(kind: int) -> Any:
-        nonlocal at
+        nonlocal place
         if kind == STRING:
             return text()
         if kind != ARRAY:
@@ -205,9 +195,9 @@ def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, .
         if kind == STRING:
             for _ in range(length):
                 n_bytes = take("<Q")
-                at += n_bytes
+                place += n_bytes
         else:
-            at += length * struct.calcsize(SCALARS[kind])
+            place += length * struct.calcsize(SCALARS[kind])
         return range(length)
 
     if data[:4] != MAGIC or (version := take("<I")) not in VERSIONS:
@@ -215,7 +205,7 @@ def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, .
     n_tensors, n_fields = take("<Q"), take("<Q")
     fields = {text(): value(take("<I")) for _ in range(n_fields)}
     tensors = [(text(), tuple(take("<Q") for _ in range(take("<I"))), take("<I"), take("<Q")) for _ in range(n_tensors)]
-    return fields, tensors, at
+    return fields, tensors, place
 
 
 def _header(
@@ -261,20 +251,18 @@ def _adds_bos(fields: dict[str, Any]) -> bool:
 
 
 def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> str:
-    """What in a file stretches its rotary positions, as Llama 3.1 and the larger Gemma 3 do; "" for most."""
-    found = [f"{architecture}.rope.{name}" for name in ("scaling.factor", "scale_linear")]
-    found = [name for name in found if fields.get(name, 1) not in (0, 1)]
-    if fields.get(f"{architecture}.rope.scaling.type") == "none":
-        found = []
-    return next(iter([*found, *(name for name in tensors if name.startswith("rope_f"))]), "")
+    """The field or tensor that stretches rotary positions, as in Llama 3.1 and the larger Gemma 3; "" for most."""
+    rope = f"{architecture}.rope"
+    factors = (f"{rope}.scaling.factor", f"{rope}.scale_linear") if fields.get(f"{rope}.scaling.type") != "none" else ()
+    scaled = [name for name in factors if fields.get(name, 1) not in (0, 1)]
+    return next(iter([*scaled, *(name for name in tensors if name.startswith("rope_f"))]), "")
 
 
 def _config(architecture: str, fields: dict[str, Any], tensors: list[str]) -> dict[str, Any]:
-    """The sizes, as a config.json names them: enough for an estimate. A size that differs by block stays in as
-    `PER_BLOCK`: without it an estimate would take the family's default for it, now it refuses and names the field."""
-    found = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
-    found = {name: PER_BLOCK if isinstance(value, range) else value for name, value in found.items()}
-    if not found["vocab_size"] and isinstance(tokens := fields.get("tokenizer.ggml.tokens"), range):
-        found["vocab_size"] = len(tokens)
-    found["tie_word_embeddings"] = "output.weight" not in tensors
-    return {"model_type": FAMILIES.get(architecture, architecture)} | {k: v for k, v in found.items() if v is not None}
+    """The sizes, named as in a config.json: enough for an estimate. A size that differs by block is left out."""
+    values = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
+    if not values["vocab_size"] and isinstance(tokens := fields.get("tokenizer.ggml.tokens"), range):
+        values["vocab_size"] = len(tokens)
+    sizes = {name: value for name, value in values.items() if value is not None and not isinstance(value, range)}
+    family = FAMILIES.get(architecture, architecture)
+    return {"model_type": family, **sizes, "tie_word_embeddings": "output.weight" not in tensors}

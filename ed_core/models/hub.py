@@ -1,8 +1,7 @@
-"""Models from the hub, by its own library: what a download would bring, room for it, the download with progress and
-cancel. Torch-free.
+"""Models from the hub, by its own library: what a download consists of, room for it, progress and cancel. Torch-free.
 
-What the hub refuses is said with the reason; a model that is here already never needs it. A token for gated models is
-read by the library from the environment (HF_TOKEN), and neither stored nor logged here."""
+A model that is here already never needs the hub. The library reads a token for gated models from the environment
+(HF_TOKEN); it is neither stored nor logged here."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Plan:
     """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first. `revision`: as
-    it was asked for."""
+    the user named it."""
 
     hub_id: str
     commit: str
@@ -47,8 +46,8 @@ class Plan:
 
 
 def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
-    """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
-    unknown, pickled. Without weights: config and tokenizer."""
+    """What a model (or an adapter) of the hub consists of: safetensors (unless left out), config and tokenizer. Refuses
+    what is gated, unknown or pickled."""
     from huggingface_hub import HfApi
 
     with _plain_errors(hub_id, revision):
@@ -64,10 +63,10 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
         kept = {name: size for name, size in kept.items() if not name.startswith("consolidated")}
     if with_weights and not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
-        found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
+        content = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
         raise BrokenWeights(
-            f"{hub_id} holds {found}; expected .safetensors files: look for a converted copy, or convert it where you "
-            "trust it."
+            f"{hub_id} holds {content}; expected .safetensors files: look for a converted copy, or convert it where "
+            "you trust it."
         )
     if weights.ADAPTER_CONFIG not in kept and not any(name in OF_TOKENS for name in kept):
         raise BrokenWeights(f"{hub_id} holds no tokenizer; expected tokenizer.json next to the weights.")
@@ -105,7 +104,7 @@ def fetch(wanted: Plan, progress: Progress | None = None, cancelled: Callable[[]
 
 class Download(threading.Thread):
     """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
-    `done` whether all of it came. `fetch(progress, cancelled)` brings the files."""
+    `done` whether it is complete. `fetch(progress, cancelled)` downloads the files."""
 
     done = False
     error: EffectiveDepthError | None = None
@@ -157,7 +156,7 @@ def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type
 
 @contextlib.contextmanager
 def _plain_errors(hub_id: str, revision: str) -> Iterator[None]:
-    """Whatever the hub's library raises, as one sentence of ours."""
+    """Errors of the hub's library, each as one sentence."""
     from huggingface_hub import errors
 
     try:

@@ -1,5 +1,5 @@
-"""From a `ModelRef` to weights and tokenizer on a device, with a LoRA adapter merged into them, or one clear refusal.
-Safetensors only, never a repository's own code."""
+"""From a `ModelRef` to weights and tokenizer on a device, or one clear refusal. Safetensors only, never a repository's
+own code; a LoRA adapter is merged into the weights."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from ..errors import (
     said,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from . import controls, devices, looped, quantized, sizes, tokens, weights
+from . import controls, devices, loops, quantized, sizes, tokens, weights
 from .architecture import Architecture
 from .encoder import HARD_SAMPLES, Encoder
 from .families import REFUSED, find, text_decoder, why_refused
@@ -69,8 +69,8 @@ class Loaded(NamedTuple):
 
 
 def load(ref: ModelRef, architecture: Architecture | None = None) -> Loaded:
-    """The parts of a model, in eval mode, in `ref.precision`, on `ref.device` or spread from there; the architecture is
-    None where nobody described the family (a shuffled twin of such a model has its blocks in their own order yet)."""
+    """The parts of a model, in `ref.precision`, on `ref.device` or spread from there. The architecture is None where
+    the family is not described; a shuffled twin of such a model is not shuffled yet."""
     quiet()
     devices.settle_arithmetic()
     controls.check(ref)
@@ -112,8 +112,8 @@ def skeleton(ref: ModelRef) -> Loaded:
 
 
 def described(config: Config, name: str, architecture: Architecture | None = None) -> Architecture | None:
-    """The architecture of a config, None where nobody described the family; a `RefusedFamily` says why the model
-    `name` is not read. `architecture`: instead of the family's own."""
+    """The architecture of a config (`architecture` where one is given), None where the family is not described; a
+    `RefusedFamily` says why the model `name` is not read."""
     text = config.get_text_config()
     architecture = architecture or find(config.model_type)
     if architecture is None and text is not config:
@@ -145,8 +145,8 @@ def _notes(ref: ModelRef, config: Config, unused: list[str]) -> tuple[str, ...]:
 
 
 def _align_experts(model: Pretrained) -> None:
-    """Copy experts' weights that a file maps to an address no multiple of `ALIGNED`: the product over several experts
-    takes another kernel there, and its last bit differs from that of the same weights elsewhere."""
+    """Copy experts' weights that a file maps to an address that is no multiple of `ALIGNED`: the product over several
+    experts takes another kernel there, and its last bit differs from that of the same weights elsewhere."""
     for weight in model.parameters():
         if weight.ndim == 3 and weight.device.type == "cpu" and weight.data_ptr() % ALIGNED:
             weight.data = weight.data.clone()
@@ -159,8 +159,11 @@ def _refused(name: str, family: str, why: str) -> RefusedFamily:
     )
 
 
+# ---------------------------------------------------------------- weights
+
+
 def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
-    """The model with its own weights, all of them; names in `unused` what the files hold besides."""
+    """The model with its own weights, all of them; `unused` gets the names of what else the files hold."""
     try:
         loaded: Any = _class(config, ref.name).from_pretrained(
             str(ref.place),
@@ -173,32 +176,18 @@ def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
             **_placement(ref),
             **LOCAL,
         )
-        model, report = loaded
     except EffectiveDepthError:
         raise
     except Exception as error:
         if ran_out(error) or lost_device(error):
             raise  # `opening` says so
-        if packed := sizes.stored_precision(ref.config()):
-            why = "transformers does not read it." if packed == "mlx" else _one_line(error)
-            raise ModelError(
-                f"{ref.name} is stored in the quantization format {packed}, which cannot be opened here: {why} Choose "
-                "a checkpoint of the model that is not quantized."
-            ) from error
-        if isinstance(error, SafetensorError):
-            raise BrokenWeights(
-                f"The weights of {ref.name} are damaged: {_one_line(error)} Download or copy the model again."
-            ) from error
-        if "ignore_mismatched_sizes" in str(error):
-            raise BrokenWeights(
-                f"The weights of {ref.name} have other shapes than its config.json says; {TOGETHER}."
-            ) from error
-        raise ModelError(f"transformers cannot open {ref.name}: {type(error).__name__}: {_one_line(error)}") from error
+        raise _unreadable(ref, error) from error
+    model, report = loaded
     unused += sorted(report["unexpected_keys"])
     missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
     head = model.get_output_embeddings()
-    of_head = {name for name, weight in model.named_parameters() if head is not None and weight is head.weight}
-    if head is None or (missing and of_head.issuperset(missing)):
+    names_of_head = {name for name, weight in model.named_parameters() if head is not None and weight is head.weight}
+    if head is None or (missing and names_of_head.issuperset(missing)):
         made_for = ", ".join(getattr(config, "architectures", None) or ()) or "no class"
         raise RefusedFamily(
             f"Refused: {ref.name} has no output head over tokens (its config names {made_for}), so nothing can be "
@@ -212,8 +201,23 @@ def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
     return model
 
 
+def _unreadable(ref: ModelRef, error: Exception) -> ModelError:
+    """The refusal for what `from_pretrained` raised."""
+    if packed := sizes.stored_precision(ref.config()):
+        why = "transformers does not read it." if packed == "mlx" else _one_line(error)
+        return ModelError(
+            f"{ref.name} is stored in the quantization format {packed}, which cannot be opened here: {why} Choose a "
+            "checkpoint of the model that is not quantized."
+        )
+    if isinstance(error, SafetensorError):
+        return BrokenWeights(f"The weights of {ref.name} are damaged: {_one_line(error)} Download or copy them again.")
+    if "ignore_mismatched_sizes" in str(error):
+        return BrokenWeights(f"The weights of {ref.name} have other shapes than its config.json says; {TOGETHER}.")
+    return ModelError(f"transformers cannot open {ref.name}: {type(error).__name__}: {_one_line(error)}")
+
+
 def _class(config: Config, name: str) -> Any:
-    """The library's class that reads these weights: of a vision-language checkpoint the one that also sees."""
+    """The library's class for these weights; for a vision-language checkpoint the one that also sees."""
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return AutoModelForCausalLM
     if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
@@ -225,13 +229,13 @@ def _class(config: Config, name: str) -> Any:
 
 
 def _from_config(ref: ModelRef, config: Config, **more: Any) -> Pretrained:
-    made = _class(config, ref.name)
-    return made.from_config(config, attn_implementation=_attention(config), trust_remote_code=False, **more)
+    options: dict[str, Any] = {"attn_implementation": _attention(config), "trust_remote_code": False}
+    return _class(config, ref.name).from_config(config, **options, **more)
 
 
 def _untrained(ref: ModelRef, config: Config) -> Pretrained:
-    """The model as it was before training: weights drawn by the family's own initialisation, from the control's seed.
-    Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
+    """The model as before training: weights drawn by the family's own initialisation, from the control's seed. In
+    float32 on the CPU, then rounded, so that a seed is one twin in every precision and on every device."""
     dtype = DTYPES[ref.precision]
     with torch.device("meta"):
         n_weights = sum(p.numel() for p in _from_config(ref, config, dtype=dtype).parameters())
@@ -258,7 +262,7 @@ def _untrained(ref: ModelRef, config: Config) -> Pretrained:
 
 
 def _quantization(ref: ModelRef) -> dict[str, Any]:
-    """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
+    """How the library quantizes; nothing for a checkpoint that is quantized already."""
     stored = sizes.stored_precision(ref.config())
     if ref.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
         return {}
@@ -276,8 +280,7 @@ def _quantization(ref: ModelRef) -> dict[str, Any]:
 
 
 def _placement(ref: ModelRef) -> dict[str, Any]:
-    """Where the weights go, from their size; refuses what fits nowhere. A family of unknown size goes to its
-    device as it is."""
+    """Where the weights go, by their size; refuses what fits nowhere. A model of unknown size goes to its device."""
     try:
         needed = ref.size().weight_bytes(ref.precision)
     except ParameterError:
@@ -286,10 +289,10 @@ def _placement(ref: ModelRef) -> dict[str, Any]:
 
 
 def _require_same(ref: ModelRef) -> None:
-    """Refuse files that are others than those that the ref names: results would be kept under the former content. Of
-    what needs no weights it may name these too."""
+    """Refuse files other than those that the ref names: results would be kept under their content. The ref of a twin
+    that needs no weights may include them or not."""
     named = ref.content_hash
-    same = not named or any(named == ref.content(whole) for whole in (controls.needs_weights(ref), True))
+    same = not named or any(named == ref.content(weights) for weights in (controls.needs_weights(ref), True))
     if not same or (ref.adapter_hash and adapter_hash(Path(ref.adapter)) != ref.adapter_hash):
         raise BrokenWeights(
             f"The files of {ref.name}{' or its adapter' * bool(ref.adapter)} have changed since it was asked for; "
@@ -298,7 +301,7 @@ def _require_same(ref: ModelRef) -> None:
 
 
 def _refuse_adapters(ref: ModelRef) -> None:
-    """Refuse an adapter next to the model's own weights, which the library would apply unnamed, and one that cannot be
+    """Refuse an adapter next to the model's own weights, which the library would apply silently, and one that cannot be
     merged."""
     if os.path.lexists(ref.place / weights.ADAPTER_CONFIG):
         raise ParameterError(
@@ -316,19 +319,18 @@ def _refuse_adapters(ref: ModelRef) -> None:
 
 
 def _refuse_own_code(ref: ModelRef) -> None:
-    """A repository that brings its own modelling code is refused by name, unless that code is what the library itself
-    has for the family, or what is in `looped`."""
+    """Refuse a repository with its own modelling code, unless the library, or `loops`, has that class too."""
     config = ref.config()
     family, own = str(config.get("model_type", "")), config.get("auto_map")
     if not isinstance(own, dict) or not (wanted := str(own.get("AutoModelForCausalLM", ""))):
         return
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in looped.CLASSES.items()}
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in loops.CLASSES.items()}
     if why := REFUSED.get(family):
         raise _refused(ref.name, family, why)
     if wanted.rpartition(".")[2] != known.get(family):
         raise UnknownFamily(
             f"{ref.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code "
-            "is never run here; look for a version of the model that transformers supports itself."
+            "is never run here; look for a version that transformers supports itself."
         )
 
 
@@ -337,7 +339,7 @@ def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Co
     _refuse_own_code(ref)
     try:
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
-        config._attn_implementation = config._experts_implementation = None  # and in its parts; see `ModelRef.note`
+        config._attn_implementation = config._experts_implementation = None  # a folder does not choose code
     except StrictDataclassError as error:  # as of layer_types that are not as many as the layers
         raise ModelNotFound(
             f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
@@ -354,23 +356,22 @@ def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Co
 
 
 def _attention(config: Config) -> str:
-    """How attention is computed, whatever the folder asks for: torch's own function, or the family's where it has no
-    other."""
+    """How attention is computed, whatever the folder asks for: by torch's function, or by the family's own."""
     kind = type(config)
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None) or MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(kind, None)
     return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
 def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
-    """The library's tokenizer, and the encoder of the folder's own tokenizer.json: some families silently build another
-    one instead, which a note then says."""
+    """The library's tokenizer, and the encoder of the folder's own tokenizer.json; a note says where the library built
+    another one."""
     own = tokens.encoder(ref)
     expected = "" if own else " Expected tokenizer.json next to the weights."
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(ref.place), **LOCAL)
-    except Exception as error:  # of whatever type: the folder's settings go unchecked into the library's arithmetic
+    except Exception as error:  # whatever a stranger's settings provoke inside the library
         raise ModelNotFound(f"{ref.name} has no usable tokenizer: {_one_line(error)}{expected}") from error
-    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of a folder without one
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of an empty folder
         raise ModelNotFound(f"{ref.name} has no usable tokenizer: it knows special tokens alone.{expected}")
     if not tokenizer.is_fast:
         raise ModelNotFound(
@@ -410,10 +411,10 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
             continue  # peft itself judges the rest (DoRA's magnitudes, whole modules saved)
         weight = getattr(modules.get(path), "weight", None)
         if weight is None or shape[kind[0] == "A"] not in weight.shape:
-            found = "there is no such module" if weight is None else f"that is {' x '.join(map(str, weight.shape))}"
+            base = "there is no such module" if weight is None else f"that is {' x '.join(map(str, weight.shape))}"
             raise BrokenWeights(
                 f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
-                f"{found}."
+                f"{base}."
             )
     machine.require_package("peft", "A LoRA adapter")
     if machine.installed("bitsandbytes"):
@@ -432,8 +433,7 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
 
 
 def _untie_adapted(model: nn.Module) -> None:
-    """Give every adapted module a weight of its own where it shares one, as a tied head does with the embedding: the
-    adapter is of one of the two, and merging would change both."""
+    """Give every adapted module that shares its weight, as a tied head does, a copy: merging would change both."""
     from peft.tuners.lora import LoraLayer
 
     users = Counter(id(module._parameters.get("weight")) for module in model.modules())

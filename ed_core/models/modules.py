@@ -18,7 +18,7 @@ from .architecture import Architecture
 Pretrained: TypeAlias = Any
 Config: TypeAlias = Any
 Tokenizer: TypeAlias = Any
-SEE_GUIDE = "examples/a_new_family.ipynb tells how to describe such a model"
+SEE_GUIDE = "examples/a_new_family.ipynb shows how to describe such a model"
 
 
 def submodule(root: nn.Module, path: str) -> nn.Module:
@@ -36,7 +36,7 @@ def find_submodule(root: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:
 
 
 def first(output: Any) -> Any:
-    """Blocks and sub-layers return a tensor or a tuple that begins with it."""
+    """The tensor that a block or branch returns, alone or at the beginning of a tuple."""
     return output[0] if isinstance(output, tuple) else output
 
 
@@ -54,7 +54,7 @@ def split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, t
 
 @contextmanager
 def hooked(handle: RemovableHandle) -> Iterator[RemovableHandle]:
-    """A hook that is gone when the block ends, whatever happens inside."""
+    """A hook that is removed when the block ends, whatever happens inside."""
     try:
         yield handle
     finally:
@@ -63,17 +63,17 @@ def hooked(handle: RemovableHandle) -> Iterator[RemovableHandle]:
 
 # ---------------------------------------------------------------- blocks in another order
 
-# The shuffled twin of `controls`. What the sums make of it is left to the identities.
+# The shuffled twin of `controls`; its identities are checked like any other's.
 
-PLACE = ("layer_idx", "layer_id", "layer_number")  # what modules call their block's place: it follows the place
+PLACE = ("layer_idx", "layer_id", "layer_number")  # attributes of a block's place, which stay with the place
 
 
 def shuffle(hf_model: Pretrained, architecture: Architecture, seed: int) -> tuple[int, ...]:
-    """Put the blocks into a seeded random order, in place; `order[l]` is the block that now stands at l. Remembered as
-    `block_order`.
+    """Put the blocks into a seeded random order, in place, and return it: `order[l]` is the block that is now at l. The
+    model keeps it as `block_order`.
 
-    Only blocks of one kind change places (see `kinds`), so that a window, a mixer or a position scheme that belongs to
-    a place stays there. Refuses with a `ParameterError` where no two blocks are of one kind."""
+    Only blocks of one kind change places (see `kinds`), so that a window, a mixer or a position scheme keeps its place.
+    Refuses with a `ParameterError` where no two blocks are of one kind."""
     blocks = cast(nn.ModuleList, find_submodule(hf_model, architecture.paths("blocks")))
     of_kind = kinds(blocks, hf_model.config.get_text_config())
     order = permuted(of_kind, seed)
@@ -93,7 +93,7 @@ def shuffle(hf_model: Pretrained, architecture: Architecture, seed: int) -> tupl
 
 
 def permuted(of_kind: Sequence[Hashable], seed: int) -> tuple[int, ...]:
-    """A seeded random order of the places, each taken by one of its own kind; never the order as it was."""
+    """A seeded random order of the places, each taken by one of the same kind; never the original order."""
     groups: dict[Hashable, list[int]] = {}
     for place, kind in enumerate(of_kind):
         groups.setdefault(kind, []).append(place)
@@ -111,8 +111,8 @@ def permuted(of_kind: Sequence[Hashable], seed: int) -> tuple[int, ...]:
 
 
 def kinds(blocks: nn.ModuleList, config: Config) -> list[tuple[Hashable, ...]]:
-    """What tells blocks apart besides their weights: classes and shapes inside, every plain setting but the place, and
-    what the config lists block by block (`layer_types`, windows, position schemes)."""
+    """What distinguishes blocks besides their weights: classes and shapes inside, every plain setting but the place,
+    and what the config lists block by block (`layer_types`, windows, position schemes)."""
     listed = {
         name: value
         for name, value in config.to_dict().items()

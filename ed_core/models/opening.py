@@ -1,5 +1,4 @@
-"""The way in: a model is loaded, its identities are checked, and only then is it handed out.
-Figures of identities that held are kept."""
+"""Opening a model: it is loaded, its identities are checked, and figures of identities that hold are kept."""
 
 from __future__ import annotations
 
@@ -15,14 +14,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from .. import disk, settings, untrusted
-from ..errors import (
-    DeviceFailed,
-    EffectiveDepthError,
-    TooLarge,
-    lost_device,
-    one_line,
-    ran_out,
-)
+from ..errors import DeviceFailed, EffectiveDepthError, TooLarge, lost_device, one_line, ran_out
 from ..machine import free_cache
 from ..types import ENGINE_VERSION, ModelSpec, canonical_json
 from . import devices
@@ -37,41 +29,33 @@ from .verify import check_device, verify
 
 
 def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_kept: bool = False) -> LanguageModel:
-    """Load, check the identities, and return; refuses with a `ModelError` otherwise.
+    """The model, once its identities hold; refuses with a `ModelError` otherwise.
 
     `architecture` overrides the family's own description (for trying out a new family). `trust_kept`: identities that
-    held when these weights were opened so before are not measured again; `identities_kept` of the model says so.
-    """
+    held at an earlier opening of these weights are not measured again; `identities_kept` of the model says so."""
     return explained(spec, lambda: _checked(_loaded(spec, architecture), trust_kept and architecture is None))
 
 
 def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
-    if trust_kept and model.identities is None and (before := kept_identities(model)):
-        model.identities, model.identities_kept = before, True
+    if trust_kept and model.identities is None and (earlier := kept_identities(model)):
+        model.identities, model.identities_kept = earlier, True
     else:
-        _measured(model)
+        (model.identities or verify(model)).require(model.architecture)
         if trust_kept:
             keep_identities(model)
-    if found := check_device(model):
-        found.require(str(model.device))
-    return model
-
-
-def _measured(model: LanguageModel) -> LanguageModel:
-    found = model.identities or verify(model)
-    found.require(model.architecture)
+    if sanity := check_device(model):
+        sanity.require(str(model.device))
     return model
 
 
 def load_model(spec: ModelRef) -> LanguageModel:
-    """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
+    """The model, loaded without checking its sums; a family that is not described is tried under the known layouts
     (`adoption`)."""
     return explained(spec, lambda: _loaded(spec, None))
 
 
 def explained(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
-    """What opens a model. Memory that runs out meanwhile is `TooLarge`, and a device that fails `DeviceFailed`: neither
-    the weights nor the family are at fault."""
+    """The model that `work` opens; raises `TooLarge` where memory runs out, `DeviceFailed` where the device fails."""
     try:
         return work()
     except EffectiveDepthError:
@@ -80,7 +64,7 @@ def explained(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageMod
         if not (ran_out(error) or lost_device(error)):
             raise
         why, lost = one_line(error), lost_device(error)
-    if lost:  # here nothing holds what filled the memory
+    if lost:  # outside of the except block, which keeps alive what filled the memory
         raise DeviceFailed(
             f"The device {spec.device} failed while {spec.name} was opened ({why}); a new process is needed to use it "
             "again. If this happens again, take --device cpu."
@@ -103,27 +87,26 @@ def _loaded(ref: ModelRef, architecture: Architecture | None) -> LanguageModel:
 
 # ---------------------------------------------------------------- identities that held before
 
-# Of the same weights, run by the same code on the same device. The interactive worker and the shell's
-# `run` open a model with them.
+# Of the same weights, run by the same code on the same device; used by the interactive worker and the shell's `run`.
 
 LIBRARIES = ("torch", "transformers", "tokenizers")
 SAVED = TypeAdapter(Identities)
 
 
 def kept_identities(model: LanguageModel) -> Identities | None:
-    """The figures that were kept for this opened model; None where there are none, or none that hold."""
+    """The kept figures of this opened model; None where there are none, or they do not hold."""
     if (file := _kept_file(model)) is None:
         return None
     try:
-        found = SAVED.validate_json(untrusted.text(file, untrusted.CONFIG, untrusted.Unreadable))
+        kept = SAVED.validate_json(untrusted.text(file, untrusted.CONFIG, untrusted.Unreadable))
     except (OSError, ValueError, ValidationError):
         return None
-    same = len(found.miss) == model.n_layers and found.dtype == str(model.dtype).removeprefix("torch.")
-    return found if same and not found.failures() else None
+    same = len(kept.miss) == model.n_layers and kept.dtype == str(model.dtype).removeprefix("torch.")
+    return kept if same and not kept.failures() else None
 
 
 def keep_identities(model: LanguageModel) -> None:
-    """Keep the figures of a model whose identities hold. Where they cannot be written, they are measured next time."""
+    """Keep the figures of a model whose identities hold; where they cannot be written, they are measured next time."""
     if model.identities is None or model.identities.failures() or (file := _kept_file(model)) is None:
         return
     with contextlib.suppress(OSError, EffectiveDepthError):
@@ -132,7 +115,7 @@ def keep_identities(model: LanguageModel) -> None:
 
 
 def _kept_file(model: LanguageModel) -> Path | None:
-    """Where its figures lie, named by all that can change them; None for weights that nothing identifies."""
+    """The file of a model's figures, named by all that can change them; None for weights without identity."""
     spec = model.spec
     if not (spec.content_hash or spec.revision):
         return None
@@ -148,8 +131,6 @@ def _kept_file(model: LanguageModel) -> Path | None:
 
 @cache
 def code_hash() -> str:
-    """A SHA-256 over the code that opens and runs a model: who changes it measures again."""
-    found = sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(f"{file.name}\0".encode() + file.read_bytes())
-    return found.hexdigest()
+    """A SHA-256 over the code that opens and runs a model, after a change of which identities are measured again."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return sha256(b"".join(f"{file.name}\0".encode() + file.read_bytes() for file in files)).hexdigest()

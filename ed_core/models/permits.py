@@ -1,8 +1,8 @@
-"""What the settings let a visitor do: the one place that says no. Torch-free.
+"""What the settings let a visitor do. Torch-free.
 
-Names are judged before the disk is looked at, so that a path nobody may use does not even tell whether it exists:
-where a name is read and wherever its folder is asked for (`ref`), in `Probe.request`, and when a request enters the
-queue. The command line is the owner's: it calls `as_owner` first, and nothing here refuses it anything."""
+Names are checked before the disk is read, so that a forbidden path does not even show whether it exists: where a name
+is read and wherever its folder is needed (`ref`), in `Probe.request`, and when a request enters the queue. The command
+line is the owner's: it calls `as_owner` first, and nothing here refuses it anything."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _owner = False
 
 
 def as_owner() -> None:
-    """Lift all of this for the process: whoever has a shell on the machine may do what the shell may."""
+    """Lift all of this for the process: a user of the machine's shell may do what the shell may."""
     global _owner
     _owner = True
 
 
 def why_not(check: Callable[..., None], *arguments: object) -> str:
-    """The sentence with which a check refuses, or "": for widgets, which say beforehand why they are off."""
+    """The sentence with which a check refuses, or "": for widgets, which say why they are off."""
     try:
         check(*arguments)
     except NotAllowed as error:

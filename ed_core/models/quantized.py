@@ -1,4 +1,4 @@
-"""What quantized models need after loading, and what they hold. The bitsandbytes library is imported only for them."""
+"""What quantized models need after loading, and the bytes of their weights. bitsandbytes is imported only for them."""
 
 from __future__ import annotations
 
@@ -38,32 +38,30 @@ def prepare() -> None:
 
 
 def cure(hf_model: nn.Module) -> None:
-    """A defect of the library on a CPU, cured before the first forward pass.
-
-    4bit: where the processor has avx512_bf16, the first pass without gradients repacks every map in place; input
-    gradients are then silently wrong (cosine 0.02 to the true ones on the bundled model) and odd shapes raise."""
+    """Turn off a defect of the library, before the first forward pass: on a CPU with avx512_bf16, the first 4bit pass
+    without gradients repacks every map in place; input gradients are then silently wrong (cosine 0.02 to the true ones
+    on the bundled model) and odd shapes raise."""
     for module in hf_model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]  # no tensor, but a flag of theirs
 
 
 def held_bytes(hf_model: nn.Module) -> int:
-    """Bytes the weights take: every storage once (a tied head is one), quantization constants included; what is
-    offloaded to disk is not held."""
-    held: dict[tuple[torch.device, int], int] = {}
+    """Bytes of the weights in memory: every storage once (a tied head is one), with quantization constants."""
+    sizes: dict[tuple[torch.device, int], int] = {}
     for parameter in hf_model.parameters():
         for tensor in (parameter.data, *_constants(parameter)):
             if tensor.device.type != "meta":
-                held[tensor.device, tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+                sizes[tensor.device, tensor.data_ptr()] = tensor.numel() * tensor.element_size()
     for module in hf_model.modules():
         state = getattr(module, "state", None)  # int8 moves its constants here in the first pass
         if isinstance(scale := getattr(state, "SCB", None), Tensor):
-            held[scale.device, scale.data_ptr()] = scale.numel() * scale.element_size()
-    return sum(held.values())
+            sizes[scale.device, scale.data_ptr()] = scale.numel() * scale.element_size()
+    return sum(sizes.values())
 
 
 def _constants(parameter: nn.Parameter) -> Iterator[Tensor]:
-    """The tensors that a quantized parameter carries beside its data."""
+    """The tensors that a quantized parameter has besides its data."""
     state, scale = getattr(parameter, "quant_state", None), getattr(parameter, "SCB", None)
     if isinstance(scale, Tensor):
         yield scale
@@ -73,16 +71,15 @@ def _constants(parameter: nn.Parameter) -> Iterator[Tensor]:
 
 
 def weight(module: nn.Module) -> Tensor:
-    """A linear map's weights `[out, in]` as they act, in float32: what was packed is unpacked."""
+    """A linear map's weights `[out, in]` in float32, unpacked where they are quantized."""
     packed: Any = module.weight  # with the library's own fields where it is packed
     if (state := getattr(packed, "quant_state", None)) is not None:
         from bitsandbytes.functional import dequantize_4bit
 
-        found: Tensor = dequantize_4bit(packed.data, state).float()
+        unpacked: Tensor = dequantize_4bit(packed.data, state).float()
     elif packed.dtype == torch.int8:
-        holder: Any = packed if packed.SCB is not None else module.state
-        scale = holder.SCB
-        found = packed.data.float() * (scale / 127).unsqueeze(1)
+        owner: Any = packed if packed.SCB is not None else module.state
+        unpacked = packed.data.float() * (owner.SCB / 127).unsqueeze(1)
     else:
-        found = packed.float()
-    return found
+        unpacked = packed.float()
+    return unpacked

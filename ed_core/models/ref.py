@@ -1,8 +1,8 @@
-"""A model that somebody named. A name is read once, where it enters (a widget, an option, a TOML file, a link, a Python
+"""Which model a name means. A name is read once, where it enters (a widget, an option, a TOML file, a link, a Python
 call); from there on a `ModelRef` is passed, and no code asks again which kind of model it is. Torch-free.
 
-Names are judged against the settings (`permits`) before the disk is looked at, and again wherever a path is asked
-for: a reference may come from a stored request."""
+Settings are applied to a name (`permits`) before the disk is read, and again to every path: a reference may come from a
+stored request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from .wheels import WHEELS
 
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
-FOREIGN = ("_attn_implementation", "attn_implementation", "_experts_implementation", "experts_implementation")
 Progress = Callable[[int, int], None]
 Cancelled = Callable[[], bool]
 
@@ -49,13 +48,13 @@ class ModelRef(ModelSpec):
         control: str = "",
         control_seed: int = 0,
     ) -> ModelRef:
-        """The model of that name (a bundled name, a folder, a GGUF file, a hub id with or without `@revision`), with
-        its content's hash, as it is to be opened; see `opened_as`."""
+        """The model of that name (a bundled name, a folder, a GGUF file, a hub id with or without `@revision`) with its
+        whole identity; see `opened_as`."""
         return cls.named(text).opened_as(precision, device, adapter, offload, control, control_seed)
 
     @staticmethod
     def named(text: str) -> ModelRef:
-        """The model of that name; its content is not read yet. A `ModelError` says what is wrong with the name."""
+        """The model of that name, its content not read yet; a `ModelError` says what is wrong with the name."""
         if not os.path.exists(os.path.expanduser(text)):
             text = text.strip()
         if not text:
@@ -70,13 +69,11 @@ class ModelRef(ModelSpec):
             return Bundled(text)
         if file := gguf_files.find(text):
             return Gguf(str(file))
-        bundled, at, version = text.partition("@")
-        if at and (bundled in BUNDLED or bundled in WHEELS):
-            whence = "with the program" if bundled in BUNDLED else "out of a wheel"
-            raise ModelNotFound(f"{bundled} comes {whence} and has no revision {version!r}; leave it out.")
+        if revision and (name in BUNDLED or name in WHEELS):
+            raise ModelNotFound(f"{name} has one version and no revision {revision!r}; leave it out.")
         if os.path.isdir(folder := os.path.expanduser(text)):  # unlike the path's own method it takes any text
-            same = [known for known, place in BUNDLED.items() if place.resolve() == Path(folder).resolve()]
-            return Bundled(same[0]) if same else Folder(_unambiguous(Path(folder)))
+            bundled = (known for known, place in BUNDLED.items() if place.resolve() == Path(folder).resolve())
+            return Bundled(known) if (known := next(bundled, None)) else Folder(_unambiguous(Path(folder)))
         if not HUB_ID.fullmatch(text):
             raise ModelNotFound(
                 f"There is no folder {text!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path."
@@ -85,7 +82,7 @@ class ModelRef(ModelSpec):
 
     @staticmethod
     def of(spec: ModelSpec) -> ModelRef:
-        """The reference to the model of a stored request. What its source is follows from the identity alone."""
+        """The reference to the model of a stored request, whose kind follows from its identity alone."""
         if isinstance(spec, ModelRef):
             return spec
         source = spec.source
@@ -109,17 +106,16 @@ class ModelRef(ModelSpec):
         control: str = "",
         control_seed: int = 0,
     ) -> ModelRef:
-        """This model's whole identity: its content, and how it is to be opened. A checkpoint that is quantized already
-        stays as it is; `precision` may be "auto", which `work.resolve.settle` replaces by the widest that fits.
-        `adapter`: a LoRA adapter's folder. `control`, `control_seed`: a twin in the model's place (`controls`)."""
+        """This model with its content and how it is opened. A checkpoint that is quantized already keeps its precision;
+        `precision` may be "auto", which `work.resolve.settle` replaces by the widest that fits. `adapter`: a LoRA
+        adapter's folder. `control`, `control_seed`: a twin of the model (`controls`)."""
         if precision not in ("auto", self.precision) and precision not in sizes.PRECISIONS:
             expected = f"auto or one of {', '.join(sizes.PRECISIONS)}"
             raise ParameterError(f"The precision is {precision!r}; expected {expected}.")
         if not self.weights_here:
             if precision not in ("auto", "fp32", SERVED) or adapter or offload or control or control_seed:
                 raise ParameterError(
-                    f"{self.source} is measured as the service runs it: precision, adapter, offload and control are for"
-                    " models that are here; leave them out."
+                    f"{self.source} runs as the service has it; leave precision, adapter, offload and control out."
                 )
             return self if self.revision else replace(self, content_hash=self.content(weights=False))
         ref = replace(self, device=device, offload=offload)
@@ -145,8 +141,8 @@ class ModelRef(ModelSpec):
         return replace(self, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))
 
     def twin(self, control: str, seed: int = 0) -> Self:
-        """The control of this model; the model itself where `control` is "". An untrained twin's identity is that of
-        config and tokenizer: what was learned is no part of it."""
+        """The control of this model, or the model itself where `control` is "". The identity of an untrained twin is
+        that of config and tokenizer."""
         ref = replace(self, control=control, control_seed=seed)
         controls.check(ref)
         if ref.content_hash and not controls.needs_weights(ref):
@@ -155,8 +151,8 @@ class ModelRef(ModelSpec):
 
     # ---------------------------------------------------------------- its files
 
-    weights_here = True  # or can be
-    terms: wheels.Terms | None = None  # to be read before it is downloaded
+    weights_here = True  # or can be: False for a model that a service measures
+    terms: wheels.Terms | None = None  # shown before a download
 
     @property
     @abstractmethod
@@ -164,8 +160,8 @@ class ModelRef(ModelSpec):
 
     @property
     def place(self) -> Path:
-        """The folder that is loaded: the model's own, a snapshot in the hub's cache, or a GGUF file's conversion. It
-        may be yet to come."""
+        """The folder that is loaded: the model's own, a snapshot in the hub's cache, or a GGUF file's conversion; it
+        need not exist yet."""
         permits.model(self.source, self.revision)
         return self._folder
 
@@ -180,8 +176,8 @@ class ModelRef(ModelSpec):
         return self.is_here
 
     def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
-        """Bring the model's files here; returns the reference by its commit or content. The disk keeps what is
-        complete when this is cancelled."""
+        """Download the model's files; returns the reference with its commit or content. Complete files are kept when
+        this is cancelled."""
         return self
 
     def ensure(
@@ -190,7 +186,7 @@ class ModelRef(ModelSpec):
         cancelled: Cancelled = lambda: False,
         say: Callable[[str], None] = lambda doing: None,
     ) -> Self:
-        """Download the model, and convert it, where that has not been done. `say`: gets what begins."""
+        """The model, downloaded and converted where that has not been done; `say` gets what begins."""
         ref = self.download(progress, cancelled)
         if not ref.is_ready:
             say(f"converting {self.name}")
@@ -213,18 +209,18 @@ class ModelRef(ModelSpec):
         """Refuse a model whose weights are elsewhere."""
 
     def content(self, weights: bool = True) -> str:
-        """What stands for the content of a local model; "" for one that its commit stands for."""
+        """A hash of a local model's content; "" for a model of the hub, which its commit identifies."""
         return content_hash(self.place, weights) if self.place.is_dir() else ""
 
     def read_files(self) -> list[Path]:
-        """What opening the model reads: no output may take its place."""
+        """The files that opening the model reads; no output may replace one."""
         of_adapter = [Path(self.adapter) / name for name in weights.OF_ADAPTER] if self.adapter else []
         return [Path(self.source), *weights.read_files(self.place), *of_adapter]
 
     # ---------------------------------------------------------------- what its config says
 
     def config(self) -> dict[str, Any]:
-        """The fields of config.json where it is here, else those that the catalogue knows; {} where there are none."""
+        """The fields of config.json, or else those that the catalogue knows; {} where there are none."""
         return weights.config(self.place) or self._config_elsewhere()
 
     def _config_elsewhere(self) -> dict[str, Any]:
@@ -232,7 +228,7 @@ class ModelRef(ModelSpec):
         return dict(entry.config) if entry else {}
 
     def size(self) -> sizes.Size:
-        """Layers, widths and parameters, by the config; `ModelNotFound` where none is at hand."""
+        """Layers, widths and parameters, by the config; `ModelNotFound` where there is none."""
         if not (config := self.config()):
             raise ModelNotFound(
                 f"{self.source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size "
@@ -241,7 +237,7 @@ class ModelRef(ModelSpec):
         return sizes.read(config)
 
     def size_or_none(self) -> sizes.Size | None:
-        """The same; None where there is no config that tells it."""
+        """The same; None where there is no config, or one without sizes."""
         try:
             return self.size()
         except EffectiveDepthError:
@@ -249,35 +245,21 @@ class ModelRef(ModelSpec):
 
     @property
     def n_layers(self) -> int | None:
-        """Blocks in the order they run, those of a looped model as often as they do; None where that is not known."""
-        size = self.size_or_none()
-        return size.n_layers if size else None
+        """Blocks times passes; None where that is not known."""
+        return size.n_layers if (size := self.size_or_none()) else None
 
     @property
     def n_passes(self) -> int | None:
-        """How often the blocks run, 1 but for looped models; None where that is not known."""
-        size = self.size_or_none()
-        return size.passes if size else None
+        """How often the blocks run: 1 but for looped models; None where that is not known."""
+        return size.passes if (size := self.size_or_none()) else None
 
     @property
     def layers_text(self) -> str:
-        """ "16 layers", "4 layers in 4 passes"; "" where there is no config at hand."""
+        """ "16 layers", "4 layers in 4 passes"; "" where the size is not known."""
         if not (size := self.size_or_none()):
             return ""
         passes = f" in {size.passes} passes" if size.passes > 1 else ""
         return f"{size.n_blocks} layer{'s' * (size.n_blocks > 1)}{passes}"
-
-    @property
-    def note(self) -> str:
-        """What to say where the config asks for an implementation of its own, which is not used; "" for most models."""
-        config = self.config()
-        parts = [config, *(part for part in config.values() if isinstance(part, dict))]
-        asked = [part[name] for part in parts for name in FOREIGN if part.get(name) not in (None, "", "sdpa")]
-        names = ", ".join(dict.fromkeys(repr(str(one)[:60]) for one in asked))
-        return names and (
-            f"Its config.json asks for {names} to compute with; a model folder does not choose code, so torch's own is "
-            "used."
-        )
 
     @property
     def packing(self) -> str:
@@ -299,7 +281,7 @@ class Bundled(ModelRef):
 
 
 class Folder(ModelRef):
-    """A model as `save_pretrained` writes it."""
+    """A folder as `save_pretrained` writes it."""
 
     @property
     def _folder(self) -> Path:
@@ -307,7 +289,7 @@ class Folder(ModelRef):
 
 
 class Hub(ModelRef):
-    """A model of the hub, by its commit once that is known."""
+    """A model of the hub; `revision` is its commit once that is known."""
 
     @property
     def _folder(self) -> Path:
@@ -342,13 +324,13 @@ class Gguf(ModelRef):
 
     @property
     def file(self) -> Path:
-        """The file, which may be yet to come."""
+        """The file, which need not exist yet."""
         return Path(self.source)
 
     def content(self, weights: bool = True) -> str:
         permits.model(self.source)
-        whole = self._content()
-        return whole if weights else hashlib.sha256(f"config {whole}".encode()).hexdigest()
+        content = self._content()
+        return content if weights else hashlib.sha256(f"config {content}".encode()).hexdigest()
 
     def _content(self) -> str:
         return gguf_files.content_hash(self.file)
@@ -417,16 +399,14 @@ class Wheel(Gguf):
 
 
 class Remote(ModelRef):
-    """A model that is measured where its weights are: `ndif:org/name`, by the service NDIF. Config and tokenizer are
-    here. Its precision is `served` and its device none of this machine's, so no result of it is taken for one that was
-    computed here."""
+    """A model that the service NDIF measures: `ndif:org/name`. Config and tokenizer are here. Its precision is `served`
+    and its device none of this machine's, so no result of it is taken for one that was computed here."""
 
     weights_here = False
 
     def require_weights(self) -> None:
         raise ParameterError(
-            f"The weights of {self.source} are elsewhere, and this needs them here; open a model that is here. Its "
-            "identities are measured with every prompt."
+            f"The weights of {self.source} are remote, and this needs them; take a model that is here."
         )
 
     @classmethod
@@ -441,7 +421,7 @@ class Remote(ModelRef):
 
     @property
     def here(self) -> ModelRef:
-        """What of the model is on this machine: config and tokenizer, and the weights where the service is local."""
+        """The part on this machine: config and tokenizer, and the weights where the service is local."""
         control = "" if settings.current().ndif_address == settings.LOCAL else "untrained"  # which needs no weights
         return replace(ModelRef.named(self.source.removeprefix(PREFIX)), revision=self.revision, control=control)
 
@@ -483,20 +463,20 @@ class Remote(ModelRef):
 
 
 def _service() -> str:
-    """What stands for the service in a model's identity."""
+    """The service's name in a model's identity."""
     address = settings.current().ndif_address
-    at = settings.LOCAL if address == settings.LOCAL else urlsplit(address).netloc.replace(":", " port ")
-    return f"ndif at {at}"
+    host = settings.LOCAL if address == settings.LOCAL else urlsplit(address).netloc.replace(":", " port ")
+    return f"ndif at {host}"
 
 
 def _unambiguous(folder: Path) -> str:
-    """A folder as it was named; its whole path where that is the name of something else, or none."""
+    """A folder's name as given; its absolute path where the name means something else, or nothing."""
     named = str(folder)
     return os.path.abspath(named) if named in BUNDLED or named in WHEELS or folder.name in ("", "..") else named
 
 
 def _name_and_revision(text: str) -> tuple[str, str]:
-    """A hub id's two parts; of anything else, a folder with an @ in it included, the whole and ""."""
+    """A hub id's two parts; for anything else (a folder may have an @ in its name) all of it and ""."""
     if not HUB_ID.fullmatch(text):
         return text, ""
     name, _, revision = text.partition("@")

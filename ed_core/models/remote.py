@@ -1,4 +1,4 @@
-"""What is measured by the service NDIF, on models of `ndif:org/name`; see `ref.Remote`. Torch-free."""
+"""What the service NDIF measures on models of `ndif:org/name`; see `ref.Remote`. Torch-free."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ WHY_NOT = {
 
 def key() -> str:
     """The key that the service asks for."""
-    found = os.environ.get(KEY, "").strip()
-    if not found and settings.current().ndif_address != settings.LOCAL:
+    value = os.environ.get(KEY, "").strip()
+    if not value and settings.current().ndif_address != settings.LOCAL:
         raise ParameterError(
             f"NDIF asks for a key, and {KEY} is not set; get one at https://ndif.us and set it in the environment."
         )
-    return found
+    return value
 
 
 def measures(spec: ModelSpec, probe: str) -> bool:

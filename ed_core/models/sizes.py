@@ -18,16 +18,8 @@ from .. import untrusted
 from ..errors import ParameterError
 from .families import find
 
-PRECISIONS = {
-    "fp32": "fp32",
-    "float32": "fp32",
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "int8": "int8",
-    "4bit": "4bit",
-}
+PRECISIONS = {name: name for name in ("fp32", "bf16", "fp16", "int8", "4bit")}
+PRECISIONS |= {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 QUANTIZED = ("int8", "4bit")
 WIDEST_FIRST = ("fp32", "bf16", "int8", "4bit")
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -35,20 +27,15 @@ PRECISION_LABELS = {
     "int8": "LLM.int8 weights, bf16 elsewhere",
     "4bit": "nf4 weights with double quantization, bf16 elsewhere",
 }
-NO_GRADIENT = {
-    "int8": "int8 rounds activations as well as weights, so the true gradient is zero almost everywhere and what the "
-    "library returns is that of another function (4 to 8 % off on the bundled models); choose 4bit, bf16 or fp32"
-}
 
 
 def compute_name(precision: str) -> str:
-    """The dtype that everything but the quantized weights has, and whose rounding limits apply."""
+    """The dtype of everything but the quantized weights, with its rounding limits."""
     return precision if precision in BYTES else "bf16"
 
 
 def stored_precision(config: Mapping[str, Any]) -> str:
-    """How a pre-quantized checkpoint is quantized: "4bit", "int8", or its method's name ("gptq"); "" for an ordinary
-    one."""
+    """How a checkpoint is quantized: "4bit", "int8", or its method's name ("gptq"); "" for an ordinary one."""
     settings = config.get("quantization_config")
     if not isinstance(settings, Mapping):
         return ""
@@ -62,9 +49,13 @@ def stored_precision(config: Mapping[str, Any]) -> str:
 
 
 def require_gradients(precision: str, probe: str) -> None:
-    """Refuse a probe that needs gradients where they would be wrong."""
-    if reason := NO_GRADIENT.get(precision):
-        raise ParameterError(f"{probe} needs gradients, which are unavailable in {precision}: {reason}.")
+    """Refuse a probe that needs gradients in int8, where they would be wrong."""
+    if precision == "int8":
+        raise ParameterError(
+            f"{probe} needs gradients, which are unavailable in int8: int8 rounds activations as well as weights, so "
+            "the true gradient is zero almost everywhere, and the library returns another one (4 to 8 % off on the "
+            "bundled models); choose 4bit, bf16 or fp32."
+        )
 
 
 # ---------------------------------------------------------------- sizes
@@ -77,15 +68,13 @@ TABLE_BYTES = 4 * (256 + 16 + 1)  # per map: the two code books and the constant
 
 @dataclass(frozen=True)
 class Layout:
-    """What a family's count depends on besides its config's sizes. A string names the boolean config field that tells
-    ("+": true where the config is silent).
+    """What a family's count depends on besides its config's sizes. A string names a boolean config field ("+": true
+    where the config is silent).
 
-    `norms`: vectors of the stream's width per block; `qk_norm`: "head" (one head wide) or "all" (all heads); `tied`:
-    where the config is silent; `fused`: query, key and value in one map (and gate and up, where there is a gate): only
-    the constants' rounding notices;
-    `more`: what stands around the blocks of a looped model besides: the config field that adds a norm between passes,
-    or "gate", a map to one number.
-    `grouped`: whether the family knows fewer key and value heads, and a head size of its own; `mlp_field`: the config
+    `norms`: vectors of the stream's width per block. `qk_norm`: "head" (one head wide) or "all" (all heads). `tied`:
+    where the config is silent. `fused`: query, key and value in one map (and gate and up): matters for rounding alone.
+    `more`: what a looped model has between passes: the config field that adds a norm, or "gate", a map to one number.
+    `grouped`: whether the family has fewer key and value heads, and a head size in its config. `mlp_field`: the config
     field of the MLP's width (four times the stream's where it is silent)."""
 
     gated: bool = True
@@ -104,6 +93,7 @@ class Layout:
 
 
 LLAMA = Layout(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
+BIASED = Layout(False, True, True, True, norm_bias=True, fused=True, grouped=False)
 LAYOUTS: dict[str, Layout] = {
     "llama": LLAMA,
     "ed_looped": replace(LLAMA, more="loop_norm"),
@@ -116,28 +106,16 @@ LAYOUTS: dict[str, Layout] = {
     "olmo2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="all"),
     "gemma2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, tied=True),
     "gemma3_text": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, qk_norm="head", tied=True),
-    "gpt2": Layout(
-        False,
-        True,
-        True,
-        True,
-        norm_bias=True,
-        positions=True,
-        tied=True,
-        fused=True,
-        grouped=False,
-        mlp_field="n_inner",
-    ),
-    "gpt_neox": Layout(False, "+attention_bias", "+attention_bias", True, norm_bias=True, fused=True, grouped=False),
+    "gpt2": replace(BIASED, positions=True, tied=True, mlp_field="n_inner"),
+    "gpt_neox": replace(BIASED, qkv_bias="+attention_bias", out_bias="+attention_bias"),
 }
 HEAD_DIM = {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}  # the family's own default where the config is silent
 
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes read off a config. `n_layers`: blocks in the order they run, those of a looped model as often as they do;
-    `passes`: how often that is. `maps`: a block's linear maps as (outputs, inputs, bias); `exact`: whether the family's
-    layout is known."""
+    """Sizes read off a config. `n_layers`: blocks times `passes`. `maps`: a block's linear maps as (outputs, inputs,
+    bias). `around`: parameters outside the blocks. `exact`: whether the family's layout is known."""
 
     family: str
     n_layers: int
@@ -193,18 +171,19 @@ def _quantized(outputs: int, inputs: int, precision: str) -> int:
     return ceil(n / 2) + constants + 4 * ceil(constants / BLOCK_CONSTANTS) + TABLE_BYTES
 
 
-def _whole(name: str, value: Any) -> int:
+def _int(name: str, value: Any) -> int:
+    """A field of a config as a number from 0 to the largest that is accepted."""
     try:
-        whole = int(value)
-        if not 0 <= whole <= untrusted.WHOLE:
+        number = int(value)
+        if not 0 <= number <= untrusted.WHOLE:
             raise ValueError
-        return whole
+        return number
     except (TypeError, ValueError, OverflowError):
         raise ParameterError(f"The config's {name} is {str(value)[:40]!r}; expected a whole number.") from None
 
 
 def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that is the language model's: a model that also sees keeps it in a config of its own."""
+    """The language model's part of a config: a model that also sees has one inside its own."""
     return inner if isinstance(inner := config.get("text_config"), Mapping) and inner else config
 
 
@@ -215,20 +194,16 @@ def read(config: Mapping[str, Any]) -> Size:
     layout = LAYOUTS.get(family, LLAMA)
 
     def number(*names: str) -> int:
-        return next((_whole(n, config[n]) for n in names if config.get(n)), 0)
+        return next((_int(n, config[n]) for n in names if config.get(n)), 0)
 
     architecture = find(family)
     passes = architecture.n_passes(config) if architecture else 1
     n_layers, d_model = number("num_hidden_layers", "n_layer", "n_layers"), number("hidden_size", "n_embd", "d_model")
     n_heads, d_vocab = number("num_attention_heads", "n_head", "n_heads"), number("vocab_size")
-    missing = [
-        what
-        for what, value in {"layers": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items()
-        if not value
-    ]
-    if missing:
+    needed = {"layers": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}
+    if missing := [what for what, value in needed.items() if not value]:
         raise ParameterError(
-            f"The config does not tell the model's {', '.join(missing)}; expected a decoder's config.json."
+            f"The config does not say the model's {', '.join(missing)}; expected a decoder's config.json."
         )
     n_kv_heads = number("num_key_value_heads") * layout.grouped or n_heads
     head_dim = number("head_dim") * layout.grouped or HEAD_DIM.get(family) or d_model // n_heads
@@ -251,8 +226,8 @@ def read(config: Mapping[str, Any]) -> Size:
     tied = bool(config.get("tie_word_embeddings", layout.tied))
     positions = d_model * (number("n_positions", "max_position_embeddings") or 1024) if layout.positions else 0
     if not 0 < passes * n_layers <= untrusted.LAYERS:
-        told = f", run {passes} times" if passes != 1 else ""
-        raise ParameterError(f"The config has {n_layers} layers{told}; at most {untrusted.LAYERS} are opened.")
+        times = f", run {passes} times" if passes != 1 else ""
+        raise ParameterError(f"The config has {n_layers} layers{times}; at most {untrusted.LAYERS} are opened.")
     more = {"": 0, "gate": d_model + 1}.get(layout.more, norm * bool(config.get(layout.more)))
     return Size(
         family,

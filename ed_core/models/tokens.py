@@ -1,5 +1,5 @@
-"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch. A chat template is code from strangers:
-only the worker runs it."""
+"""Token previews from a model's `tokenizer.json` alone, without torch. A chat template is strangers' code: the worker
+alone runs it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ SETTINGS = "tokenizer_config.json"
 
 
 def encoder(ref: ModelRef) -> Encoder | None:
-    """The encoder of the model's own files, in its folder or in the hub cache's snapshot; None without a
-    tokenizer.json."""
-    file, settings = (ref.place / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    """The encoder of the model's own files; None without a tokenizer.json."""
+    file, settings = (ref.place / name for name in ("tokenizer.json", SETTINGS))
     if not file.is_file():
         return None
     return _read(str(file), file.stat().st_mtime_ns, settings.stat().st_mtime_ns if settings.is_file() else 0)
@@ -31,14 +30,14 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
     from tokenizers import Tokenizer
 
     try:
-        found = Tokenizer.from_str(untrusted.text(file, untrusted.TOKENIZER, BrokenWeights))
+        tokenizer = Tokenizer.from_str(untrusted.text(file, untrusted.TOKENIZER, BrokenWeights))
     except BrokenWeights:
         raise
-    except Exception as error:  # whatever the library says of a stranger's file
+    except Exception as error:  # whatever a stranger's file provokes inside the library
         why = " ".join(str(error).split())[:120]
         raise BrokenWeights(f"The tokenizer.json of this model cannot be read: {why}.") from None
     folder = Path(file).parent
-    return Encoder(found, _roles(folder).get("bos_token", ""), add_bos(folder))
+    return Encoder(tokenizer, _roles(folder).get("bos_token", ""), add_bos(folder))
 
 
 def add_bos(folder: Path) -> bool | None:
@@ -48,74 +47,70 @@ def add_bos(folder: Path) -> bool | None:
 
 
 def preview(ref: ModelRef, prompt: Prompt) -> Encoding | None:
-    """The prompt as it will be encoded, with its notes; None where only the model itself could tell (no tokenizer.json,
-    or a chat template), and where there is nothing to encode."""
-    if prompt.template != "raw" or not prompts.fits(prompt) or (found := encoder(ref)) is None:
+    """The prompt as it will be encoded, with its notes; None without a tokenizer.json, with a chat template, and where
+    there is nothing to encode."""
+    if prompt.template != "raw" or not prompts.fits(prompt) or (own := encoder(ref)) is None:
         return None
     try:
-        return found.encode(prompt.text, prompt.answer, prompt.special_tokens)
+        return own.encode(prompt.text, prompt.answer, prompt.special_tokens)
     except PromptError:
         return None
 
 
 def ids(ref: ModelRef, text: str) -> list[int] | None:
-    """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
-    found = encoder(ref)
-    return None if found is None else found.ids(text, special_tokens=False)
+    """Ids of a text's tokens, without special ones; None without a tokenizer.json."""
+    return None if (own := encoder(ref)) is None else own.ids(text, special_tokens=False)
 
 
 def special(ref: ModelRef) -> frozenset[str]:
-    """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
-    found = encoder(ref)
-    added = {} if found is None else found.tokenizer.get_added_tokens_decoder()
+    """Texts of the tokens that the model's tokenizer calls special; empty without a tokenizer.json."""
+    added = {} if (own := encoder(ref)) is None else own.tokenizer.get_added_tokens_decoder()
     return frozenset(token.content for token in added.values() if token.special)
 
 
 def too_long(ref: ModelRef, n: int) -> str:
-    """Why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
+    """The reason why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
     config = sizes.of_text(ref.config())
     positions = config.get("max_position_embeddings") or config.get("n_positions")
     return prompts.too_long(n, prompts.max_tokens(), positions if isinstance(positions, int) else None)
 
 
 def chats(ref: ModelRef) -> bool | None:
-    """Whether the model has a chat template; None where its files are not here to tell."""
+    """Whether the model has a chat template; None where its files are not here."""
     folder = ref.place
     if not folder.is_dir():
         return None
     if (folder / "chat_template.jinja").is_file():
         return True
-    found = _settings(folder, "tokenizer_config.json").get("chat_template")
-    if isinstance(found, list):  # several by name
-        found = {one.get("name"): one for one in found if isinstance(one, dict)}
-    return "default" in found if isinstance(found, dict) else bool(found)
+    template = _settings(folder, SETTINGS).get("chat_template")
+    if isinstance(template, list):  # several by name
+        return any(isinstance(one, dict) and one.get("name") == "default" for one in template)
+    return bool(template)
 
 
 def special_roles(ref: ModelRef) -> dict[str, str]:
-    """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are
-    no such files."""
+    """The special tokens that a tokenizer's files name, by their role (`bos_token`, `eos_token`, …)."""
     return _roles(ref.place)
 
 
 def _roles(folder: Path) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+    roles: dict[str, str] = {}
+    for name in ("special_tokens_map.json", SETTINGS):
         for role, value in _settings(folder, name).items():
             text = value.get("content") if isinstance(value, dict) else value
             if role.endswith("_token") and isinstance(text, str):
-                found[role] = text
-    return found
+                roles[role] = text
+    return roles
 
 
 def added(ref: ModelRef) -> tuple[list[str], list[str]] | None:
-    """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a
-    tokenizer.json."""
-    return None if (found := encoder(ref)) is None else found.added()
+    """Special tokens added before and after every prompt; None without a tokenizer.json."""
+    return None if (own := encoder(ref)) is None else own.added()
 
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = untrusted.json_of(folder / name)
+        fields = untrusted.json_of(folder / name)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}

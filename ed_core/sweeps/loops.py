@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import ParameterError
-from ..models.identities import wide
+from ..models.identities import to_float64
 from . import metrics
 from .budget import even_chunks
 from .surgery import in_order
@@ -112,11 +112,11 @@ def _divergence(
 ) -> tuple[Tensor, Tensor]:
     """Mean divergence of the whole model's output from this one, and the share of best tokens kept."""
     n_tokens = end.shape[1]
-    kl, kept = wide(torch.zeros(2, device=end.device))
+    kl, kept = to_float64(torch.zeros(2, device=end.device))
     for place in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
         whole = metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
         _, apart, same = whole.measure(model.unembed(end[0, place]))
-        kl, kept = kl + wide(apart).sum(), kept + wide(same).sum()
+        kl, kept = kl + to_float64(apart).sum(), kept + to_float64(same).sum()
         record.check()
     return kl / n_tokens, kept / n_tokens
 
@@ -146,8 +146,8 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
         record.allocate(name, (most + 1,))
     for name in ("readout_kl", "readout_overlap"):
         record.allocate(name, (most + 1, most + 1))
-    sums = wide(torch.zeros(2, most + 1, most + 1, device=model.device))
-    whole_sums = wide(torch.zeros(2, most + 1, device=model.device))
+    sums = to_float64(torch.zeros(2, most + 1, most + 1, device=model.device))
+    whole_sums = to_float64(torch.zeros(2, most + 1, device=model.device))
     losses: list[list[Tensor]] = [[] for _ in streams]
     ranks: list[list[Tensor]] = [[] for _ in streams]
     chunks = even_chunks(n_tokens, max(1, record.budget.logit_bytes // (4 * model.d_vocab * (most + 8))))
@@ -157,12 +157,12 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
         for times, (out, (loss, apart, same)) in enumerate(zip(logits, whole.measures(logits))):
             losses[times].append(loss)
             ranks[times].append(metrics.rank(out[: len(targets[place])], targets[place]))
-            whole_sums[:, times] += torch.stack([wide(apart).sum(), wide(same).sum()])
+            whole_sums[:, times] += torch.stack([to_float64(apart).sum(), to_float64(same).sum()])
             against = metrics.AgainstOutput(out, k)
             for readout in range(times + 1):
                 row = against.measure(logits[readout])
                 shared = metrics.overlap(row["ids"], against.best[1])
-                sums[:, times, readout] += torch.stack([wide(row["kl"]).sum(), wide(shared).sum()])
+                sums[:, times, readout] += torch.stack([to_float64(row["kl"]).sum(), to_float64(shared).sum()])
             record.step(0.4 + 0.6 * (done + (times + 1) / len(logits)) / len(chunks))
     _write_times(record, sums / n_tokens, whole_sums / n_tokens, losses, ranks, start)
 
@@ -182,7 +182,7 @@ def _write_times(
         record.write(name, slice(None), values)
     for times, (loss, rank) in enumerate(zip(losses, ranks)):
         answer = slice(None if start is None else start - 1, None)
-        record.write("times_loss", times, wide(torch.cat(list(loss))[answer]).mean())
+        record.write("times_loss", times, to_float64(torch.cat(list(loss))[answer]).mean())
         if start is not None:
             worst = torch.cat(list(rank))[answer].max()
             record.write("times_rank", times, worst)

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..models.identities import wide
+from ..models.identities import to_float64
 from ..prompts import max_tokens
 from . import metrics
 from .budget import even_chunks
@@ -387,7 +387,7 @@ def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorde
     for prompt in prompts:
         ids = model.tensor(model.encode(prompt, max_tokens()))
         trace = model.trace(ids, on_block=lambda *_: record.check(), keep=1)
-        summed = torch.stack([wide(h[0]).sum(0) for h in trace.resid])
+        summed = torch.stack([to_float64(h[0]).sum(0) for h in trace.resid])
         total = summed if total is None else total + summed
         count += trace.ids.shape[1]
     record.provenance["background"] = {"prompts": len(prompts), "tokens": count}

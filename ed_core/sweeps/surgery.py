@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..models import modules
-from ..models.identities import wide
+from ..models.identities import to_float64
 from . import metrics
 from .budget import even_chunks
 from .staircase import LOGIT_TOKENS
@@ -196,7 +196,7 @@ class _Sweep:
     def _outputs(self, kind: str, variants: Sequence[tuple[int, ...]], state: Tensor) -> None:
         """Mean loss, divergence and share of best tokens kept, for the last residuals `[variant, pos, d_model]`."""
         model, budget, targets = self.model, self.record.budget, self.trace.ids[0, 1:]
-        sums = wide(torch.zeros(len(variants), 3, device=state.device))
+        sums = to_float64(torch.zeros(len(variants), 3, device=state.device))
         most = max(LOGIT_TOKENS, budget.logit_bytes // (8 * model.d_vocab))
         places = even_chunks(self.n_tokens, most)
         for place in places:
@@ -204,7 +204,7 @@ class _Sweep:
 
             def work(rows: slice, place: slice = place, whole: metrics.AgainstModel = whole) -> slice:
                 for row, figures in enumerate(whole.measures(list(model.unembed(state[rows, place]))), rows.start):
-                    sums[row] += torch.stack([wide(values).sum() for values in figures])
+                    sums[row] += torch.stack([to_float64(values).sum() for values in figures])
                 self.record.check()
                 return rows
 

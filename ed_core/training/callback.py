@@ -1,7 +1,7 @@
 """Depth every so many steps of a training, within a share of its time.
 
 The library's trainer asks a callback at every step, and hands it all but itself; loops of one's own call `measure`. The
-model is measured in memory, where nothing of it changes (`models.live`)."""
+model is measured in memory, where nothing of it changes (`models.in_memory`)."""
 
 from __future__ import annotations
 

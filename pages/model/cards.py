@@ -66,7 +66,7 @@ def body(model: ModelSpec, wanted: Card | None) -> None:
 
 def run(wanted: Card) -> None:
     """The row of buttons, and how far it is."""
-    making.check_model(wanted.model.source)
+    making.check_model(wanted.model)
 
     def ended() -> None:
         if wanted.found():

@@ -1,8 +1,10 @@
-"""Decoders whose blocks run several times, for which transformers has no class: our own small ones, and Ouro's layout,
-so that a checkpoint of it opens from its safetensors without its repository's code.
+"""Looped decoders, for which transformers has no class: our own small ones, and Ouro's layout, so that its checkpoints
+open without their repository's code.
 
-Importing this file makes both known to transformers' `Auto` classes. Both are put together from Llama's parts. Every
-pass has keys and values of its own: pass r of block n keeps them in slot `r * N + n` of the cache."""
+Importing this file makes both known to transformers' `Auto` classes. Both are made of Llama's parts. Pass r of block n
+keeps its keys and values in slot `r * N + n` of the cache.
+
+Shapes: hidden states and embeddings [batch, pos, d_model]."""
 
 from typing import Any
 
@@ -30,7 +32,7 @@ with no_kernels():  # transformers looks for compiled code when Llama's parts ar
 
 @strict
 class LoopedConfig(LlamaConfig):
-    """`n_loops`: passes through the blocks. Between two of them stand, in this order and where they are on: a norm
+    """`n_loops`: passes through the blocks. Between two of them, in this order and where they are on: a norm
     (`loop_norm`), and the embedding added once more (`loop_input`)."""
 
     model_type = "ed_looped"
@@ -68,8 +70,7 @@ class PassCache:
 
 
 def _grows(cache: Cache | None) -> bool:
-    """Whether there is a cache, with as many slots as are asked for. What `generate` makes of a config has one a block,
-    and is empty yet."""
+    """Whether there is a cache whose slots grow; the empty one that `generate` makes of a config has one per block."""
     return cache is not None and getattr(cache, "layer_class_to_replicate", None) is not None
 
 
@@ -108,16 +109,14 @@ class _Loop(LlamaPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give either input_ids or inputs_embeds.")
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache is None:
             use_cache = self.config.use_cache
         if use_cache and not _grows(past_key_values):
             past_key_values = DynamicCache()
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        n_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
         if position_ids is None:
-            position_ids = (self.rotary_emb.inv_freq.new_ones(embedded.shape[1]).cumsum(0).long() - 1 + seen)[None]
+            position_ids = (self.rotary_emb.inv_freq.new_ones(embedded.shape[1]).cumsum(0).long() - 1 + n_cached)[None]
         mask = create_causal_mask(
             config=self.config,
             inputs_embeds=embedded,
@@ -163,7 +162,7 @@ class LoopedModel(_Loop):
 
 
 class OuroBlock(LlamaDecoderLayer):
-    """A norm before and behind each branch, named as in Ouro's checkpoints."""
+    """A norm before and after each branch, named as in Ouro's checkpoints."""
 
     def __init__(self, config: LlamaConfig, layer_idx: int):
         nn.Module.__init__(self)
@@ -183,7 +182,7 @@ class OuroBlock(LlamaDecoderLayer):
 
 
 class OuroModel(_Loop):
-    """Ouro: the final norm stands behind every pass; a gate reads its output and says how likely it is to leave."""
+    """Ouro: the final norm follows every pass; a gate reads its output and gives the chance of leaving there."""
 
     config: OuroConfig
     block = OuroBlock
