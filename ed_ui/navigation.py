@@ -65,8 +65,7 @@ ROOMS = (
             Entry("pages/intervene/skip.py", "Skip", "layer_skip"),
             Entry("pages/intervene/erase.py", "Erase", "residual_erasure"),
             Entry("pages/intervene/gradients.py", "Gradients", "integrated_gradients"),
-            Entry("pages/intervene/prune.py", "Prune and exit", "prune"),
-            Entry("pages/intervene/surgery.py", "Surgery", "surgery"),
+            Entry("pages/intervene/prune.py", "Prune", "surgery"),
         ),
     ),
     Room(
@@ -82,25 +81,20 @@ ROOMS = (
         "Studies",
         "Does it hold over many prompts and models?",
         "science",
-        (
-            Entry("pages/studies/studies.py", "Studies", model=False),
-            Entry("pages/studies/difficulty.py", "Difficulty", model=False),
-        ),
+        (Entry("pages/studies/studies.py", "Studies", model=False),),
     ),
     Room(
         "Model",
         "What is known about this model's depth?",
         "badge",
         (
-            Entry("pages/model/cards.py", "Depth card"),
-            Entry("pages/model/claims.py", "Claims"),
-            Entry("pages/model/numerics.py", "Sanity checks", "numerics"),
-            Entry("pages/model/loops.py", "Loops"),
+            Entry("pages/model/model.py", "This model"),
+            Entry("pages/model/models.py", "All models", model=False),
         ),
     ),
     Room(
         "Case studies",
-        "What did we keep?",
+        "Case studies",
         "collections_bookmark",
         (
             Entry("pages/case_studies/gallery.py", "Case studies", url="cases", model=False),

@@ -31,10 +31,11 @@ from .pair import (
     replacement_bars,
 )
 from .panel import View
+from .rooms import Row, forest, model_course
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
-from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
+from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
 
 __all__ = [
     "ATTENTION",
@@ -43,12 +44,12 @@ __all__ = [
     "DONE",
     "MLP",
     "VARIANTS",
+    "Row",
     "View",
     "added_curves",
     "best_errors",
     "best_matches",
     "boundary_map",
-    "claim_curves",
     "contribution_norms",
     "cosine_map",
     "depth_over_steps",
@@ -59,6 +60,7 @@ __all__ = [
     "effect_on_layers",
     "first_position",
     "first_token_norm",
+    "forest",
     "is_map",
     "layer_curves",
     "layers_over_steps",
@@ -70,6 +72,7 @@ __all__ = [
     "map_height",
     "miss_curves",
     "miss_map",
+    "model_course",
     "output_bars",
     "output_by_token",
     "pair_curves",

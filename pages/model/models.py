@@ -1,0 +1,72 @@
+"""All models with a depth card, in one table."""
+
+import math
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.cards import card
+from ed_core.claims import running
+from ed_core.claims.judging import VERDICTS
+from ed_core.depth import say
+from ed_core.depth.mean_depth import of_curve
+from ed_ui import link, runs, show
+from ed_ui.finding import finding
+
+
+def main() -> None:
+    link.own(())
+    found, damaged = runs.cards()
+    told = list({(one.model.content, one.model.precision, one.set.digest): one for _, one in found.values()}.values())
+    shares = [
+        100 * mean.ratio for one in told if (mean := one.depth("kl", True)) is not None and mean.ratio is not None
+    ]
+    if shares:
+        within = say.interval(min(shares), max(shares), 0)
+        finding(f"{say.count(len(told), 'model')} settle their words at {within} % of their depth.", ABOUT)
+    for trouble in damaged:
+        show.error(trouble)
+    show.table("models", [row(one) for one in told], 36 * 20, dict.fromkeys(SHARES, ".1f") | {"kept, %": ".0f"})
+    show.figure("models-forest", show.once(figures.forest, rows), "", reading=BEWARE)
+    st.caption(BEWARE)
+    link.write()
+
+
+def row(told: card.Card) -> dict[str, str | int | float | None]:
+    """A card in a line of numbers, by which the table can be sorted."""
+    n, twin, cut = told.model.layers, told.curves["kl"].get(running.TWIN), next(iter(told.cuts), None)
+    depths = (told.depth("kl", True), told.depth("overlap", True))
+    copy = of_curve("kl", twin.values).ratio if twin is not None else None
+    ratios = (*(one.ratio if one else None for one in depths), copy)
+    counts = {verdict: sum(one.verdict == verdict for one in told.claims) for verdict in VERDICTS[:3]}
+    return {
+        "model": f"{told.model.name}{f' with {told.model.adapter}' if told.model.adapter else ''}",
+        "precision": told.model.precision,
+        "parameters, M": told.model.parameters / 1e6,
+        "layers": n,
+        "prompts": f"{len(told.set.prompts)} of {told.set.name}",
+        **{name: None if ratio is None else 100 * ratio for name, ratio in zip(SHARES, ratios, strict=True)},
+        **counts,
+        "cheapest layer": cut.start if cut else None,
+        "kept, %": 100 * cut.kept.value if cut and cut.kept.value is not None else None,
+    }
+
+
+def forest_row(told: card.Card) -> figures.Row:
+    """A card as a row of the forest."""
+    mean, twin = told.depth("kl", True), told.curves["kl"].get(running.TWIN)
+    ratio, n = mean.ratio if mean else None, told.model.layers
+    ends = (math.nan, math.nan) if mean is None or mean.low is None else (mean.low / n, mean.high / n)
+    copy = of_curve("kl", twin.values).ratio if twin is not None else None
+    return figures.Row(told.model.name, n, math.nan if ratio is None else ratio, *ends, (copy,) if copy else ())
+
+
+SHARES = ("average depth, %", "by overlap, %", "untrained copy, %")
+FORMATS = dict.fromkeys((*SHARES, "parameters, M"), ".1f") | {"kept, %": ".0f"}
+ABOUT = "A line per depth card: made here, or shipped with the app. A click on a heading sorts."
+BEWARE = (
+    "Average depth as a share of the layers. Two cards on different prompts differ in models and prompts at once. "
+    "Holds, fails, undecided: published claims."
+)
+
+main()
