@@ -17,16 +17,17 @@ from ed_ui.finding import finding
 def main() -> None:
     link.own(())
     found, damaged = runs.cards()
-    told = list({(one.model.content, one.model.precision, one.set.digest): one for _, one in found.values()}.values())
-    shares = [
-        100 * mean.ratio for one in told if (mean := one.depth("kl", True)) is not None and mean.ratio is not None
-    ]
-    if shares:
+    alike: dict[tuple[str, ...], card.Card] = {}
+    for _, one in found.values():  # of two alike the one made here comes first
+        alike.setdefault((one.model.name, one.model.content, one.model.precision, one.set.digest), one)
+    told = list(alike.values())
+    rows = [forest_row(one) for one in told]
+    if shares := [100 * one.share for one in rows if math.isfinite(one.share)]:
         within = say.interval(min(shares), max(shares), 0)
         finding(f"{say.count(len(told), 'model')} settle their words at {within} % of their depth.", ABOUT)
     for trouble in damaged:
         show.error(trouble)
-    show.table("models", [row(one) for one in told], 36 * 20, dict.fromkeys(SHARES, ".1f") | {"kept, %": ".0f"})
+    show.table("models", [row(one) for one in told], 36 * 20, FORMATS)
     show.figure("models-forest", show.once(figures.forest, rows), "", reading=BEWARE)
     st.caption(BEWARE)
     link.write()
