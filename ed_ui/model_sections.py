@@ -13,7 +13,7 @@ from ed_core.depth.rules import RULES
 from ed_core.probes import Contributions, LogitLens, Loops, Numerics, Probe
 from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import inputs, live, probe_page, prompt_box, running, show
+from ed_ui import finding, inputs, live, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
 CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
@@ -35,15 +35,8 @@ def section(
     prompt = prompt_box.prompt()
     batch = running.batch(name, {probe: one.request(model, prompt) for probe, one in probes.items()})
     with st.expander(title, expanded=batch.running or batch.begun > 0):
-        row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{name}")
-        expected = running.outlook_of(batch, prompt_box.n_tokens())
-        if batch.running:
-            row.button("Cancel", key=f"cancel.{name}", icon=":material/stop:", on_click=running.cancel, args=(batch,))
-        else:
-            off = bool(expected.obstacle) or not prompt_box.ready()
-            look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": off}
-            row.button("Run", key=f"run.{name}", on_click=running.submit, args=(batch,), **look)
-        row.caption(f"on {show.code(prompt.text + prompt.answer, 90)} {show.plain(expected.obstacle)}")
+        asked = f"on {show.code(prompt.text + prompt.answer, 90)}"
+        finding.run(batch, name, prompt_box.n_tokens(), prompt_box.ready(), asked)
         live.follow(batch, panels)
 
 

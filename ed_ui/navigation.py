@@ -65,7 +65,7 @@ ROOMS = (
             Entry("pages/intervene/skip.py", "Skip", "layer_skip"),
             Entry("pages/intervene/erase.py", "Erase", "residual_erasure"),
             Entry("pages/intervene/gradients.py", "Gradients", "integrated_gradients"),
-            Entry("pages/intervene/prune.py", "Prune", "surgery"),
+            Entry("pages/intervene/prune.py", "Prune", "prune"),
         ),
     ),
     Room(

@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.figures import View
 from ed_core.probes import Generation
 from ed_core.types import ProbeResult
-from ed_ui import control_model, probe_page, prompt_panels, running, show
+from ed_ui import control_model, exits, probe_page, prompt_panels, running, show
 
 
 def drawn(result: ProbeResult, view: View) -> None:
@@ -28,6 +28,7 @@ def more(result: ProbeResult, view: View) -> None:
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"
     show.figure("ratio", fig, caption, result, "deep_thinking_ratio", RATIO, place=right)
+    exits.panel(result)
 
 
 TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token the depth
