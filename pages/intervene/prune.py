@@ -182,7 +182,7 @@ def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int)
         return
     if SPARED.value not in rows:
         inputs.put({SPARED.key: next(iter(rows))})
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="offers")
+    row = st.popover("Use in other tools", icon=":material/content_cut:", type="tertiary", key="offers")
     n = SPARED.draw(row.selectbox, options=list(rows), width=150)
     found, ready = rows[n], not batch.running and len(rows[n]["results"]) == n_prompts
     results, start = found["results"], found["start"]
@@ -241,7 +241,8 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
     value = VALUE.draw(st.segmented_control, label_visibility="collapsed")
-    show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, found))
+    if kind != "drop":  # the table says which layers can go
+        show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, found))
     left, right = st.columns([11, 9])
     view = View(height=HEIGHT, width_px=660, uirevision="map")
     name = f"{kind}_{value}"
