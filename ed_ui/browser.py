@@ -1,10 +1,8 @@
-"""What the browser does for the app: Ctrl+Enter in the prompt presses Run, a card that was closed stays so until it is
-asked for, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows
+"""What the browser does for the app: Ctrl+Enter in the prompt presses Run, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows
 the page's link."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
@@ -23,7 +21,7 @@ VERBATIM = (
     "code, pre, .ed-paper, .st-key-prompt-box, .st-key-two-prompt-box, .st-key-headline, [class*=st-key-token-box]"
 )
 SCRIPT = """(() => {
-const [welcomed, asked] = %s, verbatim = '%s';
+const verbatim = '%s';
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
@@ -32,7 +30,7 @@ if (!window.edBrowser) {
   addEventListener('keydown', event => {
     if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
     if (!event.target.closest?.('.st-key-prompt-box')) return;
-    const run = () => document.querySelector('[class*=st-key-run-row] button');
+    const run = () => document.querySelector('.stElementContainer[class*=st-key-run-] button');
     // the last press alone, and none once something else was pressed: one that waited on would undo a Cancel
     const mine = ++press, over = () => mine !== press;
     // not before what was typed has come back: a press sent earlier would bring along what it replaced
@@ -55,28 +53,22 @@ if (!window.edBrowser) {
   mark();
   addEventListener('beforeprint', () => print(true));
   addEventListener('afterprint', () => print(false));
-  if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
 }
-const said = () => document.querySelector('.st-key-headline');
-when(said, () => { said().tabIndex = 0; }, 50);  // it scrolls, so the keyboard must reach it
-if (welcomed) localStorage.edWelcomed = 1;
-if (asked) document.documentElement.classList.remove('ed-welcomed');
 })()"""
 
 
 def listen() -> None:
     """At the end of every run: run the script."""
-    known = session.current()
-    told = json.dumps([known.welcomed, known.asked_what])
-    st.html(f"<script>{SCRIPT % (told, VERBATIM)}</script>", unsafe_allow_javascript=True)
+    st.html(f"<script>{SCRIPT % VERBATIM}</script>", unsafe_allow_javascript=True)
 
 
-def share(row, prompt: bool = True) -> None:
-    """A button at the end of a row that shows the link to what is on the screen. `prompt`: whether the page is about
-    the prompt in the box, unless the link names others."""
-    with row.popover("Link", icon=":material/link:", type="tertiary", key="share"):
-        session.current().share = st.empty(), prompt
+def share(row, prompt: bool = True):
+    """A button at the end of a row that shows the link to what is on the screen; returns its box. `prompt`: whether the
+    page is about the prompt in the box, unless the link names others."""
+    box = row.popover("Share", icon=":material/share:", type="tertiary", key="share")
+    session.current().share = box.empty(), prompt
     say_link()
+    return box
 
 
 def say_link() -> None:
@@ -86,6 +78,7 @@ def say_link() -> None:
         return
     place, prompt = known.share
     with place.container():
+        st.markdown("**Link** on this computer")
         query = f"?{urlencode(known.link.values)}" if known.link.values else ""
         st.code(f"{known.link.base}{known.link.page or ''}{query}", language=None, wrap_lines=True)
         st.caption(CARRIED if names_prompt(known.link.values, prompt) else NOT_CARRIED)

@@ -83,18 +83,7 @@ class Place:
 
 
 PLACES: dict[str, Place] = {
-    "home": Place(
-        {
-            "branch": inputs.BRANCH,
-            "shade": inputs.SHADE,
-            "lens": inputs.LENS,
-            "depths": inputs.DEPTHS,
-            "of": inputs.OF,
-            "count_sinks": inputs.COUNT_SINKS,
-        },
-        ("window", 48),
-        inputs.FIRST_TOKEN.key,
-    ),
+    "home": Place({"of": inputs.OF, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.FIRST_TOKEN.key),
     "contributions": Place(
         {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.COUNTED.key
     ),
@@ -203,8 +192,8 @@ def _look(case: Case, item: Item, page: str) -> None:
 # -------------------------------------------------------------------- the button beside Run
 
 
-def save_button(row, page: str, batch: running.Batch) -> None:
-    """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept.
+def save_button(box, page: str, batch: running.Batch) -> None:
+    """Save, in the box of Share: title, tags and notes, and the way to the page of what was kept.
     `page` is one of `navigation.KEPT_FROM`."""
     found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
@@ -214,11 +203,12 @@ def save_button(row, page: str, batch: running.Batch) -> None:
     except CaseError as error:
         reason = reason or str(error)
     reason = reason or ("" if fits else "Nothing is complete yet: press Run, then save what it shows.")
-    look = {"icon": ":material/bookmark_add:", "help": show.plain(reason) or ABOUT}
-    with row.popover("Save", disabled=bool(reason), key=f"keep.{page}", **look):
-        if not reason:
-            with st.container(width=400):
-                _form(page, fits, left_out)
+    with box.container(key=f"keep.{page}", width=400):
+        st.markdown("**Save as a case study**", help=ABOUT)
+        if reason:
+            st.caption(show.plain(reason))
+        else:
+            _form(page, fits, left_out)
 
 
 def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str]]:

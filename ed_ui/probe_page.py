@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from inspect import cleandoc
 from typing import Any
 
 import streamlit as st
@@ -173,21 +174,20 @@ def options(place: running.Place, own: Iterable[Input] = ()):
 
 
 def top_row(page: str, batch: running.Batch, with_control=None, **more):
-    """Run and Cancel, Save; gives the row. `with_control`: where the control is chosen, where there can be one. `more`:
+    """Run, time, Share. `with_control`: where the control is chosen, where there can be one. `more`:
     what `running.run_row` is told in place of what the prompt box says."""
-    told = {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()} | more
-    row = running.run_row(page, batch, **told)
+    box = {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()} | more
+    share = running.run_row(page, batch, **box)
     if with_control is not None:
         control_model.picker(with_control, batch)
-    case_studies.save_button(row, page, batch)
-    return row
+    case_studies.save_button(share, page, batch)
 
 
 def exactly(*probes: type[Probe]) -> None:
     """What these probes measure, behind a click."""
     with st.expander("What this measures, exactly", expanded=False):
         for probe in probes:
-            st.markdown(probe.__doc__)
+            st.markdown(cleandoc(probe.__doc__ or ""))
 
 
 def texts(paragraphs: Mapping[str, str]) -> None:
@@ -369,20 +369,20 @@ def _others_asked(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], .
     return [probe.request(spec, prompt) for prompt in prompts]
 
 
+def others_of(probe: Probe, asked: Request) -> list[Request]:
+    """The same of `ENOUGH` bundled prompts that are not this one."""
+    here = asked.prompts[0].identity()
+    found = _asked.made(_others_asked, probe, ModelRef.of(asked.models[0]), asked.files)
+    return [r for r in found if r.prompts[0].identity() != here][:ENOUGH]
+
+
 def compared(shown: running.Batch, name: str, probe: Probe) -> None:
     """Below the complete result of this `name` among those `shown`, beside the same of the model's control. The bundled
     prompts run one at a time, so that a Run of one's own waits for one of them at most."""
     result, control = shown.results[name], control_model.result(shown, name)
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
-    spec, here = result.request.models[0], result.request.prompts[0]
-    others = [
-        r
-        for r in _asked.made(_others_asked, probe, spec, result.request.files)
-        if r.prompts[0].identity() != here.identity()
-    ][:ENOUGH]
-    batch = running.batch(
-        f"others.{probe.name}", {f"{probe.name}.{i}": asked for i, asked in enumerate(others)}, at_once=1
-    )
+    others = {f"{probe.name}.{i}": asked for i, asked in enumerate(others_of(probe, result.request))}
+    batch = running.batch(f"others.{probe.name}", others, at_once=1)
     st.markdown("#### How this prompt compares")
     live.follow(batch, _compared, probe, result, control, alike)
 

@@ -19,11 +19,12 @@ from ..types import ProbeResult
 from . import exactness, surgery
 from .among_others import QUANTILES, Comparison, Likeness, ends
 from .answer import Seen, first_choice
+from .course import Course
 from .halves import ATTENTION, EMBEDDING, MLP, branch_at, brought, mean_depth_of
 from .lenses import UNCALIBRATED, below
 from .loops import by_passes
 from .matching import RAISED, match, reading, usefulness
-from .mean_depth import MeanDepth
+from .mean_depth import MeanDepth, middle_half
 from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS
 from .sample import ALL, ANSWER, UNTRAINED, Tokens
 from .side_by_side import Pair, largest_difference, relative_depth
@@ -172,6 +173,33 @@ def lead(found: Verdict) -> str:
         elif of:
             out.append(f"In none of {count(len(of), 'prompt')} {what} is the first choice.")
     return " ".join(out)
+
+
+def headline(model: str, found: Course, right: bool | None, said: str, answer: str = "") -> str:
+    """What the model says and after which layer it is decided. `right`: whether that is the `answer`, None without one;
+    `said`: how its own text begins."""
+    word, n = found.word.strip(), len(found.ranks) - 1
+    spoken = answer.strip() if right else said or word or found.word
+    part = "it" if word in ("", spoken) else f"its part {quoted(word)}"
+    when = f"by {layers(found.first, n)}" if found.first else "before any layer"
+    if found.first == n:
+        when = f"only after the last of its {n} layers"
+    verdict = {True: ", correctly,", False: f", not {quoted(answer.strip())},", None: ""}[right]
+    return f"{model} says {quoted(spoken)}{verdict} and decides {part} {when}."
+
+
+def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
+    """How far one prompt's answer can be trusted, in one line. `kl`: its mean divergence at every depth."""
+    mean = next((mean for mean in found.means.values() if mean.depth is not None), None)
+    among = f"in the top {course.listed} from layer {course.among}" if 0 < course.among < course.first else ""
+    settle = ""
+    if mean is not None and mean.depth is not None:
+        ends = middle_half(kl) if len(kl) else None
+        other = f" ({interval(*ends, 0)} at other thresholds)" if ends else ""
+        copies = _copies(found, mean.name, 0)
+        settle = f"its words settle by layer {mean.depth:.0f} on average{other}{f', {copies}' if copies else ''}"
+    line = " · ".join(filter(None, [among, "one prompt", settle]))
+    return f"{line[0].upper()}{line[1:]}"
 
 
 def _answer(seen: Sequence[Seen]) -> str:
@@ -352,6 +380,16 @@ def sinks_in_curves(found: Sequence[Sink], tokens: Sequence[str], counted: bool,
     curves = f"{'counted in' if counted else 'left out of'} the curves next to the maps"
     depths = f"; average depth and rules count {'them' if len(found) > 1 else 'it'}" if in_depths else ""
     return f"{count(len(found), 'attention sink')}: {named} ({curves}{depths})."
+
+
+def of_sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
+    """Which tokens are attention sinks, and what that means; "" without any."""
+    if not found:
+        return ""
+    many = len(found) > 1
+    named = listed(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED])
+    what = "attention sinks: their streams are" if many else "an attention sink: its stream is"
+    return f"◆ {named} {'are' if many else 'is'} {what} very long, so the averages of the maps leave {'them' if many else 'it'} out."
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:

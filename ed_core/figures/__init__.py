@@ -5,6 +5,7 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 
 from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
+from .course import course, small_map
 from .curves import (
     first_token_norm,
     layer_curves,
@@ -17,7 +18,7 @@ from .curves import (
     token_profile,
 )
 from .describe import describe, describe_curves, is_map
-from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
+from .lens import first_position, lens_height, lens_map, writing_map
 from .loops import loop_curves
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .pair import (
@@ -52,6 +53,7 @@ __all__ = [
     "boundary_map",
     "contribution_norms",
     "cosine_map",
+    "course",
     "depth_over_steps",
     "depth_ruler",
     "describe",
@@ -77,11 +79,11 @@ __all__ = [
     "output_by_token",
     "pair_curves",
     "pair_ruler",
-    "rank_curve",
     "replacement_bars",
     "shown",
     "skip_map",
     "slope_curves",
+    "small_map",
     "spread_curve",
     "study_curves",
     "study_depths",
