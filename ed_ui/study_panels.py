@@ -1,6 +1,4 @@
-"""What the page of studies shows further down: a study whose models are steps of a training, depth at each of them and
-the layers, one step after another; and a study next to what is published, the table, the ratio against size, one model
-against another."""
+"""Parts of a study's report: depth over a training, precisions, difficulty, and what is published."""
 
 from __future__ import annotations
 
@@ -12,10 +10,11 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
-from ed_core.depth.rules import RULES
+from ed_core.depth.rules import OF_LENS, RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
 from ed_core.statistics import FEWEST, FEWEST_FORMS
+from ed_core.studies import difficulty as levels
 from ed_core.studies import points, steps, tables, trends
 from ed_core.studies import precisions as shifts
 from ed_core.studies.items import Folder
@@ -25,7 +24,6 @@ from ed_ui.inputs import choice, text
 
 # -------------------------------------------------------------------- over training
 
-OVER, BESIDE = "over training", "side by side"
 BRANCHES = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 MAPS = {
     "ratio": (
@@ -41,18 +39,16 @@ MAPS = {
         "KL divergence of the lens, in nats: where it is small at every depth, a mean depth has little to measure.",
     ),
 }
-VIEW = choice("view", "studies.view", OVER, [OVER, BESIDE], "Steps")
 SERIES = text("series", "studies.series", label="Training")
 STEP = text("step", "studies.step", label="Step")
 BRANCH = choice("branch", "studies.branch", "layer", list(BRANCHES), "Maps of", BRANCHES)
 AXIS = choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"], "Steps' axis")
 
 
-def over_training(row, folder: Folder) -> bool:
-    """Whether the study has a training and is looked at as one: a switch that other studies do not have."""
-    if not steps.series(folder):
-        return False
-    return bool(VIEW.draw(row.segmented_control, help=ABOUT_VIEW) == OVER)
+def course(folder: Folder, verdict: Sequence[Mapping], name: str) -> str:
+    """What becomes of the depth over the first training, in a sentence."""
+    found = steps.course(steps.depths(verdict, next(iter(steps.series(folder).values())), name))
+    return found[0] if found else "Nothing of this training is computed on this set yet."
 
 
 def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
@@ -86,7 +82,7 @@ def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], n
     sinks = dict(zip(there, steps.sinks(folder, there, name), strict=True))
     fig = show.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
     show.figure("depth-steps", fig, DEPTHS, reading=READING)
-    for said in steps.course(rows):
+    for said in steps.course(rows)[1:]:
         st.markdown(f"- {show.plain(said)}")
 
 
@@ -114,7 +110,6 @@ READING = (
     f"are over the forms of the prompts from {FEWEST_FORMS} forms up, else over prompts from {FEWEST} up: they say how "
     "sure a step is, not how another seed would train."
 )
-ABOUT_VIEW = "This study's models are steps of a training: in their order, or next to each other as other models are."
 
 
 # -------------------------------------------------------------------- precisions
@@ -124,7 +119,6 @@ def precisions(folder: Folder, name: str) -> None:
     """How far each precision of a model moves its curves and depths; nothing where all are of one precision."""
     if not (found := studies.looked(folder.out, shifts.shifts, name)):
         return
-    st.subheader("Precisions", anchor=False)
     for _, own in groupby(found, lambda one: (one.model, one.precision)):
         st.markdown(f"- {show.plain(shifts.sentence(list(own)))}")
     head, *rows = shifts.rows(found)
@@ -135,6 +129,46 @@ def precisions(folder: Folder, name: str) -> None:
 ABOUT_SHIFTS = (
     "A depth's shift is in layers; a curve's is the mean over the layers of the absolute difference, in the curve's "
     "own unit. In brackets 5 to 95 % over the prompts, which both precisions have read."
+)
+
+
+# -------------------------------------------------------------------- difficulty
+
+SHORT = {name: rule.label for name, rule in OF_LENS.items()} | {"effect": "skips, layers", "output": "skips, output"}
+KIND = choice("effect", "difficulty.kind", "kl", tuple(SHORT), "Depth by", SHORT)
+DRAWN = ("name", "mean", "low", "high", "own")  # of a level, in the figure
+
+
+def graded(folder: Folder, name: str) -> bool:
+    """Whether a set of a study has levels, and a depth is measured on them."""
+    return bool(levels.kinds(folder)) and len(folder.groups(name)) > 2
+
+
+def difficulty(folder: Folder, name: str) -> None:
+    """Depth by level of all models, with a sentence each."""
+    kind = KIND.draw_of(st.segmented_control, levels.kinds(folder))
+    found, silent = [], []
+    for label in folder.models:
+        try:
+            found.append(studies.looked(folder.out, levels.look, label, name, kind))
+        except EffectiveDepthError as error:
+            silent.append(str(error))
+    if found:
+        scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in found}
+        layers = {one.label: one.n_layers for one in found}
+        fig = show.once(figures.study_levels, scores, layers, levels.called(kind), kind in levels.DEPTHS)
+        show.figure("study-levels", fig, "**Do harder prompts go deeper?** · dots: single prompts", reading=PAIRED)
+    for one in found:
+        st.markdown(f"- {show.plain(one.sentence)}")
+    for why in silent:
+        st.caption(show.plain(why))
+
+
+PAIRED = (
+    "Average depth as a share of the layers, or the depth score: the mean layer, weighted by how much leaving it out "
+    "changes later layers or the prediction. Bars: 5 to 95 % over a level's prompts or their templates. The line joins "
+    "what the levels' mean curves give. Where the set has a prompt of each template on every level, the slope is of the "
+    "prompts' own depths. A level is as hard as the author of the set says, and harder prompts are often longer."
 )
 
 
@@ -154,14 +188,13 @@ SET = choice("beside", "studies.published_set", EVERY, SETS, "Published set")
 TRAINED = choice("training", "studies.training", EVERY, [EVERY, *TRAINING], "Training")
 SIZE = choice("size", "studies.size", EVERY, list(SIZES), "Size")
 RULE = choice("rule", "studies.criterion", "mean_kl", list(CRITERIA), "Depth", CRITERIA)
-LINKED = (VIEW, SERIES, STEP, BRANCH, AXIS, SET, TRAINED, SIZE, RULE)  # what a link carries of both
+LINKED = (SERIES, STEP, BRANCH, AXIS, SET, TRAINED, SIZE, RULE, KIND)  # what a link carries of both
 _told: Shelf = Shelf(256)  # what resampling has found, of these very points
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
 
 
 def beside_published(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
-    st.subheader("Beside what is published", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom")
     dataset, training, band = (one.draw(row.selectbox, width=200) for one in (SET, TRAINED, SIZE))
     criterion = RULE.draw(row.segmented_control)
