@@ -14,7 +14,7 @@ from ed_core import figures, settings
 from ed_core.depth import say
 from ed_core.depth.rules import RULES
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
-from ed_core.studies import bundle, points, tables, trends
+from ed_core.studies import bundle, points, steps, tables, trends
 from ed_core.studies.items import Folder, home, open_folder, shipped
 from ed_core.studies.plan import PLAN
 from ed_ui import runs
@@ -88,17 +88,18 @@ def complete(folder: Folder) -> bool:
     return all(computed == planned for computed, planned in folder.progress().values())
 
 
-def extent(folder: Folder) -> str:
-    """Models, sets, prompts, and how far it is."""
+def extent(folder: Folder, over: str = "") -> str:
+    """Models, copies, sets and prompts (`over`: in the words of an interval), and how far it is."""
     prompts = sum(len(one["ids"]) for one in folder.sets.values())
-    models = [one for one in folder.models.values() if not one.get("control")]
-    copies = len(folder.models) - len(models)
-    counted = [say.count(len(models), "model"), say.count(copies, "untrained copy") if copies else ""]
-    counted[1] = f"{copies} untrained cop{'ies' if copies > 1 else 'y'}" if copies else ""
-    of_sets = ", ".join(folder.sets) if len(folder.sets) < 3 else say.count(len(folder.sets), "set")
-    computed, planned = map(sum, zip(*folder.progress().values(), strict=True)) if folder.progress() else (0, 0)
-    state = "complete" if computed == planned else f"{computed} of {planned} parts computed"
-    return " · ".join(filter(None, [*counted, of_sets, say.count(prompts, "prompt"), state]))
+    copies = sum(bool(one.get("control")) for one in folder.models.values())
+    models = say.count(len(folder.models) - copies, "step" if steps.series(folder) else "model")
+    with_copies = f"{copies} untrained cop{'ies' if copies > 1 else 'y'}" if copies else ""
+    sets = ", ".join(folder.sets) if len(folder.sets) < 3 else say.count(len(folder.sets), "set")
+    n = over.replace("forms", "templates").replace("one form", "one template") or say.count(prompts, "prompt")
+    counts = folder.progress().values()
+    computed, planned = (sum(one[i] for one in counts) for i in (0, 1))
+    state = "" if computed == planned else f"{computed} of {planned} parts computed"
+    return " · ".join(filter(None, [models, with_copies, sets, n, state]))
 
 
 def day(out: Path) -> str:
@@ -116,6 +117,10 @@ def finding(folder: Folder, rows: Rows) -> str:
     """Where the models settle, and how much later than their untrained copies, in a sentence."""
     means = _means(rows)
     own = {label: row for label, row in means.items() if not folder.models[label].get("control")}
+    if (every := steps.series(folder)) and own:
+        some = [own[label] for label in next(iter(every.values())).values() if label in own]
+        first, last = (say.number(row["depth"], ".1f") for row in (some[0], some[-1]))
+        return f"Over training the average depth goes from {first} to {last} of {some[0]['n_layers']} layers."
     if not own:
         return "Average depths come with the logit lens, which is not measured here."
     later = []
@@ -142,16 +147,16 @@ def _later(apart: Sequence[float]) -> str:
     return f"{say.number(-low, '.1f')} layers earlier to {say.number(high, '.1f')} later than"
 
 
-def also(rows: Rows) -> list[str]:
+def also(folder: Folder, rows: Rows) -> list[str]:
     """How far the published rules are apart."""
     by_model: dict[str, list[int]] = {}
     for row in rows:
-        if row["variant"] == "paper" and row["depth"] is not None:
+        if row["variant"] == "paper" and row["depth"] is not None and not folder.models[row["model"]].get("control"):
             by_model.setdefault(row["model"], []).append(row["depth"])
     apart = [max(of) - min(of) for of in by_model.values() if len(of) == len(RULES)]
     if not apart:
         return []
-    return [f"The three published rules disagree by {say.interval(min(apart), max(apart), 0)} layers in a model."]
+    return [f"The three published rules disagree by {say.interval(min(apart), max(apart), 0)} layers."]
 
 
 def forest(folder: Folder, name: str) -> list[figures.Row]:

@@ -45,12 +45,6 @@ BRANCH = choice("branch", "studies.branch", "layer", list(BRANCHES), "Maps of", 
 AXIS = choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"], "Steps' axis")
 
 
-def course(folder: Folder, verdict: Sequence[Mapping], name: str) -> str:
-    """What becomes of the depth over the first training, in a sentence."""
-    found = steps.course(steps.depths(verdict, next(iter(steps.series(folder).values())), name))
-    return found[0] if found else "Nothing of this training is computed on this set yet."
-
-
 def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
     """All of it, for a set of the study or one of its levels; its choices are in `row`."""
     every = steps.series(folder)
@@ -82,7 +76,7 @@ def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], n
     sinks = dict(zip(there, steps.sinks(folder, there, name), strict=True))
     fig = show.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
     show.figure("depth-steps", fig, DEPTHS, reading=READING)
-    for said in steps.course(rows)[1:]:
+    for said in steps.course(rows):
         st.markdown(f"- {show.plain(said)}")
 
 
@@ -101,8 +95,8 @@ def _layers(folder: Folder, there: Mapping[int, str], name: str, branch: str, st
 WIDTH = 380  # pixels of a map, about
 COLUMNS = "A column is a step, whatever is between two; the one chosen is next to the map, the first dashed."
 DEPTHS = (
-    "**Depth over training** · lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: "
-    "sinks per prompt"
+    "**Depth over training** · lines: average depth, shaded 5 to 95 %; stars: the switch; diamonds: published rules; "
+    "below: sinks per prompt"
 )
 READING = (
     "A mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
@@ -167,8 +161,8 @@ def difficulty(folder: Folder, name: str) -> None:
 PAIRED = (
     "Average depth as a share of the layers, or the depth score: the mean layer, weighted by how much leaving it out "
     "changes later layers or the prediction. Bars: 5 to 95 % over a level's prompts or their templates. The line joins "
-    "what the levels' mean curves give. Where the set has a prompt of each template on every level, the slope is of the "
-    "prompts' own depths. A level is as hard as the author of the set says, and harder prompts are often longer."
+    "what the levels' mean curves give. Where the set has a prompt of each template on every level, the slope is "
+    "of the prompts' own depths. A level is as hard as the author of the set says, and harder prompts are often longer."
 )
 
 

@@ -72,7 +72,7 @@ def listed(known: dict[str, Path]) -> None:
         show.error(refused)
     for name, out in known.items():
         with st.container(border=True, gap="xxsmall", key=f"study-{runs.on_disk(name)}"):
-            st.button(name, type="tertiary", on_click=open_study, args=(name,), key=f"open.{name}")
+            st.button(f"**{show.plain(name)}**", type="tertiary", on_click=open_study, args=(name,), key=f"open.{name}")
             try:
                 said, extent = studies.line(out)
             except EffectiveDepthError as error:
@@ -100,6 +100,7 @@ def body(out: Path) -> None:
     """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
     address then carries."""
     if not (out / PLAN).is_file():
+        finding(f"The study {out.name} has begun: models and prompts are looked up.")
         progress(out, False)
         return
     folder, verdict = studies.read(out)
@@ -114,9 +115,8 @@ def body(out: Path) -> None:
     name = SET.value if SET.value in sets else sets[0]
     rows = [row for row in verdict if row["set"] == name]
     training = bool(steps.series(folder))
-    said = study_panels.course(folder, rows, name) if training else studies.finding(folder, rows)
     over = next((row["over"] for row in rows if row["over"]), "")
-    finding(said, " · ".join(filter(None, [studies.extent(folder), over, studies.day(out)])))
+    finding(studies.finding(folder, rows), " · ".join(filter(None, [studies.extent(folder, over), studies.day(out)])))
     progress(out, studies.complete(folder))
     for label, why in folder.failures().items():
         st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
@@ -126,9 +126,10 @@ def body(out: Path) -> None:
     if training:
         study_panels.training(place, folder, rows, name)
     elif rows:
-        fig = show.once(figures.forest, studies.looked(out, studies.forest, name), "over the untrained copy")
+        found = studies.looked(out, studies.forest, name)
+        fig = show.once(figures.forest, found, OVER if any(row.said for row in found) else "")
         show.figure("study-forest", fig, "", reading=READING)
-    for line in studies.also(rows):
+    for line in studies.also(folder, rows):
         st.markdown(f"- {show.plain(line)}")
     if note := folder.plan["note"]:
         st.caption(show.plain(note))
@@ -217,6 +218,7 @@ def files(folder: Folder) -> None:
     st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
 
 
+OVER = "over the untrained copy"
 NONE = "No study is here yet."
 AGREEMENT = "**Do the estimators agree?** · all of one model on one axis; grey: what other thresholds give"
 READING = (
