@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import streamlit as st
 
-from ed_core.depth import among_others
+from ed_core.depth import among_others, say
 from ed_core.depth.among_others import Likeness
 from ed_core.depth.sample import READS
 from ed_core.errors import EffectiveDepthError
@@ -33,7 +33,8 @@ def chosen() -> tuple[str, int]:
 
 def name() -> str:
     """What the chosen control is called in figures and sentences."""
-    return controls.KINDS.get(chosen()[0], "")
+    kind = chosen()[0]
+    return say.COPIES[kind][0] if kind else ""
 
 
 def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
@@ -175,7 +176,7 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of a row or among other inputs."""
     common = dict(label_visibility="collapsed")
-    called = dict(format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}")
+    called = dict(format_func=lambda kind: f"Compare with: {say.COPIES[kind][0] if kind in say.COPIES else NONE}")
     CONTROL.draw(row.selectbox, width=220, help=HELP, **called, **common)
     kind, seed = chosen()
     if not kind:
@@ -218,6 +219,5 @@ def _of_seed(request: Request, kind: str, seed: int) -> Request:
     return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
 
 
-HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random
-weights; what it shows too needs no training to appear. A twin is a draw: of small models *All maps* measures five.
-**Shuffled layers**: the model's own layers in a random order."""
+HELP = """A copy of the model, measured as well and drawn dashed and grey. **Untrained copy**: same shape, random weights;
+what it shows too needs no training. **Shuffled layers**: the model's own layers in a random order."""

@@ -23,7 +23,7 @@ what it says in the end, what each layer adds, and what breaks without it. **Pla
 
 def draw() -> None:
     """The page that the browser asks for."""
-    look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 200}
+    look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 180}
     st.set_page_config(page_title=title(), **look)
     stop_if_wrong()
 

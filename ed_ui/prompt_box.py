@@ -101,8 +101,8 @@ def edited(key: str, side: str = "") -> None:
     if _echo(key, st.session_state[key]):
         return
     answer_of_another = key == f"{side}text" and inputs.value(f"{side}answer", "")
-    if answer_of_another and inputs.value(f"{side}example", ""):
-        _undoable(side, "Back to the example and its answer, which was cleared as the prompt is another now.")
+    if answer_of_another:
+        _undoable(side, "Back to the former prompt and its answer, which was cleared as the prompt is another now.")
     inputs.note(key)
     inputs.put({f"{side}example": ""} | ({f"{side}answer": ""} if answer_of_another else {}))
 
@@ -117,8 +117,8 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str]):
 
 
 def draw() -> None:
-    """The prompt, the expected answer behind it, and room for Run, in one box; below it examples, how the prompt is
-    encoded, what is wrong with it, and room for the time, Options and Share (`running.row_begins`)."""
+    """The prompt, the expected answer behind it, and room for Run, in one box; below it examples, the number of
+    tokens, what is wrong with them, and room for the time, Options and Share (`running.row_begins`)."""
     with st.container(key="asked"):
         with st.container(horizontal=True, vertical_alignment="bottom", key="prompt-box", border=True):
             more = dict(label_visibility="collapsed", height="content", placeholder="Type a prompt")
@@ -128,8 +128,9 @@ def draw() -> None:
         row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
         with row:
             _examples()
-            _how_encoded()
-        session.current().place = running.Place(run, row.empty(), row, st.empty())
+            if (found := preview()) is not None:
+                st.caption(say.count(len(found), "token"), width="content")
+        session.current().place = running.Place(run, row.empty(), row, st.empty(), encoded=True)
         if said := _said():
             st.container(key="prompt-trouble").caption(said)
 
@@ -218,21 +219,21 @@ def _said() -> str:
     return " ".join(f":orange[{show.plain(note)}]" for note in found.notes)
 
 
-def _how_encoded() -> None:
-    """Token count, and behind it how the prompt is encoded: every token, template, special tokens."""
+def encoding() -> None:
+    """How the prompt is encoded: template, special tokens, every token."""
     if wrong_with(prompt()):
         return
     found = preview()
-    with st.popover("Encoding" if found is None else say.count(len(found), "token"), type="tertiary"):
-        _template()
-        SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
-        if found is not None:
-            marked = tokens.special(picker.current().spec)
-            st.markdown(" ".join(show.token(t, t in marked) for t in found.tokens[:SHOWN]))
-            if len(found) > SHOWN:
-                st.caption(f"The first {SHOWN} of {len(found)}.")
-            if marked.intersection(found.tokens):
-                st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
+    st.markdown("**Encoding**")
+    _template()
+    SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
+    if found is not None:
+        marked = tokens.special(picker.current().spec)
+        st.markdown(" ".join(show.token(t, t in marked) for t in found.tokens[:SHOWN]))
+        if len(found) > SHOWN:
+            st.caption(f"The first {SHOWN} of {len(found)}.")
+        if marked.intersection(found.tokens):
+            st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
 
 
 def _template() -> None:

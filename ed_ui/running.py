@@ -333,12 +333,13 @@ def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
 
 class Place(NamedTuple):
     """Where a page's Run stands, or Cancel while it runs; the time that it takes; the row that Options and Share end;
-    and what is in the way, below."""
+    and what is in the way, below. `encoded`: whether Options says how the prompt in the box is encoded."""
 
     run: DeltaGenerator
     time: DeltaGenerator
     row: DeltaGenerator
     obstacle: DeltaGenerator
+    encoded: bool = False
 
 
 def row_begins() -> Place:
@@ -353,7 +354,7 @@ def row_begins() -> Place:
 def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place: Place | None = None):
     """Run, and Cancel in its place while it runs; how long it will take; Share, whose box is returned. What it takes is
     said in the box of the model; what cannot run here below the row, and Run is off then."""
-    run, time_, row, obstacle = place or row_begins()
+    run, time_, row, obstacle, _ = place or row_begins()
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)
     if expected.needs:

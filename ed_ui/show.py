@@ -229,6 +229,17 @@ def conclusion(key: str, said: str, reasons: Sequence[str] = (), place=st) -> No
             st.markdown("\n".join(f"- {plain(f'{one[0].upper()}{one[1:]}')}" for one in reasons))
 
 
+def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
+    """A page's answer: one sentence, and below it in grey how sure it is, the `reasons` behind a click. All may hold a
+    stranger's words."""
+    st.markdown(f"## {plain(sentence)}")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="how-sure"):
+        st.markdown(plain(sure), width="content")
+        if reasons:
+            with st.popover("Why?", type="tertiary", key="why"):
+                st.markdown("\n".join(f"- {plain(one)}" for one in reasons))
+
+
 def meaning(result: ProbeResult, measure: str) -> None:
     """What a measure is."""
     spec = find(result.request.probe).spec(measure)

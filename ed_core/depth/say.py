@@ -26,11 +26,12 @@ from .loops import by_passes
 from .matching import RAISED, match, reading, usefulness
 from .mean_depth import MeanDepth, middle_half
 from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS
-from .sample import ALL, ANSWER, UNTRAINED, Tokens
+from .sample import ALL, ANSWER, UNTRAINED, Sample, Tokens
 from .side_by_side import Pair, largest_difference, relative_depth
 from .sinks import FACTOR, Sink, Span
 from .turn import Turn
 from .verdict import DEPTH_0, FEW, FIVE, INTERVAL, LASTING, SINKS, THRESHOLDS, TWINS, UNDEFINED, RuleVerdict, Verdict
+from .verdict import verdict as verdict_of
 from .writing import Exits
 
 POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -389,7 +390,8 @@ def of_sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
     many = len(found) > 1
     named = listed(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED])
     what = "attention sinks: their streams are" if many else "an attention sink: its stream is"
-    return f"◆ {named} {'are' if many else 'is'} {what} very long, so the averages of the maps leave {'them' if many else 'it'} out."
+    left_out = f"the averages of the maps leave {'them' if many else 'it'} out"
+    return f"◆ {named} {'are' if many else 'is'} {what} very long, so {left_out}."
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
@@ -636,3 +638,64 @@ def exits(found: Exits) -> str:
     at_0 = f" ({found.at_0} at the embedding)" if found.at_0 else ""
     gain = f" and save {spared:.1f} layers on average" if found.usable else ""
     return f"{settled}Leaving at {found.threshold:g} confidence {would}{at_0}{gain}."
+
+
+# ---------------------------------------------------------------- one probe on one prompt
+
+
+def contributions(result: ProbeResult) -> tuple[str, str]:
+    """What the layers write, and how sure that is."""
+    found = verdict_of(Sample.of(result))
+    told = rule(found.rules["cosine"]) if "cosine" in found.rules else ""
+    return turn(found.turn), " ".join(filter(None, [_one_prompt(result), told]))
+
+
+def logit_lens(result: ProbeResult) -> tuple[str, str]:
+    """Where the words settle, and what the published rules say."""
+    found = verdict_of(Sample.of(lens=result))
+    return average(found), f"{_one_prompt(result)} {rules(found)}"
+
+
+def skip(result: ProbeResult) -> tuple[str, str]:
+    """Which layer is needed most and least, and how much stays without the latter."""
+    output = result["output"]
+    if not np.isfinite(output).all():
+        return "", ""
+    most, least = int(output.argmax()), int(output.argmin())
+    stay = f" Without layer {least} {share(float(result['top1_kept'][least]))} of the first choices stay."
+    return (
+        f"Leaving out layer {most} changes the next words most, layer {least} least.",
+        f"{_one_prompt(result)} Layers count from 0.{stay}",
+    )
+
+
+def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, str]:
+    """From which layer on erasing a token changes little, and where it changes most."""
+    effect = np.array(result["effect"], float)
+    effect[:, list(left_out)] = np.nan
+    curve, n = np.nan_to_num(np.fmax.reduce(effect, axis=1)), result.n_layers
+    if not curve.max() > 0:
+        return "", ""
+    late = int((curve >= curve.max() / 2).nonzero()[0][-1]) + 1
+    row, pos = np.unravel_index(int(np.nan_to_num(effect).argmax()), effect.shape)
+    said = f"The prompt's tokens are needed up to {layers(min(late, n), n)}."
+    return (
+        said,
+        f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({quoted(result.tokens[pos])}, after layer {row}).",
+    )
+
+
+def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
+    """On which token the answer rests most, and how many layers are left blank."""
+    size = np.nansum(np.abs(result["attribution"]), axis=0)
+    if not size.max() > 0:
+        return "", ""
+    first, *others = np.argsort(-size, kind="stable")[:2].tolist()
+    then = f", then on {quoted(result.tokens[others[0]])} (token {others[0]})" if others and size[others[0]] else ""
+    failed = f" {len(blank)} of {count(result.n_layers, 'layer')} did not settle." if blank else ""
+    said = f"The answer rests most on {quoted(result.tokens[first])} (token {first}){then}."
+    return said, f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
+
+
+def _one_prompt(result: ProbeResult) -> str:
+    return f"One prompt of {count(result.n_tokens, 'token')}."

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth import say, writing
 from ed_core.figures import View
 from ed_core.probes import Generation
 from ed_core.types import ProbeResult
@@ -31,6 +32,11 @@ def more(result: ProbeResult, view: View) -> None:
     exits.panel(result)
 
 
+def verdict(result: ProbeResult) -> tuple[str, str]:
+    first, _, rest = say.exits(writing.exits(result)).partition(". ")
+    return f"{first.rstrip('.')}.", rest
+
+
 TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token the depth
 from which its final best guess leads for good."""
 RATIO = (
@@ -50,6 +56,7 @@ TEXTS = {
 probe_page.Page(
     Generation,
     TEACH,
+    verdict,
     TEXTS,
     more,
     figure=drawn,
