@@ -227,8 +227,9 @@ def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str
 def suggestion(results: Sequence[ProbeResult]) -> str:
     """A title: the model, and how the prompt begins."""
     prompts = list(dict.fromkeys(r.request.prompts[0] for r in results))
-    what = case_study.tidy(prompts[0].text) if len(prompts) == 1 else f"{len(prompts)} prompts"
-    title = f"{results[0].request.models[0].name}: {what}"[:80]
+    name = results[0].request.models[0].name[:40]
+    what = case_study.cut(prompts[0].text, 78 - len(name)) if len(prompts) == 1 else f"{len(prompts)} prompts"
+    title = f"{name}: {what}"
     return case_study.tidy("".join(c for c in title if c not in case_study.REORDERING))
 
 

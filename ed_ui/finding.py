@@ -12,12 +12,10 @@ from ed_ui import running, show
 from ed_ui.session import Batch
 
 
-def finding(said: str, sure: str = "", place: Any = st) -> None:
-    """The answer in plain words, and below it in grey how sure it is. Both may hold a stranger's words."""
-    box = place.container(key="finding", gap="xxsmall")
-    box.markdown(show.plain(said))
-    if sure:
-        box.caption(show.plain(sure))
+def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
+    """The answer in plain words, and below it in grey how sure it is; why, behind a click."""
+    with st.container(key="headline"):
+        show.verdict(said, sure, reasons)
 
 
 def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:

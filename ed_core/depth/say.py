@@ -481,12 +481,14 @@ def pair(found: Pair) -> str:
 def both(a: Verdict, b: Verdict) -> str:
     """Where the words of two sides settle on average, as a share of the depth."""
     x, y = (found.means.get("kl") for found in (a, b))
-    if x is None or y is None or x.ratio is None or y.ratio is None:
+    if x is None or y is None or x.depth is None or y.depth is None:
         return ""
-    (at, by), (other, then) = ((share(m.ratio or 0), f"layer {m.depth:.1f} of {m.n_layers}") for m in (x, y))
+    (at, one), (other, two) = ((share(m.ratio or 0), f"{m.depth:.1f}") for m in (x, y))
+    same = x.n_layers == y.n_layers
+    ends = f"{one} and {two} of {x.n_layers} layers" if same else f"{one} of {x.n_layers} layers, {two} of {y.n_layers}"
     if at == other:
-        return f"On average the words of both settle at {at} of the depth: by {by} and {then}."
-    return f"On average A's words settle at {at} of the depth, by {by}; B's at {other}, by {then}."
+        return f"Both settle at {at} of their depth: {ends}."
+    return f"A settles at {at} of its depth, B at {other}: {ends}."
 
 
 def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:

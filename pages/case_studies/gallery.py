@@ -67,7 +67,7 @@ def tile(card: Card, shipped: bool) -> None:
     if found := case_study.lead(card.verdict):
         st.markdown(f":small[{show.plain(short(found, 110))}]")
     st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day}{mark}")
-    st.caption(f"“{show.plain(short(card.prompt, 60))}”")
+    st.caption(f"“{show.plain(case_study.cut(card.prompt, 60))}”")
     if card.tags:
         key, look = f"tags-{card.id}", {"format_func": show.plain, "label_visibility": "collapsed"}
         st.pills("Tags", card.tags, key=key, on_change=search_tag, args=(key,), **look)

@@ -64,18 +64,13 @@ def answer(told: card.Card) -> None:
         settles = f"{told.model.name} settles its words by {say.layers(mean.depth, n)} on average."
     switch = next((line for line in told.said if line.startswith("The layers")), "")
     over = f"{say.count(len(told.set.prompts), 'prompt')} of the set {told.set.name} · {told.model.precision}"
-    finding(f"{settles} {switch}".strip(), f"{over} · measured {told.made}".removesuffix(" · measured "))
+    over = f"{over} · measured {told.made}".removesuffix(" · measured ")
+    finding(f"{settles} {switch}".strip(), over, (page.facts(told), *told.said, *told.notes))
 
 
 def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | None) -> None:
     """Why, another card of this model, its files, and a card on other prompts; how far one is that is being made."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-card")
-    if chosen is not None:
-        with row.popover("Why?", type="tertiary", icon=":material/help:"):
-            st.markdown(
-                "\n".join(f"- {show.plain(note)}" for note in (page.facts(chosen), *chosen.said, *chosen.notes))
-            )
-            show.table("card-rules", chosen.rules, 200)
     if len(own) > 1:
         name = next(name for name, one in own.items() if one == chosen)
         CARD.draw(row.selectbox, default=name, options=list(own), format_func=lambda name: titled(own[name]), width=300)
