@@ -12,6 +12,7 @@ import streamlit as st
 from ed_core.cases import case_study
 from ed_core.cases.case_study import ITEMS, Case, Item, Shown
 from ed_core.cases.kept import Kept
+from ed_core.commands.cases import exported
 from ed_core.depth import say
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.prompts import to_jsonl
@@ -91,7 +92,6 @@ PLACES: dict[str, Place] = {
     "lenses": Place({"shade": inputs.LENSES_SHADE}),
     "residual_erasure": Place({"count_sinks": inputs.COUNT_SINKS}),
     "layer_skip": Place({"boundary": inputs.BOUNDARY}),
-    "surgery": Place({"map": inputs.SURGERY_MAP, "value": inputs.SURGERY_VALUE, "length": inputs.SURGERY_LENGTH}),
     "two": Place(
         {
             "swapped": inputs.SWAPPED,
@@ -248,14 +248,30 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     word_boxes(f"keep.{page}", title)
     without = f" without {', '.join(left_out)} (at most {ITEMS} fit)" if left_out else ""
     st.caption(f"Keeps copies of {say.count(len(results), 'result')}{without}.")
-    if st.button("Save", type="primary", key=f"keep.{page}.save"):
+    row = st.container(horizontal=True)
+    if row.button("Save", type="primary", key=f"keep.{page}.save"):
         attempt(lambda: _save(page, results, shown, seen, title))
+    row.download_button(
+        "Download for a colleague",
+        lambda: exported(_made(page, results, shown, title), ".html"),
+        "report.html",
+        "text/html",
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"keep.{page}.report",
+        help="One page with the figures, the numbers and how to compute them again; it needs no app.",
+    )
+
+
+def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Case:
+    """The case study of what is shown, with the words that are typed."""
+    typed = typed_words(f"keep.{page}")
+    typed["title"] = typed["title"].strip() or title
+    return case_study.make(results=results, shown=shown, **typed, **judged(page))
 
 
 def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> None:
-    typed = typed_words(f"keep.{page}")
-    typed["title"] = typed["title"].strip() or title
-    case = case_study.make(results=results, shown=shown, **typed, **judged(page))
+    case = _made(page, results, shown, title)
     add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))
     session.current().saved[page] = (seen, case.id, case.title)

@@ -140,7 +140,7 @@ BOXES = {
 }
 ABOUT_IMPORT = """Files that this program exported, here or elsewhere. Each is checked to the last array before it is
 kept; nothing in it is run."""
-EMPTY = """Nothing of your own yet. Run something and press **Save**: numbers, view and
+EMPTY = """Nothing of your own yet. Run something and press **Share**: numbers, view and
 notes become a case study with a link that opens in a second, without the model. Those below come with the app and show
 how to read the figures."""
 
