@@ -285,7 +285,7 @@ def word_boxes(prefix: str, title: str) -> None:
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
     about = f"At most {case_study.TAGS}. In the list of case studies a tag is a search."
     _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=about)
-    _box(st.text_area, "Notes", f"{prefix}.notes", height=150, max_chars=case_study.NOTES, placeholder=ASK)
+    _box(st.text_area, "Notes", f"{prefix}.notes", height=90, max_chars=case_study.NOTES, placeholder=ASK)
 
 
 def _box(draw: Callable, label: str, key: str, default: str = "", **more) -> None:

@@ -55,6 +55,8 @@ def body(wanted: Fitted) -> None:
         asked = "Which layers" + (" are needed" if within_one else " of one are those of the other")
         finding(f"{asked} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
+    else:
+        finding("The maps are being fitted.", "They appear when all are solved")
     with st.expander("The same from the command line"):
         runs.fit_command(wanted, f"{wanted.kind}{measured.ENDING}")
 

@@ -18,12 +18,13 @@ from ed_core.probes import ExactAnswers, Prune, Surgery
 from ed_core.probes.surgery import PROXIES
 from ed_core.results import aggregate
 from ed_core.types import ModelSpec, ProbeResult, Prompt
-from ed_ui import control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
+from ed_ui import case_studies, control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
 from ed_ui.finding import finding, run, table
 from ed_ui.inputs import SURGERY_LENGTH as LENGTH
 from ed_ui.inputs import SURGERY_MAP as MAP
 from ed_ui.inputs import SURGERY_VALUE as VALUE
 from ed_ui.inputs import number, of_probe
+from ed_ui.session import Batch
 
 LENGTHS = (1, 2, 4, 8, 16)  # layers that are removed together
 ENOUGH = 10  # prompts from which layers may be chosen by the table
@@ -45,7 +46,10 @@ def page() -> None:
     asked = lengths(spec, chosen)
     known = prompt_set.run_when(spec, prompts)
     batch = running.batch("prune", control_model.with_control(requests(spec, asked, prompts)))
-    probe_page.top_row("prune", batch, more, place=place, **known)
+    share = running.run_row("prune", batch, place=place, **known)
+    control_model.picker(more, batch)
+    single = {name: request for name, request in batch.requests.items() if " 1." in name}
+    case_studies.save_button(share, "prune", Batch(single, results=batch.results))
     link.write()
     live.follow(batch, panels, asked, spec, len(prompts))
     maps(spec, moved, prompts, known["n_tokens"])
