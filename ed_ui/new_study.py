@@ -59,7 +59,20 @@ class Outlook:
     troubles: Mapping[str, str]
 
 
-@st.dialog("New study", width="large")
+def begin() -> None:
+    """Open the dialog at its first step; it stays open until it is closed or the study runs."""
+    inputs.put({STEP: 1})
+
+
+def end() -> None:
+    inputs.forget(STEP)
+
+
+def is_open() -> bool:
+    return inputs.value(STEP) is not None
+
+
+@st.dialog("New study", width="large", on_dismiss=end)
 def dialog() -> None:
     """The step that is open, the ways on and back, and what the study comes to so far."""
     step = min(max(inputs.value(STEP, 1), 1), 3)
@@ -86,6 +99,7 @@ def dialog() -> None:
         except EffectiveDepthError as error:
             show.error(error)
         else:
+            end()
             st.rerun()
 
 

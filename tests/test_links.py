@@ -36,18 +36,11 @@ OWN = {  # a page, a parameter of its own, and where it must arrive
     },
     "pages/prompt/contributions.py": {"measure": "attn_cos", "first_token": "false"},
     "pages/prompt/logit_lens.py": {"shade": "rank", "g": "0.4"},
-    "pages/model/numerics.py": {"tokens": "1-9"},
+    "pages/model/model.py": {"tokens": "1-9", "set": "copy"},
     "pages/intervene/skip.py": {"mode": "future", "part": "mlp", "boundaries": "4,8", "direct": "true"},
     "pages/intervene/erase.py": {"target": "future"},
     "pages/intervene/gradients.py": {"nodes": "33"},
-    "pages/intervene/prune.py": {
-        "prompts": "bundled",
-        "n": "2",
-        "n_prompts": "3",
-        "tasks": "copy,lookup",
-        "difficulties": "1,2",
-    },
-    "pages/intervene/surgery.py": {"kind": "drop", "longest": "2", "value": "kl", "length": "2"},
+    "pages/intervene/prune.py": {"set": "copy", "n_prompts": "3", "longest": "2", "map": "swap"},
     "pages/prompt/writing.py": {"n_tokens": "5", "temperature": "0.5"},
 }
 WRONG = [
@@ -103,7 +96,7 @@ def test_which_maps_stand_side_by_side_is_in_the_link_and_what_cannot_be_is_said
 
 @pytest.mark.parametrize("name, value, told", [("tokens", "500-600", 1), ("token", "2", 0)])
 def test_a_token_beyond_the_prompt_is_said(stored, name, value, told):
-    test = opened("pages/model/numerics.py", example="copy-3-a", **{name: value})
+    test = opened("pages/model/model.py", example="copy-3-a", **{name: value})
     assert not test.exception and (f"The link names {name} {value}, and the prompt has " in said(test)) == bool(told)
     assert bool(said(test)) == bool(told) and (name in test.query_params) != bool(told)
 

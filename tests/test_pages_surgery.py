@@ -31,11 +31,10 @@ SET = [PROMPT, Prompt("a=3; b=a; b?", "3")]
 @pytest.fixture(scope="module")
 def results(stored):
     """The probe in the store, on two prompts."""
-    spec, found = ModelRef.parse("small"), {}
-    for probe in Generation(n_tokens=7, threshold=0.02, temperature=0.5):
-        found[probe.name] = [computed(probe.request(spec, prompt)) for prompt in SET]
-        for result in found[probe.name]:
-            lookup.store().put(result)
+    probe, spec = Generation(n_tokens=7, threshold=0.02, temperature=0.5), ModelRef.parse("small")
+    found = {probe.name: [computed(probe.request(spec, prompt)) for prompt in SET]}
+    for result in found[probe.name]:
+        lookup.store().put(result)
     return found
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import streamlit as st
 
 from ed_core import figures
@@ -168,7 +167,7 @@ def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
     loss = f"{size(cost['perplexity_whole'])} → {size(cost['perplexity'])}" if "perplexity" in cost else "–"
     kept = say.share(cost["top1_kept"])
     if row["copy"] is not None:
-        kept += f" (copy {say.share(float(np.nanmax(row['copy']['top1_kept'])))})"
+        kept += f" (copy {say.share(float(row['copy']['top1_kept'].max()))})"
     return [say.count(n, "layer"), which, kept, answers, loss, say.share(saved) if saved else "–", say.share(work)]
 
 

@@ -19,7 +19,8 @@ def main() -> None:
     found, damaged = runs.cards()
     alike: dict[tuple[str, ...], card.Card] = {}
     for _, one in found.values():  # of two alike the one made here comes first
-        alike.setdefault((one.model.name, one.model.content, one.model.precision, one.set.digest), one)
+        of = one.model
+        alike.setdefault((of.name, of.adapter, of.content, of.precision, one.set.digest), one)
     told = list(alike.values())
     rows = [forest_row(one) for one in told]
     if shares := [100 * one.share for one in rows if math.isfinite(one.share)]:

@@ -62,8 +62,8 @@ def listed(known: dict[str, Path]) -> None:
     """A new study, somebody else's, and all that are here."""
     finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row-list")
-    if row.button("New study", type="primary", icon=":material/add:", key="studies.new"):
-        inputs.put({new_study.STEP: 1})
+    row.button("New study", type="primary", icon=":material/add:", key="studies.new", on_click=new_study.begin)
+    if new_study.is_open():
         new_study.dialog()
     with row.popover("Open a file", icon=":material/upload_file:", type="tertiary"):
         about = {"type": "edstudy", "key": "studies.bundle", "on_change": taken}
