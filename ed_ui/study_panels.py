@@ -9,7 +9,7 @@ from itertools import groupby
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
+from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, published
 from ed_core.depth.rules import OF_LENS, RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
@@ -169,41 +169,32 @@ PAIRED = (
 # -------------------------------------------------------------------- beside what is published
 
 EVERY = "all"
-SIZES = {
-    EVERY: (0.0, math.inf),
-    "under 3B": (0.0, 3e9),
-    "3B to 10B": (3e9, 1e10),
-    "10B and more": (1e10, math.inf),
-}  # parameters
-MEANS = {name: f"mean depth, {RULES[of].label}" for name, of in points.MEANS.items()}
-CRITERIA = MEANS | {name: f"papers: {rule.label}" for name, rule in RULES.items()}
+MEANS = {name: f"average depth, {RULES[of].label}" for name, of in points.MEANS.items()}
+CRITERIA = MEANS | {name: f"{rule.heading} rule" for name, rule in RULES.items()}
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 SET = choice("beside", "studies.published_set", EVERY, SETS, "Published set")
-TRAINED = choice("training", "studies.training", EVERY, [EVERY, *TRAINING], "Training")
-SIZE = choice("size", "studies.size", EVERY, list(SIZES), "Size")
 RULE = choice("rule", "studies.criterion", "mean_kl", list(CRITERIA), "Depth", CRITERIA)
-LINKED = (SERIES, STEP, BRANCH, AXIS, SET, TRAINED, SIZE, RULE, KIND)  # what a link carries of both
-_told: Shelf = Shelf(256)  # what resampling has found, of these very points
-KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
+LINKED = (SERIES, STEP, BRANCH, AXIS, SET, RULE, KIND)  # what a link carries
+_shelf: Shelf = Shelf(256)  # what resampling has found, of these very points
 
 
 def beside_published(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    dataset, training, band = (one.draw(row.selectbox, width=200) for one in (SET, TRAINED, SIZE))
+    dataset = SET.draw(row.selectbox, width=200)
     criterion = RULE.draw(row.segmented_control)
     measured = studies.looked(folder.out, points.measured_points, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
-    shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
-    table(*shown)
-    against_size(folder, criterion, *([p for p in some if p.criterion == criterion] for some in shown))
-    pairs(folder, *([p for p in some if p.criterion == criterion] for some in (measured, others)))
+    table(measured, others)
+    by_rule = [[p for p in some if p.criterion == criterion] for some in (measured, others)]
+    against_size(folder, criterion, *by_rule)
+    pairs(folder, *by_rule)
 
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
     """One line per model and set: measured depths with their ranges, published ones beside them."""
     rows = points.side_by_side(measured, list(others))
-    st.markdown("**Depths, measured and published** · the papers' layers counted from 0; 5 to 95 % in brackets")
+    st.markdown("**Depths, measured and published** · rules' layers counted from 0; 5 to 95 % in brackets")
     if not rows:
         st.caption("Nothing measured or published fits this choice.")
         return
@@ -238,7 +229,7 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
             said.append(RULES_ALONE)
             continue
         try:
-            found = _told.made(trends.slope, some)
+            found = _shelf.made(trends.slope, some)
             lines[source] = (found.start, found.end)
             said.append(found.sentence)
         except StudyError as error:
@@ -253,41 +244,24 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
 
 
 def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
-    """One model against another: two of the study, and the published pairs."""
+    """One model against another: the study's first two and its known pairs, then the published pairs."""
     st.markdown("**One model against another** · the difference in depth with its interval")
     labels = list(dict.fromkeys(p.model for p in measured))
-    if len(labels) > 1:
-        known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
-        first, second = next(iter(known), (labels[0], labels[1]))
-        row = st.container(horizontal=True, vertical_alignment="bottom")
-        base = inputs.one_of(
-            row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
-        )
-        rest = [label for label in (second, *labels) if label != base]
-        other = inputs.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
-        _say(measured, dict.fromkeys([*known, (base, other)]))
+    known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
+    own = dict.fromkeys([*known, *([(labels[0], labels[1])] if len(labels) > 1 else [])])
+    _say(measured, own)
     if not others:
         st.caption(RULES_ALONE)
         return
-    for kind, of_kind in KINDS.items():
-        try:
-            told = _told.made(
-                trends.over_pairs, others, of_kind, f"the {kind} model", "the long-chain-of-thought model"
-            )
-            st.markdown(f"- {show.plain(told.sentence)}")
-        except StudyError:
-            st.caption(f"No published pair of {kind} and long-chain-of-thought model fits this choice.")
-    with st.expander("The published pairs one by one", icon=":material/compare_arrows:"):
+    with st.expander("The published pairs", icon=":material/compare_arrows:"):
         _say(others, (*PAIRS, *INSTRUCT_PAIRS))
         st.caption(ABOUT_PAIRS)
 
 
 def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
-    for found in _told.made(_differences, some, list(pairs)):
-        if isinstance(found, EffectiveDepthError):
-            st.caption(show.plain(str(found)))
-        else:
-            st.markdown(f"- {show.plain(found.sentence)}")
+    for found in _shelf.made(_differences, some, list(pairs)):
+        sentence = str(found) if isinstance(found, EffectiveDepthError) else found.sentence
+        st.markdown(f"- {show.plain(sentence)}")
 
 
 def _differences(
@@ -312,17 +286,12 @@ def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> t
     return (found[0], found[1]) if all(found) else None
 
 
-def _fits(p: Point, band: str) -> bool:
-    low, high = SIZES[band]
-    return band == EVERY or (p.parameters is not None and low <= p.parameters < high)
-
-
 def _plain(p: Point) -> dict:
     return {k: getattr(p, k) for k in ("model", "parameters", "ratio", "low", "high", "training", "set", "source")}
 
 
 BILLIONS = "parameters, billions"
-RULES_ALONE = "Published depths exist for the papers' rules alone; choose one to see them."
+RULES_ALONE = "Published depths exist for published rules alone; choose one to see them."
 AGAINST_SIZE = (
     "**Depth against size** · shape: kind of training; filled: measured, with the range over prompts; hollow, dashed "
     "line: published"
@@ -331,11 +300,11 @@ READING_SIZE = (
     "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
     "measured and published points never share one. What is published has no prompts to draw anew, so its interval "
     "draws sizes (from eight up; a fifth apart at least); a measured one draws prompts and holds for these models "
-    "alone. The published models are of one family, in four sizes and three depths. The papers' KL and overlap rules "
+    "alone. The published models are of one family, in four sizes and three depths. The KL and overlap rules "
     "can reach `(L − 1) / L` at most, which is 0.96 with 28 layers and 0.98 with 64."
 )
 ABOUT_PAIRS = (
-    "Each distilled model beside what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then beside the "
+    "Each distilled model next to what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then next to the "
     "instruct model of its shape. The interval is Student's t over the sets, three at most, as if they were drawn "
     "from sets like them; it is wide for that reason."
 )

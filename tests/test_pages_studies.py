@@ -228,7 +228,7 @@ def test_the_published_table_stands_beside_what_was_measured(toys):
     frame = table(toys, "training")
     assert len(frame) == 2 + 36 and "2512.14064" in words(toys) and "stray dip" in words(toys)
     row = frame[(frame["model"] == "Qwen2.5-7B-Instruct") & (frame["set"] == "gsm8k")].iloc[0]
-    assert [row[f"papers: {rule}, published"] for rule in ("cosine", "KL", "overlap")] == ["20", "25", "26"]
+    assert [row[f"{rule} rule, published"] for rule in ("Cosine", "KL", "Overlap")] == ["20", "25", "26"]
     rows = {
         (r["model"], r["criterion"], r["variant"]): r
         for r in tables.stored(open_folder(STUDIES / "toys")).to_pylist()
@@ -236,8 +236,8 @@ def test_the_published_table_stands_beside_what_was_measured(toys):
     }
     for model in ("ed-demo-8", "ed-demo-16"):
         own = frame[(frame["model"] == model) & (frame["set"] == "sums")].iloc[0]
-        assert own["mean depth, KL, measured"] == tables.cell(rows[model, "kl", "mean"])
-        assert own["papers: KL, measured"] == tables.cell(rows[model, "kl", "paper"])
+        assert own["average depth, KL, measured"] == tables.cell(rows[model, "kl", "mean"])
+        assert own["KL rule, measured"] == tables.cell(rows[model, "kl", "paper"])
 
 
 def test_precisions_are_shown_where_a_study_has_several(laboratory):

@@ -265,7 +265,8 @@ def sections(case: Case) -> list[Section]:
         return [page]
     verdicts = {id(view.first): v for view, v in case.verdicts()}
     compared = _of_pair(case, verdicts)
-    return [compared] * (compared is not None) + [
+    first = [compared] if compared is not None else []
+    return first + [
         Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first)))), tuple(_said(view)))
         for view in case.views
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -56,7 +57,9 @@ def model_course(
         name="cost",
     )
     if cheapest is not None:
-        place = dict(x=cheapest + 0.5, y=max(float(np.nan_to_num(bars[cheapest])), 0.0), yref="y2", yanchor="bottom")
+        place: dict[str, Any] = dict(
+            x=cheapest + 0.5, y=max(float(np.nan_to_num(bars[cheapest])), 0.0), yref="y2", yanchor="bottom"
+        )
         canvas.write(f"<b>{cheapest}</b>", 12, yshift=1, **place)
     canvas.write("How far the lens is from the output (nats)", 12, x=0, xref="paper", xanchor="left", y=1, yref="paper",
                  yanchor="bottom")  # fmt: skip
@@ -105,7 +108,7 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
     for i, row in enumerate(rows):
         canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=-i, y1=-i, layer="below")
         name = f"<b>{escaped(_short(row.name))}</b><br>{row.layers} layers"
-        left = dict(x=0, xref="paper", xanchor="right", xshift=-14, y=-i, align="right")
+        left: dict[str, Any] = dict(x=0, xref="paper", xanchor="right", xshift=-14, y=-i, align="right")
         canvas.write(name, 13, **left)
         if row.said:
             canvas.write(escaped(row.said), 13, x=1, xref="paper", xanchor="left", xshift=16, y=-i, align="left")

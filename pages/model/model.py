@@ -56,16 +56,16 @@ def choose(own: dict[str, card.Card], model: ModelSpec) -> card.Card | None:
     return runs.card_of(model) or next(iter(own.values()), None)
 
 
-def answer(told: card.Card) -> None:
+def answer(one: card.Card) -> None:
     """Where the words settle, and whether the layers switch."""
-    mean, n = told.depth("kl", True), told.model.layers
-    settles = f"{told.model.name} has no average depth here."
+    mean, n = one.depth("kl", True), one.model.layers
+    settles = f"{one.model.name} has no average depth here."
     if mean is not None and mean.depth is not None:
-        settles = f"{told.model.name} settles its words by {say.layers(mean.depth, n)} on average."
-    switch = next((line for line in told.said if line.startswith("The layers")), "")
-    over = f"{say.count(len(told.set.prompts), 'prompt')} of the set {told.set.name} · {told.model.precision}"
-    over = f"{over} · measured {told.made}".removesuffix(" · measured ")
-    finding(f"{settles} {switch}".strip(), over, (page.facts(told), *told.said, *told.notes))
+        settles = f"{one.model.name} settles its words by {say.layers(mean.depth, n)} on average."
+    switch = next((line for line in one.said if line.startswith("The layers")), "")
+    over = f"{say.count(len(one.set.prompts), 'prompt')} of the set {one.set.name} · {one.model.precision}"
+    over = f"{over} · measured {one.made}".removesuffix(" · measured ")
+    finding(f"{settles} {switch}".strip(), over, (page.facts(one), *one.said, *one.notes))
 
 
 def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | None) -> None:
@@ -90,9 +90,9 @@ def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | Non
         live.fragment(lambda: run(wanted), runs.pause(wanted.out))()
 
 
-def titled(told: card.Card) -> str:
+def titled(one: card.Card) -> str:
     """A card among those of one model."""
-    return f"{told.set.name}, {say.count(len(told.set.prompts), 'prompt')} · {told.model.precision}"
+    return f"{one.set.name}, {say.count(len(one.set.prompts), 'prompt')} · {one.model.precision}"
 
 
 def form(model: ModelSpec) -> Card | None:
@@ -122,32 +122,32 @@ def run(wanted: Card) -> None:
 # -------------------------------------------------------------------- the card
 
 
-def course(told: card.Card) -> None:
+def course(one: card.Card) -> None:
     """Three figures, and the divergence by layer with its copy above what each layer costs."""
     left, right = st.columns([2, 5])
-    numbers(large(told), left)
-    lens, cost = told.curves["kl"], told.curves["loss"].get(running.MODEL)
+    numbers(large(one), left)
+    lens, cost = one.curves["kl"], one.curves["loss"].get(running.MODEL)
     if not lens or cost is None:
         return
     own = lens[running.MODEL]
     copies = {"untrained copy": lens[running.TWIN].values} if running.TWIN in lens else {}
-    curves = {told.model.name: (own.values, own.low, own.high)}
-    fig = show.once(figures.model_course, curves, copies, cost.values, told.cuts[0].start if told.cuts else None)
-    show.figure("course", fig, "", about=lambda: st.markdown(COURSE), place=right, alt=" ".join(told.said))
+    curves = {one.model.name: (own.values, own.low, own.high)}
+    fig = show.once(figures.model_course, curves, copies, cost.values, one.cuts[0].start if one.cuts else None)
+    show.figure("course", fig, "", about=lambda: st.markdown(COURSE), place=right, alt=" ".join(one.said))
 
 
-def large(told: card.Card) -> list[tuple[str, str]]:
+def large(one: card.Card) -> list[tuple[str, str]]:
     """Average depth, that of an untrained copy, and the layer that can go, each with its range."""
-    n, found = told.model.layers, []
-    mean = told.depth("kl", True)
+    n, found = one.model.layers, []
+    mean = one.depth("kl", True)
     if mean is not None and mean.depth is not None:
         within = "" if mean.low is None or mean.high is None else f" ({say.interval(mean.low, mean.high)})"
         found.append((f"{mean.depth:.0f} of {n}", f"layers on average{within}"))
-    if (copy := told.curves["kl"].get(running.TWIN)) is not None:
+    if (copy := one.curves["kl"].get(running.TWIN)) is not None:
         with_copy = of_curve("kl", copy.values)
         if with_copy.depth is not None:
             found.append((f"{with_copy.depth:.0f} of {n}", f"layers in an untrained copy ({with_copy.depth:.1f})"))
-    for cut in told.cuts[:1]:
+    for cut in one.cuts[:1]:
         kept = page.value(cut.kept, ".0f", 100, " %")
         found.append(
             (say.stretch(cut.start, cut.start + 1), f"is the cheapest to remove: {kept} of first choices kept")
@@ -155,16 +155,16 @@ def large(told: card.Card) -> list[tuple[str, str]]:
     return found
 
 
-def claims(told: card.Card) -> None:
+def claims(one: card.Card) -> None:
     """What holds, what fails and what is undecided, a line each; what does not apply is folded, with the remedy."""
-    if not told.claims:
+    if not one.claims:
         return
     for column, verdict in zip(st.columns(3), (HOLDS, FAILS, UNDECIDED), strict=True):
-        some = [one for one in told.claims if one.verdict == verdict]
+        some = [one for one in one.claims if one.verdict == verdict]
         lines = "".join(map(claim, some)) or "<p>none</p>"
         column.html(f'<div class="ed-claims ed-{verdict}"><h5>{verdict.capitalize()} · {len(some)}</h5>{lines}</div>')
-    rest = [one for one in told.claims if one.verdict == DOES_NOT_APPLY]
-    trust = next((note for note in told.notes if note.startswith("The checks")), "")
+    rest = [one for one in one.claims if one.verdict == DOES_NOT_APPLY]
+    trust = next((note for note in one.notes if note.startswith("The checks")), "")
     holds = "pass" in trust
     mark = f"<b>{'✓ Numbers to trust' if holds else '✗ Not to be trusted'}</b> · {escape(trust)} " if trust else ""
     folded = "".join(f"<li>{escape(one.title)}: {escape(remedy(one.reason))}</li>" for one in rest)
@@ -175,38 +175,38 @@ def claims(told: card.Card) -> None:
 def claim(one: Found) -> str:
     """A claim as HTML: its sentence, a small interval plot and its figures; on click why, and how it is measured."""
     first = next((q for q in one.judging if q.value is not None and q.value.value is not None), None)
-    plot, told = (interval(first), words.value(first, first.value)) if first is not None else ("", "")
-    told = f"{first.name}: {told}" if first is not None else next((q.nothing for q in one.judging if q.nothing), "")
+    plot, value = (interval(first), words.value(first, first.value)) if first is not None else ("", "")
+    value = f"{first.name}: {value}" if first is not None else next((q.nothing for q in one.judging if q.nothing), "")
     copy = f" · an untrained copy: {one.twin}" if one.twin else ""
     known = find(one.id)
     more = [*words.reasons(one), f"Formula: {known.formula}", f"Protocol: {known.protocol}"]
     body = "".join(f"<li>{escape(remedy(reason))}</li>" for reason in more)
     return (
-        f"<details><summary><span>{escape(one.title)}</span>{plot}<small>{escape(told)}</small></summary>"
+        f"<details><summary><span>{escape(one.title)}</span>{plot}<small>{escape(value)}</small></summary>"
         f"<p>{escape(one.source)}{escape(copy)}</p><ul>{body}</ul></details>"
     )
 
 
 def interval(q: Judged) -> str:
-    """A quantity on a line of its own: shaded where the claim is true, the interval, the value, an untrained copy."""
+    """A quantity on its own line: shaded where the claim is true, the interval, the value, an untrained copy."""
     value, copy = q.value, q.twin
     assert value is not None
-    there = [v for v in (value.value, value.low, value.high, copy.value if copy else None, *q.limits) if v is not None]
-    low, high = min(there), max(there)
+    shown = [v for v in (value.value, value.low, value.high, copy.value if copy else None, *q.limits) if v is not None]
+    low, high = min(shown), max(shown)
     apart = (high - low) or 1.0
     low, high = low - 0.12 * apart, high + 0.12 * apart
 
-    def at(found: float | None, end: float) -> float:
+    def percent(found: float | None, end: float) -> float:
         return 100 * ((end if found is None else found) - low) / (high - low)
 
     def span(kind: str, ends: tuple[float | None, float | None]) -> str:
-        left, right = at(ends[0], low), at(ends[1], high)
+        left, right = percent(ends[0], low), percent(ends[1], high)
         return f'<u class="{kind}" style="left:{left:.1f}%;width:{max(right - left, 0.5):.1f}%"></u>'
 
     inside = span("ed-true", q.limits)
     bar = "" if value.low is None else span("ed-bar", (value.low, value.high))
-    hollow = f'<s style="left:{at(copy.value, low):.1f}%"></s>' if copy and copy.value is not None else ""
-    return f'<em class="ed-plot">{inside}{bar}{hollow}<b style="left:{at(value.value, low):.1f}%"></b></em>'
+    hollow = f'<s style="left:{percent(copy.value, low):.1f}%"></s>' if copy and copy.value is not None else ""
+    return f'<em class="ed-plot">{inside}{bar}{hollow}<b style="left:{percent(value.value, low):.1f}%"></b></em>'
 
 
 def remedy(said: str) -> str:
@@ -219,7 +219,7 @@ SOURCE, SET = prompt_set.of_set("cards")
 CARD = text("card", "cards.card", label="Card")
 ALSO = text("also", "cards.also", label=BOX)
 PARAMETERS = (SOURCE, SET, CARD, ALSO, *model_sections.PARAMETERS)
-ABOUT_ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
+ABOUT_ALSO = "Further models of this one's family, with commas between: a statement about size needs three models."
 TEACH = "Measure it on a set of prompts: depths, claims, what can be removed, and how exact other precisions are."
 TAKES = "about 6 min for 135 million parameters"
 COURSE = (

@@ -21,32 +21,32 @@ def main() -> None:
     for _, one in found.values():  # of two alike the one made here comes first
         of = one.model
         alike.setdefault((of.name, of.adapter, of.content, of.precision, one.set.digest), one)
-    told = list(alike.values())
-    rows = [forest_row(one) for one in told]
+    every = list(alike.values())
+    rows = [forest_row(one) for one in every]
     if shares := [100 * one.share for one in rows if math.isfinite(one.share)]:
         within = say.interval(min(shares), max(shares), 0)
-        finding(f"{say.count(len(told), 'model')} settle their words at {within} % of their depth.", ABOUT)
+        finding(f"{say.count(len(every), 'model')} settle their words at {within} % of their depth.", ABOUT)
     for trouble in damaged:
         show.error(trouble)
-    show.table("models", [row(one) for one in told], 36 * 20, FORMATS)
+    show.table("models", [row(one) for one in every], 36 * 20, FORMATS)
     show.figure("models-forest", show.once(figures.forest, rows), "", reading=BEWARE)
     st.caption(BEWARE)
     link.write()
 
 
-def row(told: card.Card) -> dict[str, str | int | float | None]:
+def row(one: card.Card) -> dict[str, str | int | float | None]:
     """A card in a line of numbers, by which the table can be sorted."""
-    n, twin, cut = told.model.layers, told.curves["kl"].get(running.TWIN), next(iter(told.cuts), None)
-    depths = (told.depth("kl", True), told.depth("overlap", True))
+    n, twin, cut = one.model.layers, one.curves["kl"].get(running.TWIN), next(iter(one.cuts), None)
+    depths = (one.depth("kl", True), one.depth("overlap", True))
     copy = of_curve("kl", twin.values).ratio if twin is not None else None
-    ratios = (*(one.ratio if one else None for one in depths), copy)
-    counts = {verdict: sum(one.verdict == verdict for one in told.claims) for verdict in VERDICTS[:3]}
+    ratios = (*(depth.ratio if depth else None for depth in depths), copy)
+    counts = {verdict: sum(claim.verdict == verdict for claim in one.claims) for verdict in VERDICTS[:3]}
     return {
-        "model": f"{told.model.name}{f' with {told.model.adapter}' if told.model.adapter else ''}",
-        "precision": told.model.precision,
-        "parameters, M": told.model.parameters / 1e6,
+        "model": f"{one.model.name}{f' with {one.model.adapter}' if one.model.adapter else ''}",
+        "precision": one.model.precision,
+        "parameters, M": one.model.parameters / 1e6,
         "layers": n,
-        "prompts": f"{len(told.set.prompts)} of {told.set.name}",
+        "prompts": f"{len(one.set.prompts)} of {one.set.name}",
         **{name: None if ratio is None else 100 * ratio for name, ratio in zip(SHARES, ratios, strict=True)},
         **counts,
         "cheapest layer": cut.start if cut else None,
@@ -54,13 +54,13 @@ def row(told: card.Card) -> dict[str, str | int | float | None]:
     }
 
 
-def forest_row(told: card.Card) -> figures.Row:
+def forest_row(one: card.Card) -> figures.Row:
     """A card as a row of the forest."""
-    mean, twin = told.depth("kl", True), told.curves["kl"].get(running.TWIN)
-    ratio, n = mean.ratio if mean else None, told.model.layers
+    mean, twin = one.depth("kl", True), one.curves["kl"].get(running.TWIN)
+    ratio, n = mean.ratio if mean else None, one.model.layers
     ends = (math.nan, math.nan) if mean is None or mean.low is None else (mean.low / n, mean.high / n)
     copy = of_curve("kl", twin.values).ratio if twin is not None else None
-    return figures.Row(told.model.name, n, math.nan if ratio is None else ratio, *ends, (copy,) if copy else ())
+    return figures.Row(one.model.name, n, math.nan if ratio is None else ratio, *ends, (copy,) if copy else ())
 
 
 SHARES = ("average depth, %", "by overlap, %", "untrained copy, %")
