@@ -80,7 +80,7 @@ def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str,
     told = [f"{escaped(name)}, after layer {i}: {number(v)} {unit}" for i, v in enumerate(values)]
     look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash), text=told, hoverinfo="text")
     canvas.add("scatter", x=np.arange(len(values)), y=values, name=escaped(name), **look)
-    at = (2 * len(values)) // 3
+    at = len(values) // 4 if dash == "solid" else (2 * len(values)) // 3
     if np.isfinite(values[at]):
         canvas.write(escaped(name), 12, x=at, y=float(values[at]), xanchor="left", yanchor="bottom", yshift=3)
 
@@ -113,7 +113,7 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
         if row.said:
             canvas.write(escaped(row.said), 13, x=1, xref="paper", xanchor="left", xshift=16, y=-i, align="left")
         if np.isfinite(row.share):
-            canvas.write(f"<b>{100 * row.share:.0f} %</b>", 13, colours.ATTENTION, x=row.share, y=-i, yanchor="bottom",
+            canvas.write(f"<b>{100 * row.share:.0f} %</b>", 13, None, x=row.share, y=-i, yanchor="bottom",
                          yshift=8)  # fmt: skip
         if np.isfinite(row.low):
             canvas.line(colours.ATTENTION, 4, x0=row.low, x1=row.high, y0=-i, y1=-i)
