@@ -26,8 +26,8 @@ def test_a_study_is_chosen_in_three_steps_run_and_followed_to_its_end(server, pa
     page.goto(f"{server}/studies?model=ed-demo-8")
     page.get_by_role("button", name="New study").click()
 
-    def number(label: str, n: int) -> None:
-        box = page.get_by_role("spinbutton", name=label)
+    def number(n: int) -> None:
+        box = page.locator("input[type=number]").first
         box.fill(str(n))
         box.press("Enter")
         settled(page)
@@ -37,9 +37,10 @@ def test_a_study_is_chosen_in_three_steps_run_and_followed_to_its_end(server, pa
     models.fill("ed-demo-16")
     page.get_by_role("option", name="ed-demo-16").first.click()
     settled(page)
-    number("Untrained copies of each", 0)
+    page.keyboard.press("Tab")
+    number(0)
     page.get_by_role("button", name="Next").click()
-    number("Prompts of each set", 5)
+    number(5)
     page.get_by_text("2 models · 5 prompts · 2 parts · about").wait_for()
     page.get_by_role("button", name="Next").click()
     name = page.get_by_role("textbox", name="Name")
