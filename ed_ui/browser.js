@@ -13,7 +13,7 @@ function listen() {
   addEventListener('keydown', event => {
     if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
     if (!event.target.closest?.('.st-key-prompt-box')) return;
-    const run = () => document.querySelector('[class*=st-key-run-row] button');
+    const run = () => document.querySelector('.stElementContainer[class*=st-key-run-] button');
     // only the last press counts, and none once something else was pressed: it would undo a Cancel
     const mine = ++press, over = () => mine !== press;
     // not before the server has what was typed: a press sent earlier would bring along the former text
@@ -38,7 +38,6 @@ function listen() {
   const mark = () => document.querySelectorAll(VERBATIM).forEach(one => { one.translate = false; });
   new MutationObserver(mark).observe(document.body, {childList: true, subtree: true});
   mark();
-  if (localStorage.edWelcomed) root.classList.add('ed-welcomed');
 }
 
 const keep = prompt => { sessionStorage.edPrompt = JSON.stringify(prompt); };
@@ -47,10 +46,6 @@ export default function({data, setTriggerValue}) {
   const reloaded = window.edBrowser || performance.getEntriesByType('navigation')[0]?.type === 'reload';
   if (!window.edBrowser) listen();
   window.edBrowser = true;
-  const headline = () => document.querySelector('.st-key-headline');
-  when(headline, () => { headline().tabIndex = 0; }, 50); // it scrolls, so the keyboard must reach it
-  if (data.welcomed) localStorage.edWelcomed = 1;
-  if (data.asked) root.classList.remove('ed-welcomed');
   if (data.begins && reloaded && sessionStorage.edPrompt) setTriggerValue('typed', JSON.parse(sessionStorage.edPrompt));
   else if (data.typed) keep(data.typed);
   else delete sessionStorage.edPrompt;

@@ -1,6 +1,5 @@
 """What the browser does for the app (`browser.js`): Ctrl+Enter in the prompt presses Run, a typed prompt survives a
-reload, a closed card stays closed, figures are drawn for paper, and no translator touches what a model reads or writes;
-and a button that shows the page's link."""
+reload, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows the page's link."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def listen() -> None:
     """Send the browser what it needs to know, at the end of every run."""
     known = session.current()
     typed = None if inputs.value("example", "") else [inputs.value("text", ""), inputs.value("answer", "")]
-    data = {"welcomed": known.welcomed, "asked": known.asked_what, "begins": known.begins, "typed": typed}
-    _component()(key=KEY, data=data, on_typed_change=_restore)
+    _component()(key=KEY, data={"begins": known.begins, "typed": typed}, on_typed_change=_restore)
     known.begins = False
 
 
@@ -41,12 +39,13 @@ def _restore() -> None:
             inputs.put({"text": text, "answer": answer, "example": ""})
 
 
-def share(row, prompt: bool = True) -> None:
-    """A button at the end of a row that shows the link to what is on the screen. `prompt`: whether the page is about
-    the prompt in the box, unless the link names others."""
-    with row.popover("Link", icon=":material/link:", type="tertiary", key="share"):
-        session.current().share = st.empty(), prompt
+def share(row, prompt: bool = True):
+    """A button at the end of a row that shows the link to what is on the screen; returns its box. `prompt`: whether the
+    page is about the prompt in the box, unless the link names others."""
+    box = row.popover("Share", icon=":material/share:", type="tertiary", key="share")
+    session.current().share = box.empty(), prompt
     say_link()
+    return box
 
 
 def say_link() -> None:
@@ -56,6 +55,7 @@ def say_link() -> None:
         return
     place, prompt = known.share
     with place.container():
+        st.markdown("**Link** on this computer")
         query = f"?{urlencode(known.link.values)}" if known.link.values else ""
         st.code(f"{known.link.base}{known.link.page or ''}{query}", language=None, wrap_lines=True)
         st.caption(CARRIED if names_prompt(known.link.values, prompt) else NOT_CARRIED)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
+from ed_core.commands.cases import exported
 
 from ed_core.cases import case_study
 from ed_core.cases.case_study import ITEMS, Case, Item, Shown
@@ -83,18 +84,7 @@ class Place:
 
 
 PLACES: dict[str, Place] = {
-    "home": Place(
-        {
-            "branch": inputs.BRANCH,
-            "shade": inputs.SHADE,
-            "lens": inputs.LENS,
-            "depths": inputs.DEPTHS,
-            "of": inputs.OF,
-            "count_sinks": inputs.COUNT_SINKS,
-        },
-        ("window", 48),
-        inputs.FIRST_TOKEN.key,
-    ),
+    "home": Place({"of": inputs.OF, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.FIRST_TOKEN.key),
     "contributions": Place(
         {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.COUNTED.key
     ),
@@ -102,7 +92,6 @@ PLACES: dict[str, Place] = {
     "lenses": Place({"shade": inputs.LENSES_SHADE}),
     "residual_erasure": Place({"count_sinks": inputs.COUNT_SINKS}),
     "layer_skip": Place({"boundary": inputs.BOUNDARY}),
-    "surgery": Place({"map": inputs.SURGERY_MAP, "value": inputs.SURGERY_VALUE, "length": inputs.SURGERY_LENGTH}),
     "two": Place(
         {
             "swapped": inputs.SWAPPED,
@@ -203,8 +192,8 @@ def _look(case: Case, item: Item, page: str) -> None:
 # -------------------------------------------------------------------- the button beside Run
 
 
-def save_button(row, page: str, batch: running.Batch) -> None:
-    """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept.
+def save_button(box, page: str, batch: running.Batch) -> None:
+    """Save, in the box of Share: title, tags and notes, and the way to the page of what was kept.
     `page` is one of `navigation.KEPT_FROM`."""
     found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
@@ -214,11 +203,12 @@ def save_button(row, page: str, batch: running.Batch) -> None:
     except CaseError as error:
         reason = reason or str(error)
     reason = reason or ("" if fits else "Nothing is complete yet: press Run, then save what it shows.")
-    look = {"icon": ":material/bookmark_add:", "help": show.plain(reason) or ABOUT}
-    with row.popover("Save", disabled=bool(reason), key=f"keep.{page}", **look):
-        if not reason:
-            with st.container(width=400):
-                _form(page, fits, left_out)
+    with box.container(key=f"keep.{page}", width=400):
+        st.markdown("**Save as a case study**", help=ABOUT)
+        if reason:
+            st.caption(show.plain(reason))
+        else:
+            _form(page, fits, left_out)
 
 
 def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str]]:
@@ -237,8 +227,9 @@ def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str
 def suggestion(results: Sequence[ProbeResult]) -> str:
     """A title: the model, and how the prompt begins."""
     prompts = list(dict.fromkeys(r.request.prompts[0] for r in results))
-    what = case_study.tidy(prompts[0].text) if len(prompts) == 1 else f"{len(prompts)} prompts"
-    title = f"{results[0].request.models[0].name}: {what}"[:80]
+    name = results[0].request.models[0].name[:40]
+    what = case_study.cut(prompts[0].text, 78 - len(name)) if len(prompts) == 1 else f"{len(prompts)} prompts"
+    title = f"{name}: {what}"
     return case_study.tidy("".join(c for c in title if c not in case_study.REORDERING))
 
 
@@ -257,14 +248,30 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     word_boxes(f"keep.{page}", title)
     without = f" without {', '.join(left_out)} (at most {ITEMS} fit)" if left_out else ""
     st.caption(f"Keeps copies of {say.count(len(results), 'result')}{without}.")
-    if st.button("Save", type="primary", key=f"keep.{page}.save"):
+    row = st.container(horizontal=True)
+    if row.button("Save", type="primary", key=f"keep.{page}.save"):
         attempt(lambda: _save(page, results, shown, seen, title))
+    row.download_button(
+        "Download for a colleague",
+        lambda: exported(_made(page, results, shown, title), ".html"),
+        "report.html",
+        "text/html",
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"keep.{page}.report",
+        help="One page with the figures, the numbers and how to compute them again; it needs no app.",
+    )
+
+
+def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Case:
+    """The case study of what is shown, with the words that are typed."""
+    typed = typed_words(f"keep.{page}")
+    typed["title"] = typed["title"].strip() or title
+    return case_study.make(results=results, shown=shown, **typed, **judged(page))
 
 
 def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> None:
-    typed = typed_words(f"keep.{page}")
-    typed["title"] = typed["title"].strip() or title
-    case = case_study.make(results=results, shown=shown, **typed, **judged(page))
+    case = _made(page, results, shown, title)
     add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))
     session.current().saved[page] = (seen, case.id, case.title)
@@ -278,7 +285,7 @@ def word_boxes(prefix: str, title: str) -> None:
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
     about = f"At most {case_study.TAGS}. In the list of case studies a tag is a search."
     _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=about)
-    _box(st.text_area, "Notes", f"{prefix}.notes", height=150, max_chars=case_study.NOTES, placeholder=ASK)
+    _box(st.text_area, "Notes", f"{prefix}.notes", height=90, max_chars=case_study.NOTES, placeholder=ASK)
 
 
 def _box(draw: Callable, label: str, key: str, default: str = "", **more) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import streamlit as st
 
-from ed_core.depth import among_others
+from ed_core.depth import among_others, say
 from ed_core.depth.among_others import Likeness
 from ed_core.depth.sample import READS
 from ed_core.errors import EffectiveDepthError
@@ -16,11 +16,12 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Request
-from ed_ui import running, show
+from ed_ui import running, session, show
 from ed_ui.inputs import CONTROL, CONTROL_SEED, NONE
 
 UNTRAINED = "untrained"
 Pair = tuple[ProbeResult, ProbeResult]  # complete `contributions` and `logit_lens` of one prompt
+QUICK = 10.0  # seconds, by the estimate: copies that take no longer are measured by themselves
 SMALL = 300_000_000  # weights of a model whose five twins are computed, where a larger one has one
 
 
@@ -32,23 +33,66 @@ def chosen() -> tuple[str, int]:
 
 def name() -> str:
     """What the chosen control is called in figures and sentences."""
-    return controls.KINDS.get(chosen()[0], "")
+    kind = chosen()[0]
+    return say.COPIES[kind][0] if kind else ""
 
 
 def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
-    """The same as `with_control`, and behind it what a verdict reads of the untrained twins of four more seeds: of
-    small models, and what is not shipped."""
-    found = with_control(requests)
+    """The requests of the control, where one is chosen; and what a verdict reads of untrained copies, where they are
+    asked for and not stored."""
+    found = {name: r for name, r in with_control(requests).items() if name not in requests}
     kind, seed = chosen()
-    spec = next(iter(requests.values())).models[0]
-    if kind != UNTRAINED or len(found) == len(requests) or not _small(spec):
-        return found
-    for i, other in enumerate(_seeds(seed)[1:], 1):
+    if kind == UNTRAINED and found and _small(next(iter(requests.values())).models[0]):
+        return found | _copies(requests, range(1, len(controls.SEEDS)), seed)
+    if not kind and session.current().copies == requests[READS[0]].key:
+        return found | _copies(requests, range(len(controls.SEEDS)), controls.SEEDS[0])
+    return found
+
+
+def _copies(requests: Mapping[str, Request], which: Iterable[int], seed: int) -> dict[str, Request]:
+    """What a verdict reads of these untrained copies, without what is shipped for them."""
+    found = {}
+    for i in which:
         for name in READS:
-            request = _of_twin(requests[name], other)
-            if request is not None and not lookup.is_read(request):
+            request = _of_twin(requests[name], _seeds(seed)[i])
+            if request is not None and not lookup.is_shipped(request.key):
                 found[f"{name}{running.TWIN}{i}"] = request
     return found
+
+
+def due(batch: running.Batch) -> bool:
+    """Whether the untrained copies of what was just run are to be measured now: they take little time, and were not
+    cancelled. They are asked for then."""
+    ran = batch.begun and not (batch.running or batch.missing or batch.errors)
+    if not ran or (seconds := offered(batch)) is None or seconds > QUICK:
+        return False
+    ask_for_copies(batch)
+    return True
+
+
+def asked_for(batch: running.Batch) -> bool:
+    """Whether nothing but untrained copies is missing, which are asked for and not begun."""
+    wanted = session.current().copies == batch.requests[READS[0]].key and not batch.begun
+    return bool(wanted and batch.missing and all(running.TWIN in name for name in batch.missing))
+
+
+def offered(batch: running.Batch) -> float | None:
+    """The seconds that the missing untrained copies take, by the estimate; None where they are chosen, stored, on their
+    way or impossible."""
+    asked = batch.requests[READS[0]]
+    if chosen()[0] or session.current().copies == asked.key or stored_twins(batch.requests):
+        return None
+    todo = list(_copies(batch.requests, range(len(controls.SEEDS)), controls.SEEDS[0]).values())
+    result = batch.complete(READS[0])
+    if not todo or result is None or asked.models[0].control:
+        return None
+    known = running.outlook(todo, todo, result.n_tokens, running.free(asked.models[0].device))
+    return None if known.obstacle else known.seconds
+
+
+def ask_for_copies(batch: running.Batch) -> None:
+    """Let the next run of the page measure the untrained copies."""
+    session.current().copies = batch.requests[READS[0]].key
 
 
 def twins(batch: running.Batch) -> tuple[list[Pair], str]:
@@ -60,8 +104,9 @@ def twins(batch: running.Batch) -> tuple[list[Pair], str]:
         return ([tuple(pair)] if None not in pair else []), kind
     if batch.twins is not None:
         return batch.twins, UNTRAINED
-    found = _of_batch(batch, seed) if kind else stored_twins(batch.requests)
-    if not batch.running and (kind or found):
+    asked = kind or any(running.TWIN in name for name in batch.requests)
+    found = _of_batch(batch, seed) if asked else stored_twins(batch.requests)
+    if not batch.running and (asked or found):
         batch.twins = found
     return found, UNTRAINED
 
@@ -91,7 +136,7 @@ def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
 
 def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeResult | None:
     """The complete result of a twin: the batch's own, else a stored one."""
-    own = batch.complete(f"{name}{running.CONTROL}" if i == 0 else f"{name}{running.TWIN}{i}")
+    own = batch.complete(f"{name}{running.TWIN}{i}") or (result(batch, name) if i == 0 else None)
     if own is not None:
         return own
     request = _of_twin(batch.requests[name], seed)
@@ -131,7 +176,7 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of a row or among other inputs."""
     common = dict(label_visibility="collapsed")
-    called = dict(format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}")
+    called = dict(format_func=lambda kind: f"Compare with: {say.COPIES[kind][0] if kind in say.COPIES else NONE}")
     CONTROL.draw(row.selectbox, width=220, help=HELP, **called, **common)
     kind, seed = chosen()
     if not kind:
@@ -174,6 +219,5 @@ def _of_seed(request: Request, kind: str, seed: int) -> Request:
     return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
 
 
-HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random
-weights; what it shows too needs no training to appear. A twin is a draw: of small models *All maps* measures five.
-**Shuffled layers**: the model's own layers in a random order."""
+HELP = """A copy of the model, measured too and drawn dashed and grey. **Untrained copy**: same shape, random weights;
+what it shows too needs no training. **Shuffled layers**: the model's own layers in a random order."""

@@ -1,5 +1,5 @@
-"""The frame around every page: its title, the six rooms in the sidebar, the owner's line; on top the room's question,
-its tabs and the model."""
+"""The frame around every page: its title, the six rooms and the model in the sidebar, the owner's line; on top the
+page's question and the room's tabs."""
 
 import time
 from collections.abc import Callable
@@ -15,11 +15,15 @@ from ed_ui import browser, link, live, picker, running, session, show, visitor
 from ed_ui.navigation import ROOMS, Entry, Room
 
 FOLDER = Path(__file__).parent
+WHAT = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
+upwards. This page reads that stream after every layer, as if the model ended there: from which layer on it would say
+what it says in the end, what each layer adds, and what breaks without it. **Play** goes through the layers one by one.
+*Effective depth* is the papers' name for the layer up to which a model does new work before it only refines."""
 
 
 def draw() -> None:
     """The page that the browser asks for."""
-    look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 200}
+    look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 180}
     st.set_page_config(page_title=title(), **look)
     stop_if_wrong()
 
@@ -37,7 +41,7 @@ def draw() -> None:
     visitor.gate()
     running.jobs()  # the worker imports torch while the first page is being read
     link.open_link(page.url_path)
-    sidebar(room)
+    sidebar(room, tab)
     visitor.sidebar()
     banner()
     whole = framed(room, tab, lambda: live.guarded(page.run))
@@ -73,11 +77,23 @@ def banner() -> None:
         st.container(key="banner").info(show.plain(said), icon=":material/campaign:")
 
 
-def sidebar(here: Room) -> None:
-    """A link to each room; the one that is open is marked."""
-    for room in ROOMS:
-        place = st.sidebar.container(key="here") if room is here else st.sidebar
-        link_to(place, room.tabs[0], label=room.title, icon=f":material/{room.icon}:", width="stretch")
+def sidebar(here: Room, tab: Entry) -> None:
+    """The product's name, a link to each room, and at the foot the model. On a phone the rooms are a bar at the
+    bottom."""
+    st.sidebar.container(key="name").markdown(f"**{show.plain(title())}**")
+    bars = {"side": st.sidebar.container(key="rooms-side", gap=None), "foot": st.container(key="rooms-foot")}
+    for bar_key, bar in bars.items():
+        for room in ROOMS:
+            link_to(
+                bar.container(key=f"here-{bar_key}") if room is here else bar,
+                room.tabs[0],
+                label=room.title,
+                icon=f":material/{room.icon}:",
+                width="stretch",
+            )
+    if tab.model:
+        with st.sidebar.container(key="model-foot"):
+            picker.box()
 
 
 def link_to(place: Any, tab: Entry, **look: Any) -> None:
@@ -91,13 +107,13 @@ def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
     body, frame = st.container(key="page"), st.container(key="frame")
     with frame:
         with st.container(horizontal=True, vertical_alignment="center", gap="small", key="room"):
-            st.subheader(here.question, anchor=False, width="content")
+            st.subheader(tab.question or here.question, anchor=False, width="content")
             shown = [one for one in here.tabs if not one.hidden]
             with st.container(horizontal=True, gap="xsmall", key="tabs"):
                 for one in shown if len(shown) > 1 else ():
                     link_to(st, one, label=one.title)
-            if tab.model:
-                picker.box()
+            if tab.kept_as == "home":
+                st.popover("What is this?", type="tertiary", key="what").markdown(WHAT)
         if tab.model:
             picker.trouble()
     with body:

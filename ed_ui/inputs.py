@@ -13,7 +13,6 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core import fits
 from ed_core.depth.rules import KL_THRESHOLD, OVERLAP_THRESHOLD
 from ed_core.depth.sample import ALL, ANSWER
 from ed_core.depth.say import read_for
@@ -304,16 +303,12 @@ NONE = "none"
 CONTROL = choice("control", "control", NONE, (NONE, *controls.KINDS), "Control")
 CONTROL_SEED = number("control_seed", "control.seed", 0, 0, controls.MOST, int, "Seed of the control")
 COUNT_SINKS = flag("sinks", "count_sinks", False, "Count the sinks (◆)")
-BRANCH = choice("branch", "branch", "both", BRANCHES, "Contribution of", held=True)
-SHADE = choice("shade", "shade", "probability", SHADES, "Lens shade", held=True)
 KL = number("kl", "kl_threshold", KL_THRESHOLD, 0.05, 0.95, label="KL: below this share of its maximum")
 OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, label="Overlap: above")
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
-LENS = Input("lens", "home.lens", "logit", fits.named, label="Lens of the map (the rules read the logit lens)")
 TOKEN = "token"
 READ_FOR = {ALL: read_for(ALL), ANSWER: read_for(ANSWER), TOKEN: "the selected token"}
 OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)
-DEPTHS = flag("depths", "home.depths", False, "Depth of each token")
 MEASURES = {spec.name: spec.title for spec in Contributions.measures}
 MEASURE = choice("measure", "contributions.measure", "layer_ratio", MEASURES.keys(), "Measure", MEASURES)
 COUNTED = flag("first_token", "contributions.first_token", True)
@@ -329,7 +324,7 @@ SURGERY_LENGTH = number("length", "surgery.length", 1, 1, 256, int)
 SWAPPED = flag("swapped", "two.swapped", False)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
 BY_NUMBER = flag("by_number", "two.by_number", False, "Curves by layer number")
-SIDES_BRANCH = replace(BRANCH, key="two.branch")
+SIDES_BRANCH = choice("branch", "two.branch", "both", BRANCHES, "Contribution of", held=True)
 SIDES_SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
 SIDES_SHADE = choice("shade", "two.shade", "probability", SIDES_SHADES, "Lens shade", held=True)
 

@@ -14,7 +14,7 @@ ROOT = _HERE / "app" if (_HERE / "app").is_dir() else _HERE.parent  # of `pages/
 class Entry:
     """A tab of a room. `kept_as`: its name in a case study, a probe's for that probe's own page; "" where nothing is
     kept from. `url`: its path, where that is not the file's name. `hidden`: no tab leads there. `model`: it is about
-    the model that is chosen on top."""
+    the chosen model. `question`: the page's own, where it is not the room's."""
 
     file: str
     title: str
@@ -22,6 +22,7 @@ class Entry:
     url: str | None = None
     hidden: bool = False
     model: bool = True
+    question: str = ""
 
     @property
     def address(self) -> str:
@@ -50,11 +51,25 @@ ROOMS = (
         "Where does this answer form?",
         "layers",
         (
-            Entry("pages/prompt/home.py", "All maps", "home"),
-            Entry("pages/prompt/contributions.py", "Contributions", "contributions"),
-            Entry("pages/prompt/logit_lens.py", "Logit lens", "logit_lens"),
-            Entry("pages/prompt/lenses.py", "Fitted lenses", "lenses"),
-            Entry("pages/prompt/writing.py", "Writing", "generation"),
+            Entry("pages/prompt/home.py", "Answer", "home"),
+            Entry(
+                "pages/prompt/contributions.py",
+                "Contributions",
+                "contributions",
+                question="How much does each layer add?",
+            ),
+            Entry(
+                "pages/prompt/logit_lens.py",
+                "Logit lens",
+                "logit_lens",
+                question="What would the model say after each layer?",
+            ),
+            Entry(
+                "pages/prompt/lenses.py", "Fitted lenses", "lenses", question="Does what is read depend on the lens?"
+            ),
+            Entry(
+                "pages/prompt/writing.py", "Writing", "generation", question="How early is each written word decided?"
+            ),
         ),
     ),
     Room(
@@ -63,10 +78,14 @@ ROOMS = (
         "content_cut",
         (
             Entry("pages/intervene/skip.py", "Skip", "layer_skip"),
-            Entry("pages/intervene/erase.py", "Erase", "residual_erasure"),
-            Entry("pages/intervene/gradients.py", "Gradients", "integrated_gradients"),
-            Entry("pages/intervene/prune.py", "Prune and exit", "prune"),
-            Entry("pages/intervene/surgery.py", "Surgery", "surgery"),
+            Entry("pages/intervene/erase.py", "Erase", "residual_erasure", question="How long is a token needed?"),
+            Entry(
+                "pages/intervene/gradients.py",
+                "Gradients",
+                "integrated_gradients",
+                question="Which tokens does the answer rest on?",
+            ),
+            Entry("pages/intervene/prune.py", "Prune", "prune", question="Which layers can go?"),
         ),
     ),
     Room(
@@ -82,25 +101,20 @@ ROOMS = (
         "Studies",
         "Does it hold over many prompts and models?",
         "science",
-        (
-            Entry("pages/studies/studies.py", "Studies", model=False),
-            Entry("pages/studies/difficulty.py", "Difficulty", model=False),
-        ),
+        (Entry("pages/studies/studies.py", "Studies", model=False),),
     ),
     Room(
         "Model",
         "What is known about this model's depth?",
         "badge",
         (
-            Entry("pages/model/cards.py", "Depth card"),
-            Entry("pages/model/claims.py", "Claims"),
-            Entry("pages/model/numerics.py", "Sanity checks", "numerics"),
-            Entry("pages/model/loops.py", "Loops"),
+            Entry("pages/model/model.py", "This model"),
+            Entry("pages/model/models.py", "All models", model=False),
         ),
     ),
     Room(
         "Case studies",
-        "What did we keep?",
+        "Case studies",
         "collections_bookmark",
         (
             Entry("pages/case_studies/gallery.py", "Case studies", url="cases", model=False),

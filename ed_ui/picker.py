@@ -57,7 +57,7 @@ class Choice:
 def box() -> None:
     """The model's name, and behind it model, precision and device, the same on every page and in the URL; below them
     what the model is."""
-    with st.popover(_named(), icon=":material/neurology:", key="model-box"):
+    with st.popover(_named(), key="model-box", width="stretch"):
         listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
         about = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks

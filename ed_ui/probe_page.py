@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from inspect import cleandoc
 from typing import Any
 
 import streamlit as st
@@ -25,7 +26,6 @@ from ed_core.results import aggregate, lookup
 from ed_core.results.aggregate import Summary
 from ed_core.results.shelf import Shelf
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
-from ed_core.work import estimate
 from ed_ui import (
     case_studies,
     control_model,
@@ -35,6 +35,7 @@ from ed_ui import (
     picker,
     prompt_box,
     running,
+    session,
     show,
 )
 from ed_ui.inputs import Input, boxed, of_probe, span
@@ -53,26 +54,27 @@ Panels = Callable[[ProbeResult, View], None]
 
 @dataclass(frozen=True)
 class Page:
-    """A page for one probe.
+    """A page for one probe: the verdict, the map, how this prompt compares, other figures, and what the page is about.
 
-    Its main map is the first of the probe's pictures, seen as `look` says (which also gets a result), or what `figure`
-    draws; `beneath` it stands what a result has to say of it (and which notes that has `said`), for the map would move
-    if that came above it; `more` draws what stands below, the probe's other pictures where nothing is given. `teach`
-    says what Run would do. `texts`: short paragraphs under headings of their own, what the papers saw, what to look
-    for, what is fixed by construction, what to beware of. `inputs` draws those that the map needs, `parameters` are
-    what a link carries of them; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a
-    result may be compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's
-    tokens: the page then offers the model's own continuation as one. `height`: of the map, from the number of layers (0
-    where unknown). `over_sinks`: whether its means may leave the sinks out. `ask` draws the probe's inputs in place of
-    a form of all its parameters. `controlled`: whether a twin can be measured beside it."""
+    `verdict` gives the answer and how sure it is, of a complete result. The main map is the first of the probe's
+    pictures, seen as `look` says (which also gets a result), or what `figure` draws; below it `beneath` adds what a
+    result has to say of it, and which notes that has `noted`; `more` draws other figures, the probe's other pictures
+    where nothing is given. `teach` says what Run would do. `texts`: short paragraphs under headings of their own.
+    `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map
+    has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether the
+    probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation. `height`:
+    of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the sinks out.
+    `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control can be
+    measured."""
 
     probe: type[Probe]
     teach: str
+    verdict: Callable[[ProbeResult], tuple[str, str]]
     texts: Mapping[str, str] = field(default_factory=dict)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
     beneath: Callable[[ProbeResult], None] = lambda _: None
-    said: Callable[[str], bool] = lambda _: False
+    noted: Callable[[str], bool] = lambda _: False
     figure: Panels | None = None
     inputs: Callable[[], None] | None = None
     needs_answer: Callable[[Probe], bool] = lambda _: False
@@ -87,77 +89,75 @@ class Page:
     def show(self) -> None:
         """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
         probe = self.probe
-        link.own(
-            (
-                *of_probe(probe),
-                *self.parameters,
-                *[inputs.COUNT_SINKS] * self.over_sinks,
-                TOKENS,
-            )
-        )
+        link.own((*of_probe(probe), *self.parameters, *[inputs.COUNT_SINKS] * self.over_sinks, TOKENS))
         link.say_troubles()
         prompt_box.draw()
         place = running.row_begins()
         more = options(place, of_probe(probe))
         with more:
             asked = self.ask() if self.ask is not None else form(probe, row=more)
-        chosen = picker.current()
-        if chosen.spec is None:
-            texts(self.texts)
-        elif self.needs_answer(asked) and not prompt_box.prompt().answer:
-            _ask_for_answer(chosen.spec, place, probe.name)
-            texts(self.texts)
-        else:
-            request = asked.request(chosen.spec, prompt_box.prompt())
-            requests = {probe.name: request}
-            batch = running.batch(probe.name, control_model.with_control(requests) if self.controlled else requests)
-            top_row(probe.name, batch, place=place, with_control=more if self.controlled else None)
-            live.follow(batch, self._panels)
-            result = batch.complete(probe.name)
+        spec, name = picker.current().spec, probe.name
+        if spec is not None and self.needs_answer(asked) and not prompt_box.prompt().answer:
+            _ask_for_answer(spec, place, name)
+        elif spec is not None:
+            requests = {name: asked.request(spec, prompt_box.prompt())}
+            batch = running.batch(name, control_model.with_control(requests) if self.controlled else requests)
+            top_row(name, batch, place=place, with_control=more if self.controlled else None)
+            live.follow(batch, self._answer)
+            result = batch.complete(name)
             if result is not None and self.sound(result):
-                compared(batch, probe.name, asked)
-        exactly(probe)
+                compared(batch, name, asked)
+            live.follow(batch, self._more)
+        with st.expander("About this"):
+            texts(self.texts)
+            explanation(probe)
 
-    def _panels(self, batch: running.Batch) -> None:
+    def _answer(self, batch: running.Batch) -> None:
+        """The verdict and the map."""
         name, result = self.probe.name, batch.result(self.probe.name)
         link.write(result.request.key if result is not None and result.complete else "")
-        status(batch, name)
+        with st.container(key="headline"):
+            status(batch, name)
+            if result is not None and result.complete:
+                show.verdict(*self.verdict(result))
+            elif not batch.running and not batch.errors:
+                st.markdown(f"## {self.probe.title}: not measured yet")
         if self.inputs is not None:
             with st.container(key="map-inputs"):
                 self.inputs()
-        # what is drawn while a result arrives stays in the place of what stood there before; the words come behind the
-        # map, which would move them
+        # what is drawn while a result arrives stays in the place of what stood there before
         height = min(self.height(ModelRef.of(batch.requests[name].models[0]).n_layers or 0), show.TALLEST)
-        place, below, words = show.place("map", height), st.container(), st.container()
-        if result is None:
-            with place:
+        place, below = show.place("map", height), st.container()
+        with place:
+            if result is None:
                 show.empty(self.probe.title, "" if batch.running else self.teach, height, first=True)
-            with words:
-                texts(self.texts)
-            return
-        seen = replace(
+            else:
+                (self.figure or self._map)(result, self._view(batch, result))
+        if result is not None:
+            with below:
+                self.beneath(result)
+                if self.over_tokens:
+                    window(result, self._view(batch, result), self.over_sinks)
+                show.notes(note for note in result.notes if not self.noted(note))
+
+    def _more(self, batch: running.Batch) -> None:
+        if (result := batch.result(self.probe.name)) is not None:
+            (self.more or self._others)(result, self._view(batch, result))
+
+    def _view(self, batch: running.Batch, result: ProbeResult) -> View:
+        return replace(
             view(result),
             sinks=sinks_of(result),
             count_sinks=inputs.COUNT_SINKS.value,
-            control=control_model.result(batch, name),
+            control=control_model.result(batch, self.probe.name),
             control_name=control_model.name(),
         )
-        with place:
-            (self.figure or self._map)(result, seen)
-        with below:
-            self.beneath(result)
-            if self.over_tokens:
-                window(result, seen, self.over_sinks)
-            show.notes(note for note in result.notes if not self.said(note))
-        with words:
-            texts(self.texts)
-        (self.more or self._others)(result, seen)
 
     def _map(self, result: ProbeResult, seen: View) -> None:
         look = self.look(result)
         one = next(pictures.pictures(result, look))
-        said = pictures.caption(one, result, look)
-        show.picture("map", one, result, seen, look, said[:1].upper() + said[1:])
+        caption = pictures.caption(one, result, look)
+        show.picture("map", one, result, seen, look, caption[:1].upper() + caption[1:])
 
     def _others(self, result: ProbeResult, seen: View) -> None:
         for i, one in enumerate(list(pictures.pictures(result))[1:]):
@@ -165,29 +165,41 @@ class Page:
 
 
 def options(place: running.Place, own: Iterable[Input] = ()):
-    """A popover beside Run for what most people leave as it is; its label says how many of the page's `own` inputs are
-    off their defaults."""
+    """A popover next to Run for what most people leave as it is, and how the prompt is encoded; its label says how many
+    of the page's `own` inputs are off their defaults. Returns the part for those."""
     changed = sum(one.value != one.default for one in own)
     label = f"Options ({changed} changed)" if changed else "Options"
-    return place.row.popover(label, icon=":material/tune:", type="tertiary", key="options")
+    box = place.row.popover(label, type="tertiary", key="options")
+    inner = box.container()
+    if place.encoded:
+        with box:
+            prompt_box.encoding()
+        session.current().place = place._replace(encoded=False)
+    return inner
 
 
 def top_row(page: str, batch: running.Batch, with_control=None, **more):
-    """Run and Cancel, Save; gives the row. `with_control`: where the control is chosen, where there can be one. `more`:
-    what `running.run_row` is told in place of what the prompt box says."""
-    told = {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()} | more
-    row = running.run_row(page, batch, **told)
+    """Run, time, Options, Share. `with_control`: where the control is chosen, where there can be one. `more`: what
+    `running.run_row` is told in place of what the prompt box says."""
+    if (place := running.row_begins()).encoded:
+        options(place)
+    box = {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()} | more
+    share = running.run_row(page, batch, **box)
     if with_control is not None:
         control_model.picker(with_control, batch)
-    case_studies.save_button(row, page, batch)
-    return row
+    case_studies.save_button(share, page, batch)
 
 
 def exactly(*probes: type[Probe]) -> None:
     """What these probes measure, behind a click."""
     with st.expander("What this measures, exactly", expanded=False):
         for probe in probes:
-            st.markdown(probe.__doc__)
+            explanation(probe)
+
+
+def explanation(probe: type[Probe]) -> None:
+    """What a probe measures."""
+    st.markdown(cleandoc(probe.__doc__ or ""))
 
 
 def texts(paragraphs: Mapping[str, str]) -> None:
@@ -199,25 +211,14 @@ def texts(paragraphs: Mapping[str, str]) -> None:
 
 
 def status(batch: running.Batch, name: str = "") -> None:
-    """What is going on, and what went wrong: always at least one line, so that nothing moves when there is something to
-    say. `name`: whose result it is about, where a page shows several."""
-    with st.container(key="status"):
-        if batch.running:
-            live.status(batch)
-        elif result := batch.results.get(name or next(iter(batch.results), "")):
-            shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
-            made = result.provenance
-            st.markdown(
-                f"Measured on {say.count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC,"
-                f" in {took(made.get('seconds', 0))}{shipped}"
-            )
-        elif troubles := running.troubles(batch):
-            for message in troubles:
-                show.error(message)
-        elif batch.errors:
+    """What is under way, and what went wrong; nothing where the result of this `name` is there."""
+    if batch.running:
+        live.status(batch)
+    elif batch.results.get(name or next(iter(batch.results), "")) is None:
+        for message in running.troubles(batch):
+            show.error(message)
+        if batch.errors and not running.troubles(batch):
             st.markdown("Cancelled: nothing of that run is kept.")
-        else:
-            st.markdown("Nothing measured yet for this prompt, model and parameters.")
 
 
 def offer(
@@ -243,11 +244,6 @@ def offer(
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
     if not off and model.packing and (command := bridges.llama_quantize(order, n_layers, model.file.name)):
         st.code(command, language=None, wrap_lines=True)
-
-
-def took(seconds: float | int) -> str:
-    """How long a measurement took."""
-    return f"{seconds:.2g} s" if seconds < 10 else estimate.duration(seconds)
 
 
 def view(result: ProbeResult) -> View:
@@ -278,7 +274,7 @@ def behind(seen: View, curve: str, first_token: bool = True) -> dict:
     return {seen.control_name: aggregate.without(seen.control, seen.uncounted, first_token)[curve]}
 
 
-def told_of_sinks(seen: View) -> str:
+def of_sinks(seen: View) -> str:
     """What a caption of means says of the sinks, where there are any."""
     return f", sinks (◆) {'counted' if seen.count_sinks else 'left out'}" if seen.sinks else ""
 
@@ -369,20 +365,20 @@ def _others_asked(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], .
     return [probe.request(spec, prompt) for prompt in prompts]
 
 
+def others_of(probe: Probe, asked: Request) -> list[Request]:
+    """The same of `ENOUGH` bundled prompts that are not this one."""
+    here = asked.prompts[0].identity()
+    found = _asked.made(_others_asked, probe, ModelRef.of(asked.models[0]), asked.files)
+    return [r for r in found if r.prompts[0].identity() != here][:ENOUGH]
+
+
 def compared(shown: running.Batch, name: str, probe: Probe) -> None:
     """Below the complete result of this `name` among those `shown`, beside the same of the model's control. The bundled
     prompts run one at a time, so that a Run of one's own waits for one of them at most."""
     result, control = shown.results[name], control_model.result(shown, name)
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
-    spec, here = result.request.models[0], result.request.prompts[0]
-    others = [
-        r
-        for r in _asked.made(_others_asked, probe, spec, result.request.files)
-        if r.prompts[0].identity() != here.identity()
-    ][:ENOUGH]
-    batch = running.batch(
-        f"others.{probe.name}", {f"{probe.name}.{i}": asked for i, asked in enumerate(others)}, at_once=1
-    )
+    others = {f"{probe.name}.{i}": asked for i, asked in enumerate(others_of(probe, result.request))}
+    batch = running.batch(f"others.{probe.name}", others, at_once=1)
     st.markdown("#### How this prompt compares")
     live.follow(batch, _compared, probe, result, control, alike)
 
@@ -400,12 +396,12 @@ def _compared(
         _measure_others(batch, len(stored), result)
     name = controls.label(control.request.models[0]) if control is not None else ""
     results = [result, *([control] if control is not None else [])]
-    summaries, first_token, told_of_sinks = _counted(probe, results, stored, first_token)
+    summaries, first_token, of_sinks_ = _counted(probe, results, stored, first_token)
     this, *others = summaries
     behind = among_others.curves_of(probe, others.pop(0), first_token) if control is not None else {}
     spreads = among_others.spreads(probe, this, others, first_token)
     for column, spread in zip(st.columns(2), spreads, strict=False):
-        curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{told_of_sinks}"
+        curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{of_sinks_}"
         twin = {name: behind[curve.name]} if behind else {}
         look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from ed_core.depth import say
@@ -11,7 +13,7 @@ from ed_core.models.bundled import CHARACTERS, MODELS, load_prompts
 from ed_core.models.encoder import spaced
 from ed_core.prompts import check_length, check_text
 from ed_core.types import Encoding, Prompt
-from ed_ui import inputs, picker, session, show
+from ed_ui import inputs, picker, running, session, show
 from ed_ui.inputs import choice, flag
 
 TASKS = {
@@ -36,10 +38,12 @@ SHOWN = 512  # tokens in the preview
 
 
 def prompt() -> Prompt:
-    """What stands in the prompt box, and how it is to be encoded."""
+    """What the prompt's box holds, and how it is to be encoded; the space is put in front of an answer that would run
+    together with the prompt."""
+    text, answer = inputs.value("text", ""), inputs.value("answer", "")
     return Prompt(
-        inputs.value("text", ""),
-        inputs.value("answer", ""),
+        text,
+        spaced(text, answer) or answer,
         template=TEMPLATE.value,
         special_tokens=SPECIAL_TOKENS.value,
     )
@@ -91,92 +95,64 @@ def pick(example: str, side: str = "") -> None:
     fill(chosen["text"], chosen["answer"], example, side)
 
 
-def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool = False):
-    """Boxes for a prompt and its answer; gives the column below the answer. What is typed is no bundled prompt, and the
-    answer of the example it was is not its answer. `bare`: without labels above, for a page with little room."""
+def edited(key: str, side: str = "") -> None:
+    """A prompt's box or its answer's was edited: what is typed is no bundled prompt, and the answer of the example it
+    was is not its answer."""
+    if _echo(key, st.session_state[key]):
+        return
+    answer_of_another = key == f"{side}text" and inputs.value(f"{side}answer", "")
+    if answer_of_another:
+        _undoable(side, "Back to the former prompt and its answer, which was cleared as the prompt is another now.")
+    inputs.note(key)
+    inputs.put({f"{side}example": ""} | ({f"{side}answer": ""} if answer_of_another else {}))
 
-    def edited(key: str) -> None:
-        if _echo(key, st.session_state[key]):
-            return
-        answer_of_another = key == f"{side}text" and inputs.value(f"{side}example", "")
-        if answer_of_another:
-            _undoable(side, "Back to the example and its answer, which was cleared as the prompt is another now.")
-        inputs.note(key)
-        inputs.put({f"{side}example": ""} | ({f"{side}answer": ""} if answer_of_another else {}))
 
+def boxes(side: str, label: str, answer: str, help_: tuple[str, str]):
+    """Boxes for a second prompt and its answer; gives the column below the answer."""
     left, right = st.container(key=f"{side.replace('.', '-')}prompt-box").columns([4, 1])
-    common = dict(default="", changed=edited)
-    if bare:
-        common |= dict(label_visibility="collapsed")
-        more = [dict(placeholder=label, height=68), dict(placeholder=answer)]
-    else:
-        more = [dict(help=help_[0], height=104), dict(help=help_[1])]
-    inputs.widget(left.text_area, label, f"{side}text", **more[0], **common)
-    inputs.widget(right.text_input, answer, f"{side}answer", **more[1], **common)
+    changed = partial(edited, side=side)
+    inputs.widget(left.text_area, label, f"{side}text", "", help=help_[0], height=104, changed=changed)
+    inputs.widget(right.text_input, answer, f"{side}answer", "", help=help_[1], changed=changed)
     return right
 
 
 def draw() -> None:
-    """Prompt, answer and example pills, as most pages have them; at the pills' end what is wrong with them, and how
-    they are encoded."""
+    """The prompt, the expected answer behind it, and room for Run, in one box; below it examples, the number of
+    tokens, what is wrong with them, and room for the time, Options and Share (`running.row_begins`)."""
     with st.container(key="asked"):
-        boxes("", "Prompt", "Answer", ABOUT, bare=True)
-        with draw_examples():
-            if said := _said():
-                st.caption(said)
-            _offer_space(st)
-            _how_encoded()
+        with st.container(horizontal=True, vertical_alignment="bottom", key="prompt-box", border=True):
+            more = dict(label_visibility="collapsed", height="content", placeholder="Type a prompt")
+            inputs.widget(st.text_area, "Prompt", "text", "", changed=edited, **more)
+            inputs.widget(st.text_input, "expected", "answer", "", changed=edited, placeholder="answer")
+            run = st.container(width="content", key="run-buttons")
+        row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
+        with row:
+            _examples()
+            if (found := preview()) is not None:
+                st.caption(say.count(len(found), "token"), width="content")
+        session.current().place = running.Place(run, row.empty(), row, st.empty(), encoded=True)
+        if said := _said():
+            st.container(key="prompt-trouble").caption(said)
 
 
-def draw_boxes() -> None:
-    """The prompt, its answer, and how they are encoded; what is wrong with them has no room there (`say_trouble`)."""
-    with boxes("", "Prompt", "Answer", ABOUT, bare=True):
-        _how_encoded()
-
-
-def say_trouble() -> None:
-    """What is wrong with the prompt, in a line of its own where there is something."""
-    if said := _said():
-        row = st.container(key="prompt-trouble")
-        row.caption(said)
-        _offer_space(row)
-
-
-def draw_examples():
-    """Pills of tasks and the levels of the one chosen; the way back from what was put over something typed. Gives
-    their row."""
+def _examples() -> None:
+    """The bundled prompts behind a button: by task or kind, and by level; the way back from what was put over something
+    typed."""
     known = examples()
     here = known.get(inputs.value("example", ""), {})
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="examples")
     sorted_by, of = grouped(), here.get(group())
-    key = inputs.followed("task", of)
-    row.pills(
-        "Examples",
-        list(sorted_by),
-        format_func=task_name,
-        key=key,
-        on_change=_task_picked,
-        args=(key,),
-        label_visibility="collapsed",
-    )
+    with st.popover(f"Example: {task_name(of)}" if of else "Examples", type="tertiary", key="examples"):
+        key = inputs.followed("task", of)
+        look = dict(label_visibility="collapsed", on_change=_task_picked, args=(key,))
+        st.pills("Examples", list(sorted_by), format_func=task_name, key=key, **look)
+        levels, key = sorted_by.get(of, []), inputs.followed("level", here.get("id"))
+        if len(levels) > 1:
+            look = dict(label_visibility="collapsed", on_change=_level_picked, args=(key,))
+            st.selectbox("Level", levels, format_func=lambda id: known[id]["title"], key=key, **look)
     if here and picker.model() in MODELS and not (here["known"] and here["task"] in sorted_by):
-        row.markdown(":orange-badge[outside what this model was taught]", width="content")
-    levels, key = sorted_by.get(of, []), inputs.followed("level", here.get("id"))
-    if len(levels) > 1:
-        row.selectbox(
-            "Level",
-            levels,
-            format_func=lambda id: known[id]["title"],
-            key=key,
-            on_change=_level_picked,
-            args=(key,),
-            label_visibility="collapsed",
-            width=200,
-        )
+        st.markdown(":orange-badge[outside what this model was taught]", width="content")
     if (undo := session.current().undo) is not None:
-        look = {"icon": ":material/undo:", "type": "tertiary", "help": undo.why}
-        row.button("Undo", key="undo", on_click=_undo, **look)
-    return row
+        st.button("Undo", key="undo", type="tertiary", help=undo.why, on_click=_undo)
 
 
 def _undoable(side: str, why: str) -> None:
@@ -243,33 +219,21 @@ def _said() -> str:
     return " ".join(f":orange[{show.plain(note)}]" for note in found.notes)
 
 
-def _offer_space(row) -> None:
-    """A button that puts the space in front of the answer, where question and answer run together as one word."""
-    asked = prompt()
-    if better := spaced(asked.text, asked.answer):
-        look = {"icon": ":material/space_bar:", "type": "tertiary"}
-        row.button(f"Use “{show.plain(better)}”", key="spaced", on_click=_space, args=(better,), **look)
-
-
-def _space(answer: str) -> None:
-    inputs.put({"answer": answer})
-
-
-def _how_encoded() -> None:
-    """Token count, and behind it how the prompt is encoded: every token, template, special tokens."""
+def encoding() -> None:
+    """How the prompt is encoded: template, special tokens, every token."""
     if wrong_with(prompt()):
         return
     found = preview()
-    with st.popover("Encoding" if found is None else say.count(len(found), "token"), type="tertiary"):
-        _template()
-        SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
-        if found is not None:
-            marked = tokens.special(picker.current().spec)
-            st.markdown(" ".join(show.token(t, t in marked) for t in found.tokens[:SHOWN]))
-            if len(found) > SHOWN:
-                st.caption(f"The first {SHOWN} of {len(found)}.")
-            if marked.intersection(found.tokens):
-                st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
+    st.markdown("**Encoding**")
+    _template()
+    SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
+    if found is not None:
+        marked = tokens.special(picker.current().spec)
+        st.markdown(" ".join(show.token(t, t in marked) for t in found.tokens[:SHOWN]))
+        if len(found) > SHOWN:
+            st.caption(f"The first {SHOWN} of {len(found)}.")
+        if marked.intersection(found.tokens):
+            st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
 
 
 def _template() -> None:
@@ -296,10 +260,6 @@ def _level_picked(key: str) -> None:
         session.current().picked = True
 
 
-ABOUT = (
-    "Every probe runs on prompt + answer, encoded jointly.",
-    "Optional. Appended to the prompt without a separator, so begin it with a space where the language does.",
-)
 ABOUT_CHAT = (
     "chat: one user message through the model's own template, which brings its special tokens; the tokens are shown "
     "once it has run"

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Any
 
 import streamlit as st
 
 from ed_core import untrusted
 from ed_core.cases.snippet import run_command
-from ed_core.depth import say
 from ed_core.errors import PromptError
 from ed_core.models import tokens
-from ed_core.models.bundled import MIXED, SETS, default_set, load_prompts, mixed_prompts, set_names
+from ed_core.models.bundled import MIXED, SETS, default_set, load_prompts, reads_characters, set_names
 from ed_core.probes import Probe
 from ed_core.prompts import parse_jsonl, read_jsonl
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import inputs, live, picker, prompt_box, running, session, show
+from ed_ui import inputs, picker, prompt_box, running, session, show
 from ed_ui.inputs import Input, choice, number, several
 
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
-ONE, BUNDLED, LINES = ("This prompt", "Bundled prompts", "A file or pasted lines")
-SOURCE = choice("prompts", "prompts.source", ONE, {ONE: "one", BUNDLED: "bundled", LINES: "pasted"}, "Prompts")
+ONE, BUNDLED, LINES = ("This prompt", "A set", "A file or pasted lines")
+SOURCE = choice("prompts", "prompts.source", BUNDLED, {BUNDLED: "bundled", ONE: "one", LINES: "pasted"}, "Prompts")
+OF = choice("set", "prompts.set", "", set_names(), "Prompt set")
 HOW_MANY = number("n_prompts", "prompts.n", 12, 1, MOST, int, "How many")
 SET_OR_LINES = {"bundled": "A bundled set", "lines": LINES}
 EXAMPLES = "examples"  # the bundled prompts of all tasks
@@ -39,17 +38,7 @@ HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of Fra
 
 def parameters() -> tuple[Input, ...]:
     """What a link carries of the choice; pasted lines and files it does not."""
-    return SOURCE, *_narrowed(), HOW_MANY
-
-
-def _narrowed() -> tuple[Input, Input]:
-    """What bundled prompts are chosen by."""
-    known = prompt_box.examples().values()
-    levels = sorted({p["difficulty"] for p in known})
-    return (
-        several("tasks", "prompts.tasks", [], dict.fromkeys(p["task"] for p in known), "Tasks"),
-        several("difficulties", "prompts.difficulties", [], levels, "Difficulties"),
-    )
+    return SOURCE, OF, HOW_MANY
 
 
 def of_set(page: str) -> tuple[Input, Input]:
@@ -71,35 +60,31 @@ def of_fit(page: str) -> tuple[Input, Input]:
 def choose() -> list[Prompt]:
     """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
     wrong."""
-    source = SOURCE.draw(st.segmented_control, label_visibility="collapsed")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
+    source = SOURCE.draw(row.segmented_control)
     if source == ONE:
         prompt_box.draw()
         return [prompt_box.prompt()]
-    return _bundled() if source == BUNDLED else lines()
+    if source == LINES:
+        return lines()
+    own = own_sets(picker.model())
+    if OF.value not in own:
+        inputs.put({OF.key: own[0]})
+    name = OF.draw(row.selectbox, options=own, format_func=_set_name, width=230) if len(own) > 1 else own[0]
+    n = HOW_MANY.draw(row.number_input, width=130)
+    known = read_jsonl(SETS / f"{name}.jsonl")
+    n = min(n, len(known))
+    # the kinds of a mixed set take turns; others are sorted by level
+    return known[:n] if name == MIXED else [known[i * len(known) // n] for i in range(n)]
 
 
-def _bundled() -> list[Prompt]:
-    """Bundled prompts that the model reads, chosen by task, difficulty and number."""
-    model = picker.model()
-    known = load_prompts(model)
-    tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    of_tasks, of_levels = _narrowed()
-    inputs.put({of_tasks.key: [t for t in of_tasks.value if t in tasks]})
-    look = dict(format_func=prompt_box.task_name, placeholder="all that the models know", width=520)
-    picked = of_tasks.draw(row.multiselect, options=tasks, **look)
-    levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
-    inputs.put({of_levels.key: [d for d in of_levels.value if d in levels]})
-    hard = of_levels.draw(row.multiselect, options=levels, placeholder="all", width=260)
-    n = HOW_MANY.draw(row.number_input, width=150)
-    chosen = mixed_prompts(n, picked, hard, model)
-    if not chosen:
-        raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
-    st.caption(
-        f"{say.count(len(chosen), 'prompt')}, spread evenly: "
-        f"{', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}"
-    )
-    return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
+def own_sets(model: str) -> list[str]:
+    """The bundled sets that suit a model: of a bundled one what it was taught, of any other one plain English."""
+    if default_set(model) == MIXED:
+        return [MIXED]
+    characters = ("chains", "sums")
+    own = characters if reads_characters(model) else (n for n in set_names() if n not in (*characters, MIXED))
+    return sorted(own, key=lambda name: name != default_set(model))
 
 
 def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
@@ -216,24 +201,6 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
         if why := tokens.too_long(spec, len(t)):
             raise PromptError(f"Prompt {i} ({prompts[i].text[:30]!r}…): {why}")
     return round(sum(map(len, texts)) / len(texts))
-
-
-def status(batch: running.Batch, done: list, of: int) -> None:
-    """What is going on, and over how many prompts the figures are."""
-    with st.container(key="status"):
-        every = say.count(of, "prompt")
-        over = f"{len(done)} of {every} measured"
-        if batch.running:
-            live.status(batch, f"**{over}** · {{}}".format)
-        elif len(done) == of:
-            st.markdown(f"Over **{every}**, {say.count(sum(r.n_tokens for r in done), 'token')}.")
-        elif done:
-            st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
-        else:
-            st.markdown("Nothing measured yet for these prompts, this model and these parameters.")
-        for message, keys in running.troubles(batch).items():
-            which = f"Prompt{'s' * (len(keys) > 1)} {', '.join(keys)}: " if of > 1 else ""
-            show.error(which + message)
 
 
 def command(batch: running.Batch, probes: Iterable[Probe], prompts: list[Prompt]) -> None:

@@ -28,6 +28,8 @@ from ed_ui.session import Batch
 CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
+WIDTH = 96  # pixels of Run
+DOUBLE_CLICK = 0.5  # seconds
 DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
 
 
@@ -169,8 +171,8 @@ def _named(batch: Batch, name: str) -> str:
     else:
         several = len(set(map(_number, batch.requests))) > 1
         what = f"{probe}, prompt {number}" if several else probe
-    suffix = " of another twin" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
-    return what.replace("_", " ") + suffix
+    whose = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
+    return what.replace("_", " ") + whose
 
 
 def _own(name: str) -> str:
@@ -329,25 +331,29 @@ def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
 
 
 class Place(NamedTuple):
-    """The containers of a page's Run and Cancel and of the sentence above them; what is drawn in the row before
-    `run_row` comes after the two."""
+    """Where a page's Run stands, or Cancel while it runs; the time that it takes; the row that Options and Share end;
+    and what is in the way, below. `encoded`: whether Options says how the prompt in the box is encoded."""
 
-    obstacle: DeltaGenerator
-    buttons: DeltaGenerator
+    run: DeltaGenerator
+    time: DeltaGenerator
     row: DeltaGenerator
+    obstacle: DeltaGenerator
+    encoded: bool = False
 
 
 def row_begins() -> Place:
-    """Make that place."""
-    obstacle = st.empty()  # always there, so that Run keeps its place and is never drawn twice
-    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
-    return Place(obstacle, row.container(horizontal=True, width="content", key="run-buttons"), row)
+    """The place that the prompt's box has left in this run, else a row of its own."""
+    known = session.current()
+    if known.place is None:
+        row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
+        known.place = Place(row.container(width="content", key="run-buttons"), row.empty(), row, st.empty())
+    return known.place
 
 
 def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place: Place | None = None):
-    """Run and Cancel, side by side and always in the same `place` (`row_begins`); next to them how long it will take.
-    What it takes is in the model's box; what cannot run here is said above Run, which is then off. Returns the row."""
-    obstacle, buttons, row = place or row_begins()
+    """Run, and Cancel in its place while it runs; how long it will take; Share, whose box is returned. What it takes is
+    said in the box of the model; what cannot run here below the row, and Run is off then."""
+    run, time_, row, obstacle, _ = place or row_begins()
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)
     if expected.needs:
@@ -361,24 +367,20 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     known.picked = False
     if (pressed or quick) and not off:
         submit(batch)
-        off, todo = batch.running, [batch.requests[name] for name in batch.missing]
-    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 92}
-    buttons.button("Run", key=f"run.{page}", disabled=off, **look)
-    how = {"icon": ":material/stop:", "width": look["width"], "on_click": cancel, "args": (batch,)}
-    buttons.button(
-        "Cancel", key=f"cancel.{page}", disabled=not batch.running, **how
-    )  # drawn once, when it has happened
-    seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
-    if not todo:
-        time = "" if batch.running else "stored"
-    elif not ready:
-        time = ""
-    elif seconds is not None:
-        time = f"{about(seconds)}, timed"
-    elif expected.seconds is None:
-        time = "not timed here yet"
+        todo = [batch.requests[name] for name in batch.missing]
+    if batch.running:
+        how = {"icon": ":material/stop:", "width": WIDTH, "on_click": _cancel_pressed, "args": (batch,)}
+        run.button("Cancel", key=f"cancel.{page}", **how)
     else:
-        time = f"{about(expected.seconds)}, estimated"
-    row.markdown(f":gray-badge[{time}]" if time else "", width="content")
-    browser.share(row)
-    return row
+        off = not ready or bool(expected.obstacle)
+        run.button("Run", key=f"run.{page}", type="primary", disabled=off, width=WIDTH)
+    seconds = lookup.estimate(todo, n_tokens) if todo and ready else None
+    seconds = expected.seconds if seconds is None and todo and ready else seconds
+    time_.caption("" if seconds is None else about(seconds), width="content")
+    return browser.share(row)
+
+
+def _cancel_pressed(batch: Batch) -> None:
+    """Cancel, unless it is the second half of a double click on Run."""
+    if time.monotonic() - batch.begun > DOUBLE_CLICK:
+        cancel(batch)

@@ -14,7 +14,6 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases.case_study import Case
-from ed_core.depth.verdict import Verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.models.hub import Plan
 from ed_core.types import ModelSpec, ProbeResult, Request
@@ -102,16 +101,6 @@ class Undo:
     at: float = field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True)
-class Ghost:
-    """A verdict, and the model (its `key`) and example that were stepped up to, where it is shown next to the new
-    one."""
-
-    verdict: Verdict
-    model: str
-    example: str
-
-
 @dataclass
 class Gallery:
     """What the list of case studies has still to say."""
@@ -134,12 +123,12 @@ class Session:
     needs: DeltaGenerator | None = None  # where the box of the model says what a page needs
     absent: ModelSpec | None = None  # the chosen model, where the page says that it is not here
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
-    ghost: Ghost | None = None  # Home's former verdict
+    copies: str = ""  # the run id of the contributions of which untrained copies are asked for
+    read: Batch | None = None  # what Home shows
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
-    picked: bool = False  # an example was just chosen: what takes little time runs at once
+    picked: bool = False  # an example was just chosen: what takes little time runs by itself
+    place: Any = None  # where the prompt's box leaves room for Run, Options and Share (`running.Place`)
     begins: bool = True  # the browser has not been sent a whole page yet
-    welcomed: bool = False  # the card for newcomers was closed
-    asked_what: bool = False  # and is asked for
     share: tuple[DeltaGenerator, bool] | None = None  # where this run shows the page's link (`browser.share`)
     undo: Undo | None = None  # the way back to what was typed
     # by input: its recent values, and until when
@@ -158,7 +147,7 @@ class Session:
 def begin_run() -> None:
     """A page, or a part of it, begins to run."""
     current().found.clear()
-    current().share = None
+    current().share = current().place = None
 
 
 def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:

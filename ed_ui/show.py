@@ -117,17 +117,18 @@ def draw(
     clickable: bool = False,
     over: tuple[Ready, str] | None = None,
     caption: str = "",
-    origin: str = "",
+    results: Sequence[ProbeResult] = (),
 ) -> Any:
     """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
     of its heatmap that was clicked just now, or the `customdata` of a cell or mark, if it is `clickable`. `over`: a
     second figure of the same size, with its own words, which lies over it right of a line that can be dragged.
-    `caption`, `origin`: what a picture file has above and below; without a caption none can be saved."""
+    `caption`, and the origin of the `results`: what a picture file has above and below; without a caption none can be
+    saved."""
     told: dict[str, Any] = {"alt": alt, "clickable": clickable}
     if caption and over is None:
         layout = {"meta": {"width_px": ready.width or 600}, "height": ready.height, "margin": ready.margin}
         name = re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
-        told["save"] = {"name": name, "layout": images.printing(layout, caption, origin)}
+        told["save"] = {"name": name, "layout": images.printing(layout, caption, images.origin(results))}
     sent = json.dumps(told).encode()[:-1] + b', "figure": ' + ready.json
     if over is not None:
         sent += b', "over": ' + json.dumps({"alt": over[1]}).encode()[:-1] + b', "figure": ' + over[0].json + b"}"
@@ -163,7 +164,7 @@ def figure(
     wide = (select is True or over is not None or key == "map") and ready.width >= WIDE
     if not alt:
         of_measure = result is not None and measure and (ready.map or not ready.words)
-        alt = describe(result, measure) if of_measure else _bare(caption) + ready.words
+        alt = describe(result, measure) if of_measure else bare(caption) + ready.words
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
@@ -178,7 +179,7 @@ def figure(
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
         with box:
             upper = None if over is None else (made(over[0]), over[1])
-            cell = draw(key, ready, alt, bool(select), upper, _bare(caption), images.origin(results))
+            cell = draw(key, ready, alt, bool(select), upper, bare(caption), results)
     if cell and callable(select):
         select(cell)
     elif cell:
@@ -228,6 +229,17 @@ def conclusion(key: str, said: str, reasons: Sequence[str] = (), place=st) -> No
             st.markdown("\n".join(f"- {plain(f'{one[0].upper()}{one[1:]}')}" for one in reasons))
 
 
+def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
+    """A page's answer: one sentence, and below it in grey how sure it is, the `reasons` behind a click. All may hold a
+    stranger's words."""
+    st.markdown(f"## {plain(sentence)}")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="how-sure"):
+        st.markdown(plain(sure), width="content")
+        if reasons:
+            with st.popover("Why?", type="tertiary", key="why"):
+                st.markdown("\n".join(f"- {plain(one)}" for one in reasons))
+
+
 def meaning(result: ProbeResult, measure: str) -> None:
     """What a measure is."""
     spec = find(result.request.probe).spec(measure)
@@ -261,7 +273,7 @@ def notes(found: Iterable[str], begin: str = "") -> None:
         st.info(f"{begin}{plain(note)}", icon=":material/info:")
 
 
-def _bare(caption: str) -> str:
+def bare(caption: str) -> str:
     """A caption without its Markdown, and without a hint in italics, which is for the mouse."""
     plainly = re.sub(r" \*\(.*?\)\*", "", caption.replace("**", "").replace("`", ""))
     return re.sub(r"\\(.)", r"\1", plainly)
@@ -342,7 +354,8 @@ def empty(title: str, text: str, height: int | None = 420, first: bool = False) 
     """A panel that has nothing yet, and says what would fill it, as high as what will stand there, or as its words
     where `height` is None; the `first` of a page says it louder."""
     with st.container(height="content" if height is None else height + CAPTION, border=True):
-        st.markdown(f"**{title}**")
+        if title:
+            st.markdown(f"**{title}**")
         if first and text:
             st.info(text, icon=":material/play_circle:")
         else:

@@ -1,43 +1,30 @@
-"""Studies of this installation as pages read them: where they are, what they say. One that is new comes in as a file of
-somebody else's, or from a form: models, prompt sets and probes to choose, what they cost, and the file that says the
-same, which may be edited."""
+"""Studies of this installation as pages read them: where they are, and what they found."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
-import streamlit as st
-
-from ed_core import settings
-from ed_core.depth.say import count
-from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
-from ed_core.models import tokens
-from ed_core.models.bundled import default_set
-from ed_core.probes import find
-from ed_core.studies import bundle, study, tables
-from ed_core.studies import plan as planning
-from ed_core.studies.form import ALL, Form, probe_names, set_names, study_of
+from ed_core import figures, settings
+from ed_core.depth import say
+from ed_core.depth.rules import RULES
+from ed_core.errors import ImportRefused, NotAllowed, StudyError
+from ed_core.studies import bundle, points, steps, tables, trends
 from ed_core.studies.items import Folder, home, open_folder, shipped
-from ed_core.studies.plan import PLAN, Plan
-from ed_core.studies.sets import FORMATS
-from ed_core.studies.study import Study
-from ed_core.work.estimate import about
-from ed_ui import inputs, picker, runs, show
+from ed_core.studies.plan import PLAN
+from ed_ui import runs
 from ed_ui.runs import STUDY
 
 T = TypeVar("T")
 LOOKING = RLock()  # sessions that ask at once wait for one computation, in place of each making its own
-TEXT = "studies.text"
-BY_HAND = "studies.by_hand"
-LOOKED, LONG = 5, 2000  # prompts of a set that are shown, and characters of one
-COUNTED = 40  # prompts of a set whose tokens are counted
-TWINS, PROMPTS = 5, 1000  # at most in the form; the file takes more
+Rows = Sequence[Mapping[str, Any]]
+CRITERION = "mean_kl"
 
 
 def known() -> dict[str, Path]:
@@ -70,7 +57,7 @@ def _state(out: Path) -> tuple:
     return (out / PLAN).stat().st_mtime_ns, tuple(open_folder(out).progress().values())
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
     folder = open_folder(out)
     return folder, tables.stored(folder).to_pylist()
@@ -88,184 +75,124 @@ def _looked(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tu
     return look(read(out)[0], *asked)
 
 
-# -------------------------------------------------------------------- a new one
+# -------------------------------------------------------------------- what a study found
 
 
-@dataclass(frozen=True)
-class SetLook:
-    """A prompt set of the study. `tokens`: fewest, mean and most of a prompt, None where they cannot be counted."""
-
-    name: str
-    prompts: int
-    levels: int
-    tokens: tuple[int, int, int] | None
-    first: tuple[tuple[str, str], ...]
+def line(out: Path) -> tuple[str, str]:
+    """A study's finding on its first set, and its extent."""
+    if not (out / PLAN).is_file():
+        return "Not begun.", ""
+    folder, verdict = read(out)
+    first = next(iter(folder.sets), "")
+    return finding(folder, [row for row in verdict if row["set"] == first]), extent(folder)
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What a study comes to, as far as that is known before it runs. `later`: sets that are read when it runs.
-    `troubles`: models that cannot be used, and why."""
-
-    sets: tuple[SetLook, ...]
-    later: tuple[str, ...]
-    models: int
-    parts: int
-    seconds: float | None
-    troubles: Mapping[str, str]
-    absent: tuple[str, ...] = ()
+def complete(folder: Folder) -> bool:
+    return all(computed == planned for computed, planned in folder.progress().values())
 
 
-def form() -> None:
-    """The form, what the study comes to, Run, and the file."""
-    text, wrong = "", ""
+def extent(folder: Folder, over: str = "") -> str:
+    """Models, copies, sets and prompts (`over`: in the words of an interval), and how far it is."""
+    prompts = sum(len(one["ids"]) for one in folder.sets.values())
+    copies = sum(bool(one.get("control")) for one in folder.models.values())
+    models = say.count(len(folder.models) - copies, "step" if steps.series(folder) else "model")
+    with_copies = f"{copies} untrained cop{'ies' if copies > 1 else 'y'}" if copies else ""
+    sets = ", ".join(folder.sets) if len(folder.sets) < 3 else say.count(len(folder.sets), "set")
+    n = over.replace("forms", "templates").replace("one form", "one template") or say.count(prompts, "prompt")
+    counts = folder.progress().values()
+    computed, planned = (sum(one[i] for one in counts) for i in (0, 1))
+    state = "" if computed == planned else f"{computed} of {planned} parts computed"
+    return " · ".join(filter(None, [models, with_copies, sets, n, state]))
+
+
+def day(out: Path) -> str:
+    """When the plan was made here; "" for a study that comes with the product."""
+    return "" if out in shipped() else time.strftime("%-d %B %Y", time.gmtime((out / PLAN).stat().st_mtime))
+
+
+def _means(rows: Rows) -> dict[str, Mapping[str, Any]]:
+    """By model, the row of its average depth."""
+    found = (row for row in rows if (row["criterion"], row["variant"]) == ("kl", tables.MEAN))
+    return {row["model"]: row for row in found if row["ratio"] is not None}
+
+
+def finding(folder: Folder, rows: Rows) -> str:
+    """Where the models settle, and how much later than their untrained copies, in a sentence."""
+    means = _means(rows)
+    own = {label: row for label, row in means.items() if not folder.models[label].get("control")}
+    if (every := steps.series(folder)) and own:
+        some = [own[label] for label in next(iter(every.values())).values() if label in own]
+        first, last = (say.number(row["depth"], ".1f") for row in (some[0], some[-1]))
+        return f"Over training the average depth goes from {first} to {last} of {some[0]['n_layers']} layers."
+    if not own:
+        return "Average depths come with the logit lens, which is not measured here."
+    later = []
+    for label, row in own.items():
+        copies = [means[twin]["depth"] for twin in tables.twins_of(folder, label) if twin in means]
+        later += [row["depth"] - sum(copies) / len(copies)] if copies else []
+    if len(own) == 1:
+        ((label, row),) = own.items()
+        said = f"{label} settles its words by {say.layers(row['depth'], row['n_layers'])} on average"
+        return f"{said}, {_later(later)} an untrained copy." if later else f"{said}."
+    ratios = [100 * row["ratio"] for row in own.values()]
+    at = f"at {say.interval(min(ratios), max(ratios), 0)} % of their depth"
+    if later:
+        return f"Trained models settle their words {_later(later)} untrained copies, {at}."
+    return f"{say.count(len(own), 'model')} settle their words {at}."
+
+
+def _later(apart: Sequence[float]) -> str:
+    """ "1 to 6 layers later than"."""
+    low, high = min(apart), max(apart)
+    if low >= 0 or high <= 0:
+        ends = sorted((abs(low), abs(high)))
+        return f"{say.interval(*ends, int(ends[1] < 10))} layers {'later' if high > 0 else 'earlier'} than"
+    return f"{say.number(-low, '.1f')} layers earlier to {say.number(high, '.1f')} later than"
+
+
+def also(folder: Folder, rows: Rows) -> list[str]:
+    """How far the published rules are apart."""
+    by_model: dict[str, list[int]] = {}
+    for row in rows:
+        if row["variant"] == "paper" and row["depth"] is not None and not folder.models[row["model"]].get("control"):
+            by_model.setdefault(row["model"], []).append(row["depth"])
+    apart = [max(of) - min(of) for of in by_model.values() if len(of) == len(RULES)]
+    if not apart:
+        return []
+    return [f"The three published rules disagree by {say.interval(min(apart), max(apart), 0)} layers."]
+
+
+def forest(folder: Folder, name: str) -> list[figures.Row]:
+    """A row per trained model: average depth with its interval, its copies, published rules, and the difference."""
+    rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
+    means = _means(rows)
+    at_points = [one for one in points.measured_points(folder, name) if one.criterion == CRITERION]
+    found = []
+    for label, row in means.items():
+        twins = [twin for twin in tables.twins_of(folder, label) if twin in means]
+        if folder.models[label].get("control") and any(label in tables.twins_of(folder, one) for one in means):
+            continue
+        n = row["n_layers"]
+        ends = (row["low"] / n, row["high"] / n) if row["low"] is not None else (math.nan, math.nan)
+        rules = tuple(
+            (RULES[r["criterion"]].label, r["ratio"])
+            for r in rows
+            if r["model"] == label and r["variant"] == "paper" and r["ratio"] is not None
+        )
+        copies = tuple(means[twin]["ratio"] for twin in twins)
+        said = _apart(at_points, twins[0], label, n) if twins else ""
+        found.append(figures.Row(label, n, row["ratio"], *ends, copies, rules, said))
+    return found
+
+
+def _apart(at_points: Sequence[points.Point], twin: str, label: str, n: int) -> str:
+    """A model's depth less its copy's: "+6.1 layers (5.8 to 6.4)"."""
     try:
-        text = _asked()
-        written = study.parse(text, "the file")
-    except StudyError as error:
-        written, wrong = None, str(error)
-    row = st.container(horizontal=True, vertical_alignment="center", key="run-row-study")
-    look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": bool(wrong)}
-    pressed = row.button("Run", key="studies.start", **look)
-    cost_place, below = row.container(key="study-cost", width="stretch"), st.container(key="study-looks")
-    if wrong:
-        show.error(wrong, below)
-    try:
-        if written is not None:
-            _show_outlook(outlook(text, picker.device()), written, cost_place, below)
-        if pressed:
-            inputs.put({"studies.study": runs.begin_study(text)})
-            st.rerun()
-    except EffectiveDepthError as error:
-        show.error(error, below)
-
-
-def _asked() -> str:
-    """The TOML of the form's boxes, or what was typed in its place. `StudyError` says what the form lacks."""
-    own = inputs.value(BY_HAND, False)
-    chosen = _boxes(own)
-    text, lack = "", next((f"Choose at least one {what}." for name, what in NEEDED.items() if not chosen[name]), "")
-    if not own and not lack:
-        text = study.write(study_of(Form(**chosen)))
-    with st.expander("Advanced: the study's file", icon=":material/code:"):
-        if inputs.widget(st.toggle, "Edit", BY_HAND, False, help=ABOUT_FILE):
-            return inputs.widget(st.text_area, "TOML", TEXT, text, words=True, height=300)
-        inputs.put({TEXT: text})
-        st.code(text, language="toml")
-    if lack:
-        raise StudyError(lack)
-    return text
-
-
-def _boxes(closed: bool) -> dict[str, Any]:
-    """What the form's boxes hold; `closed` while the file is edited."""
-    model = picker.model()
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-study")
-
-    def several(label: str, name: str, options: list[str], default: list[str], width: int = 420, **more: Any) -> tuple:
-        more |= dict(options=options, width=width, disabled=closed)
-        return tuple(inputs.widget(row.multiselect, label, f"study.{name}", default, **more))
-
-    def number(label: str, name: str, default: int, low: int, most: int, about: str) -> int:
-        limits = dict(value=None, min_value=low, max_value=most, help=about, width=190, disabled=closed)
-        return inputs.widget(row.number_input, label, f"study.{name}", default, **limits) or low
-
-    models = list(dict.fromkeys([*picker.names(), *inputs.value("study.models", [])]))
-    new = dict(accept_new_options=True)
-    found = {"models": several("Models", "models", models, [model], help=picker.about_model(), **new)}
-    found["twins"] = number("Untrained copies of each", "twins", 1, 0, TWINS, ABOUT_TWINS)
-    steps = inputs.value("study.steps", [])
-    found["steps"] = several("Steps of training", "steps", steps, [], 250, placeholder="none", help=ABOUT_STEPS, **new)
-    named = dict(words=True, help=ABOUT_NAME, width=220, disabled=closed)
-    found["name"] = inputs.widget(row.text_input, "Name", "study.name", "mine", **named)
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-study-sets")
-    found["sets"] = several("Prompt sets", "sets", set_names(), [default_set(model)], format_func=_set_name)
-    found["prompts"] = number("Prompts of each set", "prompts", 20, ALL, PROMPTS, ABOUT_PROMPTS)
-    probes, title = ["contributions", "logit_lens"], lambda name: find(name).title
-    return found | {"probes": several("Probes", "probes", probe_names(), probes, format_func=title)}
-
-
-def _show_outlook(found: Outlook, written: Study, cost_place, below) -> None:
-    """What the study comes to, next to Run; a look at its prompts below."""
-    for label, why in found.troubles.items():
-        below.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
-    cost_place.markdown(show.plain(cost(found)))
-    if (home() / runs.on_disk(written.name) / planning.PLAN).is_file():
-        below.caption(show.plain(f"A study {written.name} is here already: Run goes on with it."))
-    if found.absent:
-        below.caption(show.plain(f"Downloaded first: {', '.join(found.absent)}."))
-    for one in found.sets:
-        row = below.container(horizontal=True, vertical_alignment="center", key=f"set-{one.name}")
-        with row.popover("Prompts", icon=":material/visibility:", key=f"look-{one.name}"):
-            for text, answer in one.first:
-                st.code(f"{text}▸{answer}" if answer else text, language=None, wrap_lines=True)
-            st.caption(f"The first {len(one.first)} of {one.prompts}; ▸ marks the answer.")
-        row.markdown(f"**{show.plain(one.name)}**: {show.plain(size(one))}")
-
-
-def size(one: SetLook) -> str:
-    """A prompt set in numbers."""
-    said = count(one.prompts, "prompt")
-    said += f" of {one.levels} levels" if one.levels > 1 else ""
-    if one.tokens is None:
-        return f"{said}; tokens are counted once the model is here"
-    low, mean, high = one.tokens
-    return f"{said} of {low} tokens" if low == high else f"{said} of {low} to {high} tokens, {mean} on average"
-
-
-def cost(found: Outlook) -> str:
-    """What a study takes, before it runs."""
-    counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
-    said = " · ".join(count(n, what) for what, n in counts.items())
-    if found.sets:
-        time = "time not known" if found.seconds is None else about(found.seconds)
-        said += f" · {time}, the models' opening not counted"
-    if found.later:
-        said += f" · {', '.join(found.later)}: read from the hub when it runs, not counted here"
-    return said
-
-
-@st.cache_data(ttl=60, max_entries=32, show_spinner=False)
-def outlook(text: str, device: str) -> Outlook:
-    """What a study's file comes to on a device; `EffectiveDepthError` for a set or model that there is not."""
-    written = study.parse(text)
-    here = tuple(entry for entry in written.sets if not entry.hub)
-    later = tuple(entry.name for entry in written.sets if entry.hub)
-    if not here:
-        return Outlook((), later, len(written.entries), 0, None, {})
-    plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.on_disk(written.name), device)
-    seconds = planning.seconds_of(plan, device)
-    troubles = {m.label: m.trouble for m in plan.models if m.trouble}
-    looks = tuple(_look(plan, i) for i in range(len(plan.sets)))
-    time = seconds[0] if seconds else None
-    return Outlook(looks, later, len(plan.usable), plan.n_items, time, troubles)
-
-
-def _look(plan: Plan, i: int) -> SetLook:
-    """One set of a plan, its tokens those of the first model that can be used."""
-    found = plan.sets[i]
-    prompts = [example.prompt for example in found.examples]
-    counted = prompts[:: max(1, len(prompts) // COUNTED)] if plan.usable else []
-    lengths = [tokens.preview(plan.usable[0].known, prompt) for prompt in counted]
-    known = [len(one) for one in lengths if one is not None]
-    whole = (min(known), round(sum(known) / len(known)), max(known)) if known and len(known) == len(lengths) else None
-    first = tuple((prompt.text[:LONG], prompt.answer[:LONG]) for prompt in prompts[:LOOKED])
-    return SetLook(found.name, len(prompts), len(found.levels), whole, first)
-
-
-def _set_name(name: str) -> str:
-    return f"{name} (hub)" if name in FORMATS else name
-
-
-NEEDED = {"models": "model", "sets": "prompt set", "probes": "probe"}
-ABOUT_NAME = "Of its folder; a study of this name that is here already goes on from where it is."
-ABOUT_TWINS = "Copies of each model with random weights, each of another seed: what architecture alone gives."
-ABOUT_STEPS = (
-    "Revisions of models of the hub (step1000), checkpoints of folders (checkpoint-500); models that come with the "
-    "program or in a package have none. Each is a model of the study, on one axis; none takes the model as it is."
-)
-ABOUT_PROMPTS = f"Divided evenly over the levels of a set, rounded up; {ALL} takes all."
-ABOUT_FILE = (
-    "Write the file by hand, from what the form gives: it is what runs, and what `python -m ed_core study` reads. "
-    "docs/studies.md has every key."
-)
+        one = trends.difference(at_points, twin, label)
+    except StudyError:
+        return ""
+    known = math.isfinite(one.low)
+    if known and one.low <= 0 <= one.high:
+        return f"no measurable difference ({say.interval(n * one.low, n * one.high)})"
+    ends = f" ({say.interval(n * one.low, n * one.high)})" if known else ""
+    return f"{say.number(n * one.difference, '+.1f')} layers{ends}"

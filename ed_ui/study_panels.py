@@ -1,6 +1,4 @@
-"""What the page of studies shows further down: a study whose models are steps of a training, depth at each of them and
-the layers, one step after another; and a study next to what is published, the table, the ratio against size, one model
-against another."""
+"""Parts of a study's report: depth over a training, precisions, difficulty, and what is published."""
 
 from __future__ import annotations
 
@@ -11,11 +9,12 @@ from itertools import groupby
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
-from ed_core.depth.rules import RULES
+from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, published
+from ed_core.depth.rules import OF_LENS, RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
 from ed_core.statistics import FEWEST, FEWEST_FORMS
+from ed_core.studies import difficulty as levels
 from ed_core.studies import points, steps, tables, trends
 from ed_core.studies import precisions as shifts
 from ed_core.studies.items import Folder
@@ -25,7 +24,6 @@ from ed_ui.inputs import choice, text
 
 # -------------------------------------------------------------------- over training
 
-OVER, BESIDE = "over training", "side by side"
 BRANCHES = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 MAPS = {
     "ratio": (
@@ -41,18 +39,10 @@ MAPS = {
         "KL divergence of the lens, in nats: where it is small at every depth, a mean depth has little to measure.",
     ),
 }
-VIEW = choice("view", "studies.view", OVER, [OVER, BESIDE], "Steps")
 SERIES = text("series", "studies.series", label="Training")
 STEP = text("step", "studies.step", label="Step")
 BRANCH = choice("branch", "studies.branch", "layer", list(BRANCHES), "Maps of", BRANCHES)
 AXIS = choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"], "Steps' axis")
-
-
-def over_training(row, folder: Folder) -> bool:
-    """Whether the study has a training and is looked at as one: a switch that other studies do not have."""
-    if not steps.series(folder):
-        return False
-    return bool(VIEW.draw(row.segmented_control, help=ABOUT_VIEW) == OVER)
 
 
 def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
@@ -105,8 +95,8 @@ def _layers(folder: Folder, there: Mapping[int, str], name: str, branch: str, st
 WIDTH = 380  # pixels of a map, about
 COLUMNS = "A column is a step, whatever is between two; the one chosen is next to the map, the first dashed."
 DEPTHS = (
-    "**Depth over training** · lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: "
-    "sinks per prompt"
+    "**Depth over training** · lines: average depth, shaded 5 to 95 %; stars: the switch; diamonds: published rules; "
+    "below: sinks per prompt"
 )
 READING = (
     "A mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
@@ -114,7 +104,6 @@ READING = (
     f"are over the forms of the prompts from {FEWEST_FORMS} forms up, else over prompts from {FEWEST} up: they say how "
     "sure a step is, not how another seed would train."
 )
-ABOUT_VIEW = "This study's models are steps of a training: in their order, or next to each other as other models are."
 
 
 # -------------------------------------------------------------------- precisions
@@ -124,7 +113,6 @@ def precisions(folder: Folder, name: str) -> None:
     """How far each precision of a model moves its curves and depths; nothing where all are of one precision."""
     if not (found := studies.looked(folder.out, shifts.shifts, name)):
         return
-    st.subheader("Precisions", anchor=False)
     for _, own in groupby(found, lambda one: (one.model, one.precision)):
         st.markdown(f"- {show.plain(shifts.sentence(list(own)))}")
     head, *rows = shifts.rows(found)
@@ -138,45 +126,75 @@ ABOUT_SHIFTS = (
 )
 
 
+# -------------------------------------------------------------------- difficulty
+
+SHORT = {name: rule.label for name, rule in OF_LENS.items()} | {"effect": "skips, layers", "output": "skips, output"}
+KIND = choice("effect", "difficulty.kind", "kl", tuple(SHORT), "Depth by", SHORT)
+DRAWN = ("name", "mean", "low", "high", "own")  # of a level, in the figure
+
+
+def graded(folder: Folder, name: str) -> bool:
+    """Whether a set of a study has levels, and a depth is measured on them."""
+    return bool(levels.kinds(folder)) and len(folder.groups(name)) > 2
+
+
+def difficulty(folder: Folder, name: str) -> None:
+    """Depth by level of all models, with a sentence each."""
+    kind = KIND.draw_of(st.segmented_control, levels.kinds(folder))
+    found, silent = [], []
+    for label in folder.models:
+        try:
+            found.append(studies.looked(folder.out, levels.look, label, name, kind))
+        except EffectiveDepthError as error:
+            silent.append(str(error))
+    if found:
+        scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in found}
+        layers = {one.label: one.n_layers for one in found}
+        fig = show.once(figures.study_levels, scores, layers, levels.called(kind), kind in levels.DEPTHS)
+        show.figure("study-levels", fig, "**Do harder prompts go deeper?** · dots: single prompts", reading=PAIRED)
+    for one in found:
+        st.markdown(f"- {show.plain(one.sentence)}")
+    for why in silent:
+        st.caption(show.plain(why))
+
+
+PAIRED = (
+    "Average depth as a share of the layers, or the depth score: the mean layer, weighted by how much leaving it out "
+    "changes later layers or the prediction. Bars: 5 to 95 % over a level's prompts or their templates. The line joins "
+    "what the levels' mean curves give. Where the set has a prompt of each template on every level, the slope is "
+    "of the prompts' own depths. A level is as hard as the author of the set says, and harder prompts are often longer."
+)
+
+
 # -------------------------------------------------------------------- beside what is published
 
 EVERY = "all"
-SIZES = {
-    EVERY: (0.0, math.inf),
-    "under 3B": (0.0, 3e9),
-    "3B to 10B": (3e9, 1e10),
-    "10B and more": (1e10, math.inf),
-}  # parameters
-MEANS = {name: f"mean depth, {RULES[of].label}" for name, of in points.MEANS.items()}
-CRITERIA = MEANS | {name: f"papers: {rule.label}" for name, rule in RULES.items()}
+MEANS = {name: f"average depth, {RULES[of].label}" for name, of in points.MEANS.items()}
+CRITERIA = MEANS | {name: f"{rule.heading} rule" for name, rule in RULES.items()}
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 SET = choice("beside", "studies.published_set", EVERY, SETS, "Published set")
-TRAINED = choice("training", "studies.training", EVERY, [EVERY, *TRAINING], "Training")
-SIZE = choice("size", "studies.size", EVERY, list(SIZES), "Size")
 RULE = choice("rule", "studies.criterion", "mean_kl", list(CRITERIA), "Depth", CRITERIA)
-LINKED = (VIEW, SERIES, STEP, BRANCH, AXIS, SET, TRAINED, SIZE, RULE)  # what a link carries of both
-_told: Shelf = Shelf(256)  # what resampling has found, of these very points
-KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
+LINKED = (SERIES, STEP, BRANCH, AXIS, SET, RULE, KIND)  # what a link carries
+_shelf: Shelf = Shelf(256)  # what resampling has found, of these very points
 
 
 def beside_published(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
-    st.subheader("Beside what is published", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    dataset, training, band = (one.draw(row.selectbox, width=200) for one in (SET, TRAINED, SIZE))
+    dataset = SET.draw(row.selectbox, width=200)
     criterion = RULE.draw(row.segmented_control)
     measured = studies.looked(folder.out, points.measured_points, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
-    shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
-    table(*shown)
-    against_size(folder, criterion, *([p for p in some if p.criterion == criterion] for some in shown))
-    pairs(folder, *([p for p in some if p.criterion == criterion] for some in (measured, others)))
+    table(measured, others)
+    by_rule = [[p for p in some if p.criterion == criterion] for some in (measured, others)]
+    against_size(folder, criterion, *by_rule)
+    pairs(folder, *by_rule)
 
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
     """One line per model and set: measured depths with their ranges, published ones beside them."""
     rows = points.side_by_side(measured, list(others))
-    st.markdown("**Depths, measured and published** · the papers' layers counted from 0; 5 to 95 % in brackets")
+    st.markdown("**Depths, measured and published** · rules' layers counted from 0; 5 to 95 % in brackets")
     if not rows:
         st.caption("Nothing measured or published fits this choice.")
         return
@@ -211,7 +229,7 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
             said.append(RULES_ALONE)
             continue
         try:
-            found = _told.made(trends.slope, some)
+            found = _shelf.made(trends.slope, some)
             lines[source] = (found.start, found.end)
             said.append(found.sentence)
         except StudyError as error:
@@ -226,41 +244,24 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
 
 
 def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
-    """One model against another: two of the study, and the published pairs."""
+    """One model against another: the study's first two and its known pairs, then the published pairs."""
     st.markdown("**One model against another** · the difference in depth with its interval")
     labels = list(dict.fromkeys(p.model for p in measured))
-    if len(labels) > 1:
-        known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
-        first, second = next(iter(known), (labels[0], labels[1]))
-        row = st.container(horizontal=True, vertical_alignment="bottom")
-        base = inputs.one_of(
-            row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
-        )
-        rest = [label for label in (second, *labels) if label != base]
-        other = inputs.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
-        _say(measured, dict.fromkeys([*known, (base, other)]))
+    known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
+    own = dict.fromkeys([*known, *([(labels[0], labels[1])] if len(labels) > 1 else [])])
+    _say(measured, own)
     if not others:
         st.caption(RULES_ALONE)
         return
-    for kind, of_kind in KINDS.items():
-        try:
-            told = _told.made(
-                trends.over_pairs, others, of_kind, f"the {kind} model", "the long-chain-of-thought model"
-            )
-            st.markdown(f"- {show.plain(told.sentence)}")
-        except StudyError:
-            st.caption(f"No published pair of {kind} and long-chain-of-thought model fits this choice.")
-    with st.expander("The published pairs one by one", icon=":material/compare_arrows:"):
+    with st.expander("The published pairs", icon=":material/compare_arrows:"):
         _say(others, (*PAIRS, *INSTRUCT_PAIRS))
         st.caption(ABOUT_PAIRS)
 
 
 def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
-    for found in _told.made(_differences, some, list(pairs)):
-        if isinstance(found, EffectiveDepthError):
-            st.caption(show.plain(str(found)))
-        else:
-            st.markdown(f"- {show.plain(found.sentence)}")
+    for found in _shelf.made(_differences, some, list(pairs)):
+        sentence = str(found) if isinstance(found, EffectiveDepthError) else found.sentence
+        st.markdown(f"- {show.plain(sentence)}")
 
 
 def _differences(
@@ -285,17 +286,12 @@ def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> t
     return (found[0], found[1]) if all(found) else None
 
 
-def _fits(p: Point, band: str) -> bool:
-    low, high = SIZES[band]
-    return band == EVERY or (p.parameters is not None and low <= p.parameters < high)
-
-
 def _plain(p: Point) -> dict:
     return {k: getattr(p, k) for k in ("model", "parameters", "ratio", "low", "high", "training", "set", "source")}
 
 
 BILLIONS = "parameters, billions"
-RULES_ALONE = "Published depths exist for the papers' rules alone; choose one to see them."
+RULES_ALONE = "Published depths exist for published rules alone; choose one to see them."
 AGAINST_SIZE = (
     "**Depth against size** · shape: kind of training; filled: measured, with the range over prompts; hollow, dashed "
     "line: published"
@@ -304,11 +300,11 @@ READING_SIZE = (
     "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
     "measured and published points never share one. What is published has no prompts to draw, so its line has no "
     "interval; a measured one draws prompts and holds for these models "
-    "alone. The published models are of one family, in four sizes and three depths. The papers' KL and overlap rules "
+    "alone. The published models are of one family, in four sizes and three depths. The KL and overlap rules "
     "can reach `(L − 1) / L` at most, which is 0.96 with 28 layers and 0.98 with 64."
 )
 ABOUT_PAIRS = (
-    "Each distilled model beside what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then beside the "
+    "Each distilled model next to what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then next to the "
     "instruct model of its shape. The interval is Student's t over the sets, three at most, as if they were drawn "
     "from sets like them; it is wide for that reason."
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import streamlit as st
 
 from ed_core import figures
-from ed_core.cases import export
+from ed_core.cases import case_study, export
 from ed_core.depth import say, side_by_side
 from ed_core.depth.sample import READS
 from ed_core.depth.side_by_side import COMPARED, SIDES, Pair
@@ -183,9 +183,7 @@ def labels(a: Side, b: Side) -> tuple[str, str]:
     both = []
     for mine, theirs in ((a, b), (b, a)):
         prompt = (
-            f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”"
-            if mine.prompt.identity() != theirs.prompt.identity()
-            else ""
+            f"“{case_study.cut(mine.prompt.text, TAIL)}”" if mine.prompt.identity() != theirs.prompt.identity() else ""
         )
         words = [_model(mine.model, theirs.model), prompt, *_differing(mine, theirs)]
         both.append(", ".join(filter(None, words)) or mine.model.name)
@@ -215,16 +213,22 @@ def _differing(mine: Side, theirs: Side) -> Iterator[str]:
                 yield f"{label.lower()}: {words}"
 
 
-def sides(spec: ModelSpec, row) -> tuple[Side, Side]:
-    """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B, whose inputs are
-    behind clicks in the `row` beside Run, a second prompt below it. An `EffectiveDepthError` says what is wrong with
-    side B."""
+def sides(spec: ModelSpec, row, a, b) -> tuple[Side, Side]:
+    """Both sides, from this page's inputs: the chosen model on the prompt in the box, described in `a`, and side B,
+    chosen in `b`; the measures in the `row` of Run. An `EffectiveDepthError` says what is wrong with side B."""
     prompt = prompt_box.prompt()
+    if MODE.value != "prompts":
+        a.markdown(f"**A** {show.plain(spec.name)} · {show.plain(spec.precision)}", width="content")
+        b.markdown("**B**", width="content")
     if MODE.value == "parameters":
-        mine, theirs = _parameters(row)
+        mine, theirs = _parameters(row, a, b)
         rest = {name: find(name)() for name in READS} if mine.name in READS else {}
         return Side(spec, prompt, rest | {mine.name: mine}), Side(spec, prompt, rest | {theirs.name: theirs})
-    there = (second_model(spec, row), prompt) if MODE.value == "models" else (spec, _prompt())
+    if MODE.value == "models":
+        there = second_model(spec, b), prompt
+    else:
+        with b:
+            there = spec, _prompt()
     probes = _probes((prompt, there[1]), row)
     return Side(spec, prompt, probes), Side(*there, probes)
 
@@ -253,7 +257,7 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
     model_, precision_, control_, seed_ = of_model(of)
     name, kind = model_.value or "", control_.value
     called = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
-    box = row.popover(f"B: {show.plain(called or 'choose a model')}", key=f"box-{of}-model")
+    box = row.popover(show.plain(called or "choose a model"), key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
     name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
@@ -276,7 +280,7 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
 def _prompt() -> Prompt:
     known, chosen = prompt_box.examples(), value("two.example")
     options = [p["id"] for p in load_prompts(picker.model())]
-    right = prompt_box.boxes("two.", "Second prompt", "Its answer", ABOUT_PROMPT)
+    right = prompt_box.boxes("two.", "B", "Its answer", ABOUT_PROMPT)
     st.session_state["two.example"] = chosen or None
     right.selectbox(
         "Example",
@@ -299,14 +303,14 @@ def _picked() -> None:
         prompt_box.pick(example, "two.")
 
 
-def _parameters(row) -> tuple[Probe, Probe]:
-    """One probe with two sets of parameters: the first is what its own page holds."""
+def _parameters(row, a, b) -> tuple[Probe, Probe]:
+    """One probe with two sets of parameters: the first, in `a`, is what its own page holds."""
     box = row.popover(f"Measure: {find(PROBE.value).title}", key="box-two-probe")
     chosen = PROBE.draw(box.segmented_control, label_visibility="collapsed")
-    first = row.popover("A: first set", key="box-two-first")
+    first = a.popover("first set", key="box-two-first")
     first.caption("As on this probe's own page")
     mine = probe_page.form(find(chosen), row=first)
-    return mine, probe_page.form(find(chosen), row=row.popover("B: second set", key="box-two-second"), prefix="two.")
+    return mine, probe_page.form(find(chosen), row=b.popover("second set", key="box-two-second"), prefix="two.")
 
 
 def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
@@ -368,7 +372,8 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
     apart = None not in some and some[0].n_layers != some[1].n_layers
     if not any(along(name, "pos") for name in names) and not laid and not apart:
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
+    line = st.container(horizontal=True, vertical_alignment="center", key="map-inputs")
+    row = line.popover("What the maps show", type="tertiary", icon=":material/tune:", key="box-two-maps")
     shown = [maps(name) for name in names]
     first = [picture.measures[0] for of_probe in shown for picture in of_probe]
     if any("{branch}" in measure for measure in first):
@@ -384,9 +389,8 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
         if n > WINDOW:
             label = "Tokens shown" if same else f"Tokens shown of {side}"
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
-    # behind what has a width that is known: a switch takes its place when its script is there
     if laid:
-        OVERLAID.draw(row.toggle)
+        OVERLAID.draw(line.toggle)
     if apart:
         inputs.BY_NUMBER.draw(row.toggle, help=ABOUT_NUMBER)
     if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):

@@ -30,7 +30,7 @@ from ed_core.results.aggregate import aggregate
 from ed_core.studies import items
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_ui import runs, show
+from ed_ui import runs
 
 EVIL = "<script>alert(1)</script>"
 QUESTIONS = [f"{'1 + ' * level}{i} = " for level in (1, 2) for i in range(6)]
@@ -229,7 +229,7 @@ def test_a_shipped_card_is_what_the_program_writes(file):
     assert len(example.claims) in (0, len(CLAIMS))
 
 
-def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
+def test_run_makes_the_card_that_the_page_then_shows(laboratory, monkeypatch):
     begun = []
 
     def begin(folder, title, files, work, asked, out):
@@ -238,14 +238,8 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
         shutil.copy(next(file for file in card.shipped() if file.stem == "ed-demo-8"), folder / card.FILE)
 
     monkeypatch.setattr(runs, "begin", begin)
-    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
-    assert not test.exception and test.selectbox(key="cards.card").value == "ed-demo-8"
-    said = " ".join(w.value for w in test.markdown)
-    shipped = [card.read(file) for file in card.shipped()]
-    for example in shipped:
-        assert f"**{example.model.name}**" in said
-        for rule in RULES:
-            assert show.plain(page.depth(example.depth(rule, mean=False))) in said
+    test = fresh("pages/model/model.py", model="ed-demo-8", precision="fp32").run()
+    assert not test.exception
     test.button(key="run.cards").click().run()
     (of, place) = begun[0]
     wanted = runs.Card(ModelRef.parse("ed-demo-8"), "sum_mod10")
@@ -268,9 +262,9 @@ def test_a_card_that_cannot_be_drawn_is_named_and_the_others_are_shown(laborator
     place.mkdir(parents=True)
     fields = example.fields()
     (place / card.FILE).write_bytes(seal(card.CARD, fields | {part: change(fields[part])}))
-    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
+    test = fresh("pages/model/models.py").run()
     assert not test.exception and [why in one.value for one in test.error] == [True]
-    assert any(one.value.startswith("| model") for one in test.markdown)
+    assert "ed-demo-8" in set(test.dataframe[0].value["model"])
 
 
 def test_cards_of_namesakes_have_a_line_each_and_a_name_is_text(laboratory, example):
@@ -279,11 +273,7 @@ def test_cards_of_namesakes_have_a_line_each_and_a_name_is_text(laboratory, exam
         place.mkdir(parents=True)
         changed = example.model_copy(update={"model": example.model.model_copy(update=more)})
         (place / card.FILE).write_bytes(card.to_json(changed))
-    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
+    test = fresh("pages/model/models.py").run()
     assert not test.exception and not test.error
-    (table,) = (one.value for one in test.markdown if one.value.startswith("| model"))
-    names = [line.split(" fp32")[0].removeprefix("| ") for line in table.split("\n")[2:]]
-    own = [name for name in names if name not in ("**ed-demo-16**", "**smollm2**") and "gemma" not in name]
-    assert {"**ed-demo-8**", "**ed-demo-8** with mine", r"**a \| \*b\***"} <= set(own) and own.count(
-        "**ed-demo-8**"
-    ) == 2
+    names = list(test.dataframe[0].value["model"])
+    assert {"ed-demo-8", "ed-demo-8 with mine", "a | *b*"} <= set(names) and names.count("ed-demo-8") == 2

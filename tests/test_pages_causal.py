@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from test_pages import PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import among_others, say, surgery
 from ed_core.figures.canvas import size
+from ed_core.models.bundled import SETS
 from ed_core.models.ref import ModelRef
 from ed_core.probes import (
     Continuation,
@@ -30,10 +33,10 @@ from ed_core.probes import (
     find,
 )
 from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incomplete
-from ed_core.prompts import to_jsonl
+from ed_core.prompts import read_jsonl, to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Prompt
-from ed_ui import show
+from ed_ui import probe_page, prompt_set, show
 
 
 def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
@@ -85,93 +88,67 @@ def prune_on(prompts, **state) -> AppTest:
     return test.switch_page("pages/intervene/prune.py").run()
 
 
+def cells(test: AppTest) -> str:
+    """The tables of a page, as HTML."""
+    return "\n".join(e.proto.body for e in test.get("html") if "ed-table" in e.proto.body)
+
+
 def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_set, tmp_path):
     test = prune_on(SET, **{"prune.drop": "1,2"})
-    assert not test.exception and not test.error
-    probes = ("prune", "early_exit", "logit_lens", "exact_answers")
-    data = wrote(tmp_path, SET, *probes, given=["prune.drop=1,2"], model="small")
-    for name in ("kl", "top1_kept", "perplexity"):
-        assert drawn(test, "over all tokens", data[f"prune.{name}"]), name
-        assert drawn(
-            test, "median", np.median(np.stack([data_of(stored_set["prune"][i], name) for i in range(4)]), axis=0)
-        ), name
+    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+    data = wrote(tmp_path, SET, "prune", "exact_answers", given=["prune.drop=1,2"], model="small")
+    best = int(data["prune.cheapest"])
+    table = cells(test)
+    assert say.stretch(best, best + 1) in table and say.share(float(data["prune.top1_kept"][best])) in table
+    whole, without = (size(float(v)) for v in (data["prune.perplexity_whole"], data["prune.perplexity"][best]))
+    assert f"{whole} → {without}" in table
+    assert drawn(test, "1 layer", data["prune.kl"])
     for name in ("block_influence", "angular_distance", "update_cosine"):
         assert drawn(test, name.replace("_", " "), data[f"prune.{name}"]), name
-    assert drawn(test, "agreement", data["early_exit.agreement"])
-    assert drawn(test, "confidence", data["early_exit.confidence"])
-    values = {m.label: m.value for m in test.metric}
-    for label, name in {
-        "Block influence": "block_influence",
-        "Angular distance": "angular_distance",
-        "Update's cosine": "update_cosine",
-        "Best guesses lost": "top1_lost",
-    }.items():
-        assert values[f"{label} against measured KL"] == f"{data[f'prune.spearman_{name}']:+.2f}".replace("-", "−")
-    few = 1 - data["early_exit.exit_agrees"] < 0.1
-    assert values["Mean exit depth"] == (f"{data['early_exit.exit_depth']:.1f} of 5" if few else "not usable here")
-    assert values["Agreement on leaving"] == say.share(float(data["early_exit.exit_agrees"]), signs=True)
-    assert values["Deep-thinking ratio"] == say.share(float(data["logit_lens.deep_thinking_ratio"]), signs=True)
-    said = " ".join(m.value for m in test.markdown)
-    best = int(data["prune.cheapest"])
-    assert f"Least KL, one layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
-    assert "The chosen set: 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said
-    assert f"→ {size(float(data['prune.drop_perplexity']))}" in said
-    assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
-    code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n  ", "")
-    assert (
-        code.startswith(
-            "python -m ed_core run prune early_exit logit_lens exact_answers --model small --precision fp32 "
-            "--device cpu --prompts prompts.jsonl"
-        )
-        and "--set prune.drop=1,2" in code
-    )
+    said = " ".join(w.value for w in (*test.markdown, *test.caption)).replace("\\", "")
+    assert f"Layer {best} is the cheapest to remove" in said and f"4 prompts, {data['n_tokens']} tokens" in said
+    assert "layers 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said
+    assert "too few" in test.warning[0].value, "four prompts"
+    assert "mergekit" not in {b.label for b in test.get("download_button")}
 
 
-def test_what_is_written_stands_beside_the_loss(stored_set):
-    """Over the prompts with a known answer; `small` writes none of them, so one that it does write is added."""
+def test_known_answers_are_counted_without_the_cheapest_layer(stored_set):
+    """`small` writes none of the answers, so one that it does write is added."""
     spec = ModelRef.parse("small")
     text = computed(Continuation(n_tokens=8).request(spec, Prompt("nm"))).provenance["continuation"]
     known = [SET[0], Prompt("nm", text[:1]), SET[1]]
-    found = {p.name: [computed(p.request(spec, prompt)) for prompt in known] for p in (ExactAnswers(), Prune())}
-    for result in (r for results in found.values() for r in results):
-        lookup.store().put(result)
-    share = np.mean([r["exact"] for r in found["exact_answers"]], axis=0)
-    whole = np.mean([r["exact_whole"] for r in found["exact_answers"]])
-    assert 0 < whole < 1 and share.max() > 0
-    curves = aggregate.aggregate(Prune(), [r.summary for r in found["prune"]])
-    test = prune_on([*known, Prompt("never answered")])
-    assert not test.exception and not test.error
-    assert drawn(test, "exact answers", share) and drawn(test, "all layers", np.full(5, whole))
-    assert drawn(test, "added loss", curves["nll"] - curves["nll_whole"])
-    said = [m.value for m in test.markdown]
-    written = {"exact": share, "exact_whole": whole}
-    assert f"**{show.plain(say.kept_answers(written, 3))}**" in said
-    assert any("Over the 3 of 4 prompts that have a known answer" in c.value for c in test.caption)
-    code = next(c.value for c in test.code if c.value.startswith("python"))
-    assert "exact_answers" not in code, "the command line would refuse the prompt without an answer"
-    test = prune_on([Prompt("never answered")])
-    assert any(m.value.startswith("No chosen prompt has a known answer") for m in test.markdown)
+    for probe in (ExactAnswers(), Prune()):
+        for prompt in known:
+            lookup.store().put(computed(probe.request(spec, prompt)))
+    found = [lookup.find(ExactAnswers().request(spec, prompt)) for prompt in known]
+    kept = [lookup.find(Prune().request(spec, prompt)) for prompt in known]
+    best = surgery.best_stretch(aggregate.aggregate(Prune, [r.summary for r in kept])["kl"], 1)[0]
+    whole = sum(int(one["exact_whole"]) for one in found)
+    assert whole and f">{sum(int(one['exact'][best]) for one in found)} of {whole}<" in cells(prune_on(known))
 
 
-def data_of(result, name: str) -> np.ndarray:
-    return among_others.curves_of(Prune, result.summary)[name]
+def test_from_ten_prompts_on_layers_go_to_other_tools_once_all_are_measured(stored, monkeypatch):
+    spec, many = ModelRef.parse("small"), [Prompt(f"{i} + {i} = ") for i in range(10)]
+    for prompt in many[:9]:
+        lookup.store().put(computed(Prune().request(spec, prompt)))
 
+    def files(test) -> dict[str, bool]:
+        return {
+            b.label: b.proto.disabled for b in test.get("download_button") if b.label in ("Layers kept", "mergekit")
+        }
 
-def test_pruning_says_how_many_prompts_are_missing_and_exports_nothing_yet(stored_set):
-    test = prune_on([*SET, Prompt("never measured")], **{"prune.drop": "1,2"})
-    said = " ".join(m.value for m in test.markdown)
-    assert "4 of 5 prompts measured" in said and "Least KL, one layer" in said
-    downloads = {b.label: b.proto.disabled for b in test.get("download_button") if b.label in ("Keep-list", "mergekit")}
-    assert downloads == {"Keep-list": True, "mergekit": True}
-
-
-def test_one_prompt_is_pruned_as_before(stored, stored_set):
-    test = app("pages/intervene/prune.py")
-    curves = aggregate.aggregate(Prune, [stored["prune"].summary])
-    cheapest = surgery.best_stretch(curves["kl"], 1)[0]
-    assert f"Least KL, one layer: {cheapest}" in " ".join(m.value for m in test.markdown)
-    assert len(charts(test)) == 7 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
-    assert test.query_params["run"] == stored["prune"].request.key[:12]
+    assert files(prune_on(many)) == {"Layers kept": True, "mergekit": True}
+    lookup.store().put(computed(Prune().request(spec, many[9])))
+    gguf = SimpleNamespace(n_passes=1, source="small.gguf", packing="Q4_1", file=Path("small.gguf"))
+    monkeypatch.setattr(probe_page, "ModelRef", SimpleNamespace(of=lambda spec: gguf))
+    test = prune_on(many)
+    assert files(test) == {"Layers kept": False, "mergekit": False}
+    results = [lookup.find(Prune().request(spec, prompt)) for prompt in many]
+    best = surgery.best_stretch(aggregate.aggregate(Prune, [r.summary for r in results])["kl"], 1)[0]
+    said = [code.value for code in test.code if code.value.startswith("llama-quantize")]
+    assert said == [f"llama-quantize --prune-layers {best} small.gguf small-without-1-layers.gguf COPY"] or (
+        len(said) == 1 and f"--prune-layers {best} " in said[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +169,6 @@ def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
     assert not test.exception and not test.error and "No prompts yet" in test.info[0].value
     test = prune_on([Prompt(f"prompt {i}") for i in range(25)])
     assert any("25 prompts; the first 20" in w.value for w in test.warning)
-    assert any("Nothing measured yet" in m.value for m in test.markdown)
     asked = {request.prompts[0].text for request in session_of(test).batches["prune"].requests.values()}
     assert asked == {f"prompt {i}" for i in range(20)}
 
@@ -211,20 +187,13 @@ def test_an_uploaded_file_fills_the_box(stored_set):
     )
 
 
-def test_bundled_prompts_are_chosen_by_task_and_difficulty(stored):
+def test_every_model_has_its_own_prompts(stored):
+    assert prompt_set.own_sets("smollm2") == ["mixed"] and prompt_set.own_sets("ed-loop-4x4")[0] == "chains"
+    assert prompt_set.own_sets("ed-demo-16")[0] == "sum_mod10" and "mixed" not in prompt_set.own_sets("ed-demo-16")
     test = app("pages/intervene/prune.py")
-    test.segmented_control(key="prompts.source").set_value("Bundled prompts").run()
-    assert any(c.value.startswith("12 prompts, spread evenly") for c in test.caption)
-    test.multiselect(key="prompts.tasks").set_value(["copy"]).run()
-    test.multiselect(key="prompts.difficulties").set_value([9]).run()
-    assert not test.exception
-    assert any(c.value.startswith("2 prompts, spread evenly: Copy 9 letters (a)") for c in test.caption)
-
-
-def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
-    test = app("pages/intervene/prune.py")
-    test.number_input(key="prune.n").set_value(5).run()
-    assert any("less than the model's 5 layers" in e.value for e in test.error) and not charts(test)
+    asked = {request.prompts[0].text for request in session_of(test).batches["prune"].requests.values()}
+    known = read_jsonl(SETS / "sum_mod10.jsonl")
+    assert asked == {known[i * len(known) // 12].text for i in range(12)}, "over all levels"
 
 
 COMPARED = {

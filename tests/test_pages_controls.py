@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 from charts import charts, numbers
 from small_models import computed
-from test_pages import PROMPT, app, holds, plotted
+from test_pages import app, holds, plotted
 from test_running import queue  # noqa: F401  (fixture)
 
-from ed_core.depth import among_others, exactness, say
+from ed_core.depth import among_others, say
 from ed_core.depth.among_others import curves_of
 from ed_core.depth.rules import COSINES
 from ed_core.depth.sample import ANSWER, positions
 from ed_core.models.bundled import example_of, load_prompts
 from ed_core.models.ref import ModelRef
-from ed_core.probes import Contributions, LogitLens, Numerics, find
+from ed_core.probes import Contributions, LogitLens, find
 from ed_core.results import lookup
-from ed_core.results.aggregate import summarize
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, prompt_panels, running, show
 
@@ -128,31 +127,6 @@ def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
     monkeypatch.setattr(control_model, "chosen", lambda: ("untrained", 0))
     own = {"contributions": Contributions().request(ModelSpec("m", content_hash="c", precision="int8"), Prompt("p"))}
     assert control_model.with_control(own) == own
-
-
-def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):
-    spec = ModelRef.parse("small")
-    result = computed(Numerics().request(spec, PROMPT))
-    assert "Not computed yet" in " ".join(i.value for i in app("pages/model/numerics.py").info)
-    lookup.store().put(result)
-    test = app("pages/model/numerics.py")
-    assert not test.exception and not test.error
-    assert holds(plotted(test), result["miss"])
-    said = " ".join(m.value for m in [*test.markdown, *test.caption, *test.success]).replace("\\", "")
-    assert say.checks(result) in said and "attention sink" in said
-    assert say.without_first(exactness.without_first(stored["contributions"], stored["logit_lens"])) in said
-    assert any(np.allclose(t, result["slope_mlp"] - 1, atol=1e-6) for t in traces(test, "MLP"))
-
-
-def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
-    spec = ModelRef.parse("small")
-    result = computed(Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
-    miss = result.measures["miss"]
-    wrong = replace(miss, values=np.full_like(miss.values, 0.5))
-    lookup.store().put(summarize(replace(result, measures={**result.measures, "miss": wrong})))
-    test = app("pages/model/numerics.py", prompt=replace(PROMPT, text="5 + 7 = "))
-    assert not test.exception
-    assert [e.value[:20] for e in test.error] == ["1 of 5 checks failed"]
 
 
 def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(stored, controlled):

@@ -105,7 +105,7 @@ def test_run_fits_and_cancel_ends_it(monkeypatch):
     monkeypatch.setattr(prompt_set, "to_fit", lambda *_: list(few))
     of = runs.Fitted((ModelRef.parse("ed-demo-8"),), few)
     test = page(maps="within")
-    assert not test.button(key="run.maps").disabled and "Not computed yet" in said(test)
+    assert not test.button(key="run.maps").disabled and "is not measured yet" in said(test)
     test.button(key="run.maps").click().run()
     assert runs.under_way(of.out) and not test.button(key="cancel.maps").disabled
     with pytest.raises(StudyError, match="under way already"):

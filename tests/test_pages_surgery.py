@@ -4,8 +4,6 @@ one sentence."""
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,91 +15,52 @@ from test_pages_causal import drawn
 from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import drawings
-from ed_core.depth import say, surgery, writing
+from ed_core.depth import among_others, say, surgery, writing
 from ed_core.figures.canvas import escaped
 from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Measure, ProbeResult, Prompt, Request
-from ed_ui import inputs, probe_page, show
+from ed_ui import inputs, prompt_set, show
 
-SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"
+PRUNE, WRITING = "pages/intervene/prune.py", "pages/prompt/writing.py"
 SET = [PROMPT, Prompt("a=3; b=a; b?", "3")]
 
 
 @pytest.fixture(scope="module")
 def results(stored):
-    """Both probes in the store, on two prompts."""
-    spec, found = ModelRef.parse("small"), {}
-    for probe in (Surgery(seed=2), Generation(n_tokens=7, threshold=0.02, temperature=0.5)):
-        found[probe.name] = [computed(probe.request(spec, prompt)) for prompt in SET]
-        for result in found[probe.name]:
-            lookup.store().put(result)
+    """The probe in the store, on two prompts."""
+    probe, spec = Generation(n_tokens=7, threshold=0.02, temperature=0.5), ModelRef.parse("small")
+    found = {probe.name: [computed(probe.request(spec, prompt)) for prompt in SET]}
+    for result in found[probe.name]:
+        lookup.store().put(result)
     return found
-
-
-def over_both(**query) -> AppTest:
-    test = fresh(SURGERY, **({"model": "small", "seed": "2"} | query))
-    lines = {"prompts.source": "A file or pasted lines", "prompts.lines": to_jsonl(SET)}
-    session_of(test).inputs.update(lines)
-    return test.run()
 
 
 def words(test: AppTest) -> str:
     return " ".join(w.value for w in (*test.markdown, *test.caption))
 
 
-def test_surgery_draws_and_says_what_is_stored(results):
-    (one, _), probe = results["surgery"], Surgery(seed=2)
-    curves = aggregate.aggregate(probe, [one.summary])
-    for kind in surgery.KINDS:
-        test = app(SURGERY, seed="2", map=kind)
-        assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
-        found = surgery.rows(curves, kind, one["random_layer"].tolist())
-        assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
-        assert show.plain(say.cheapest(float(curves["loss_whole"]), kind, found)) in words(test)
-        for name, values in surgery.added(curves, kind, found).items():
-            assert drawn(test, escaped(name), values), name
-    kl = app(SURGERY, seed="2", map="drop", value="kl")
-    assert holds(plotted(kl), curves["drop_kl"][:, 1:])
-
-
-def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
-    probe = Surgery(seed=2)
-    curves = aggregate.aggregate(probe, [r.summary for r in results["surgery"]])
-    test = over_both(map="repeat", length="2")
-    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
-    assert holds(plotted(test), curves["repeat_loss"][:, 1:]) and "Over **2 prompts**" in words(test)
-    row = surgery.rows(curves, "repeat", results["surgery"][0]["random_layer"].tolist())[1]
-    assert f"**{say.variant(row.best).capitalize()}** run twice" in words(test) and row.length == 2
-    assert row.random_layer == results["surgery"][0]["random_layer"][1]
-
-
-def test_layers_left_out_of_a_gguf_model_are_a_command_of_llama_cpp(results, monkeypatch):
-    gguf = SimpleNamespace(n_passes=1, source="small.gguf", packing="Q4_1", file=Path("small.gguf"))
-    monkeypatch.setattr(probe_page, "ModelRef", SimpleNamespace(of=lambda spec: gguf))
-    one = aggregate.aggregate(Surgery(seed=2), [results["surgery"][0].summary])
-    row = surgery.rows(one, "drop", results["surgery"][0]["random_layer"].tolist())[1]
-    for kind in surgery.KINDS:
-        test = app(SURGERY, seed="2", map=kind, length="2")
-        said = [code.value for code in test.code if code.value.startswith("llama-quantize")]
-        left_out = ",".join(str(layer) for layer in range(5) if layer not in row.best.order(5))
-        command = f"llama-quantize --prune-layers {left_out} small.gguf small-without-2-layers.gguf COPY"
-        assert said == [command] * (kind == "drop")
-
-
-def test_surgery_is_kept_with_all_its_figures(results, folder):  # noqa: F811
-    case = save(app(SURGERY, seed="2"), "surgery", folder)
-    drop, swap, repeat = drawings.SURGERY.values()
-    assert [d.title for d in drawings.drawings(case)] == [
-        drop,
-        f"{drop}, by length of the stretch",
-        swap,
-        f"{swap}, by distance",
-        repeat,
-        f"{repeat}, by length of the stretch",
-    ]
+def test_maps_draw_and_say_what_is_stored_over_one_prompt_and_two(results):
+    for prompts in (SET[:1], SET):
+        for kind in surgery.KINDS:
+            probe = Surgery(kind, seed=2)
+            found = [computed(probe.request(ModelRef.parse("small"), prompt)) for prompt in prompts]
+            for one in found:
+                lookup.store().put(one)
+            curves = among_others.over_prompts(probe, [r.summary for r in found])
+            test = fresh(PRUNE, model="small", seed="2", map=kind)
+            lines = {"prompts.source": prompt_set.LINES, "prompts.lines": to_jsonl(prompts)}
+            session_of(test).inputs.update(lines)
+            test.run()
+            assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+            rows = surgery.rows(curves, kind, found[0]["random_layer"].tolist() if kind == "repeat" else ())
+            assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
+            if kind != "drop":
+                assert show.plain(say.cheapest(float(curves["loss_whole"]), kind, rows)) in words(test)
+            for name, values in surgery.added(curves, kind, rows).items():
+                assert drawn(test, escaped(name), values), name
 
 
 def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811

@@ -57,7 +57,7 @@ class Asked(claims.Asked):
 
     def check(self) -> None:
         """Refuse what no card can be made of, before anything is measured."""
-        check_model(self.spec)
+        check_model(self.ref())
         for name in self.others:
             if name not in sizes.PRECISIONS:
                 expected = ", ".join(sizes.PRECISIONS)

@@ -148,7 +148,7 @@ def _make_card(case: Case) -> dict[str, Any]:
     return {
         "model": ", ".join(dict.fromkeys(controls.full_name(m, False) for m in models))[:CARD_PROMPT],
         "precision": ", ".join(dict.fromkeys(m.precision for m in models))[:CARD_PROMPT],
-        "prompt": "\n".join(dict.fromkeys(view.prompts[0].text[:CARD_PROMPT] for view in case.views)),
+        "prompt": "\n".join(dict.fromkeys(view.prompts[0].text[-CARD_PROMPT:] for view in case.views)),
         "probes": list(dict.fromkeys(item.result.request.probe for item in case.items)),
         "n_layers": first.n_layers,
         "n_tokens": first.n_tokens,

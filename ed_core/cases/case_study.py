@@ -220,7 +220,7 @@ def verdict_text(case: Case) -> str:
     if len(case.views) == 1:
         return say.verdict(found[0][1]) if found else ""
     each = (
-        f"{controls.full_name(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {say.verdict(v)}"
+        f"{controls.full_name(view.models[0])}, {cut(view.prompts[0].text, 40)!r}: {say.verdict(v)}"
         for view, v in found
     )
     return "\n".join([*over_prompts(case, [view for view, _ in found]), *each])
@@ -246,6 +246,15 @@ def lead(text: str) -> str:
     line, several, _ = text.partition("\n")
     found = re.sub(r"""^[^'"]*?(?:'.*?'|".*?"|, \d+ prompts): """, "", line) if several else line
     return re.split(r"(?<=[.!?]) (?=[^a-z])", found, maxsplit=1)[0]
+
+
+def cut(text: str, most: int) -> str:
+    """A prompt on one line, `most` characters of its end: prompts of one task begin alike, and the end is what is
+    asked."""
+    line = tidy(text.replace("\n", " ⏎ "))
+    if len(line) <= most:
+        return line
+    return f"…{line[1 - most :].partition(' ')[2] or line[1 - most :]}"
 
 
 def tidy(text: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, say, surgery, writing
+from ..depth import among_others, say, side_by_side, surgery, writing
 from ..depth.answer import is_right
 from ..depth.sample import positions
 from ..depth.verdict import Verdict
@@ -264,7 +264,9 @@ def sections(case: Case) -> list[Section]:
     if (page := _of_page(case)) is not None:
         return [page]
     verdicts = {id(view.first): v for view, v in case.verdicts()}
-    return [
+    compared = _of_pair(case, verdicts)
+    first = [compared] if compared is not None else []
+    return first + [
         Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first)))), tuple(_said(view)))
         for view in case.views
     ]
@@ -294,6 +296,46 @@ def _of_page(case: Case) -> Section | None:
             for one in together(by_probe[probe.name])
         ]
     return Section(tuple(views), tuple(map(_over, drawn))) if drawn else None
+
+
+def _of_pair(case: Case, verdicts: dict[int, Verdict]) -> Section | None:
+    """What differs between the two sides of a comparison, as its page shows it: the sentence, the ruler, the curves and
+    the maps of differences; None where nothing was compared."""
+    if {item.shown.page for item in case.items} != {"two"} or len(case.views) != 2:
+        return None
+    swapped = dict(case.items[0].shown.settings).get("swapped") is True
+    a, b = reversed(case.views) if swapped else case.views
+    by_model = a.models != b.models
+    names = [
+        controls.full_name(v.models[0]) if by_model else f"“{case_study.cut(v.prompts[0].text, 24)}”" for v in (a, b)
+    ]
+    found = [verdicts.get(id(view.first)) for view in (a, b)]
+    first, second = found
+    said = say.both(first, second) if first is not None and second is not None else ""
+    drawn = []
+    if first is not None and second is not None:
+        fig = figures.pair_ruler((first, second), (first.n_layers, second.n_layers), (names[0], names[1]))
+        drawn.append(Drawing("Both on one ruler", f"A: {names[0]}; B: {names[1]}", said, fig))
+    for name in (name for name in a.by_probe if name in b.by_probe and find(name).curves):
+        drawn += _differences(a.by_probe[name].result, b.by_probe[name].result, (names[0], names[1]))
+    return Section((a, b), tuple(drawn), (said,) if said else ()) if drawn else None
+
+
+def _differences(a: ProbeResult, b: ProbeResult, names: tuple[str, str]) -> Iterator[Drawing]:
+    """A probe's curves of both sides, and its map of B - A where cells mean the same."""
+    for pair in side_by_side.pairs((probe_of(a), probe_of(b)), a, b):
+        said = say.pair(pair)
+        fig = figures.pair_curves(pair, names, CURVES_HEIGHT)
+        yield Drawing(f"A and B: {pair.curve.title.lower()}", said, said, fig)
+    shown = next(iter(find(a.request.probe).pictures or ()), None)
+    measure = measures(shown, Look())[0] if shown is not None else ""
+    if not measure or any(measure not in result.measures for result in (a, b)):
+        return
+    if side_by_side.no_difference(a, b, a.measures[measure].spec.dims):
+        return
+    fig = figures.difference_map(a, b, measure, View(height=HEIGHT, width_px=WIDTH), True)
+    caption = "orange: larger in B, blue: larger in A"
+    yield Drawing(f"B − A: {find(a.request.probe).title.lower()}", caption, f"B minus A: {caption}", fig)
 
 
 def _probe(result: ProbeResult) -> str:

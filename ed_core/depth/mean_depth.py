@@ -41,6 +41,16 @@ MEAN_DEPTH: dict[str, Callable[[ArrayLike], np.ndarray]] = {"kl": mean_depth_kl,
 LOWEST = {"kl": 1.0, "overlap": 0.0}  # the smallest depth that each can give
 
 
+def middle_half(kl: ArrayLike) -> tuple[int, int] | None:
+    """The depths that the thresholds 3/4 and 1/4 give on one curve `[L + 1]` of divergence, between which half of all
+    thresholds lie; None where `mean_depth_kl` is not defined."""
+    later = _rows(np.asarray(kl, np.float64)[None])[:, 1:]
+    if not later.max() > 0 or not np.isfinite(later).all():
+        return None
+    shares = _highest_from(later)[0] / later.max()
+    return 1 + int((shares > 0.75).sum()), 1 + int((shares > 0.25).sum())
+
+
 @dataclass(frozen=True)
 class MeanDepth:
     """A `mean_depth`: of one prompt's curve, or of the mean curve over prompts with its interval over them (None where

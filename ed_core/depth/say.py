@@ -19,17 +19,19 @@ from ..types import ProbeResult
 from . import exactness, surgery
 from .among_others import QUANTILES, Comparison, Likeness, ends
 from .answer import Seen, first_choice
+from .course import Course
 from .halves import ATTENTION, EMBEDDING, MLP, branch_at, brought, mean_depth_of
 from .lenses import UNCALIBRATED, below
 from .loops import by_passes
 from .matching import RAISED, match, reading, usefulness
-from .mean_depth import MeanDepth
+from .mean_depth import MeanDepth, middle_half
 from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS
-from .sample import ALL, ANSWER, UNTRAINED, Tokens
+from .sample import ALL, ANSWER, UNTRAINED, Sample, Tokens
 from .side_by_side import Pair, largest_difference, relative_depth
 from .sinks import FACTOR, Sink, Span
 from .turn import Turn
 from .verdict import DEPTH_0, FEW, FIVE, INTERVAL, LASTING, SINKS, THRESHOLDS, TWINS, UNDEFINED, RuleVerdict, Verdict
+from .verdict import verdict as verdict_of
 from .writing import Exits
 
 POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -172,6 +174,33 @@ def lead(found: Verdict) -> str:
         elif of:
             out.append(f"In none of {count(len(of), 'prompt')} {what} is the first choice.")
     return " ".join(out)
+
+
+def headline(model: str, found: Course, right: bool | None, said: str, answer: str = "") -> str:
+    """What the model says and after which layer it is decided. `right`: whether that is the `answer`, None without one;
+    `said`: how its own text begins."""
+    word, n = found.word.strip(), len(found.ranks) - 1
+    spoken = answer.strip() if right else said or word or found.word
+    part = "it" if word in ("", spoken) else f"its part {quoted(word)}"
+    when = f"by {layers(found.first, n)}" if found.first else "before any layer"
+    if found.first == n:
+        when = f"only after the last of its {n} layers"
+    verdict = {True: ", correctly,", False: f", not {quoted(answer.strip())},", None: ""}[right]
+    return f"{model} says {quoted(spoken)}{verdict} and decides {part} {when}."
+
+
+def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
+    """How far one prompt's answer can be trusted, in one line. `kl`: its mean divergence at every depth."""
+    mean = next((mean for mean in found.means.values() if mean.depth is not None), None)
+    among = f"in the top {course.listed} from layer {course.among}" if 0 < course.among < course.first else ""
+    settle = ""
+    if mean is not None and mean.depth is not None:
+        ends = middle_half(kl) if len(kl) else None
+        other = f" ({interval(*ends, 0)} at other thresholds)" if ends else ""
+        copies = _copies(found, mean.name, 0)
+        settle = f"its words settle by layer {mean.depth:.0f} on average{other}{f', {copies}' if copies else ''}"
+    line = " · ".join(filter(None, [among, "one prompt", settle]))
+    return f"{line[0].upper()}{line[1:]}"
 
 
 def _answer(seen: Sequence[Seen]) -> str:
@@ -354,6 +383,17 @@ def sinks_in_curves(found: Sequence[Sink], tokens: Sequence[str], counted: bool,
     return f"{count(len(found), 'attention sink')}: {named} ({curves}{depths})."
 
 
+def of_sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
+    """Which tokens are attention sinks, and what that means; "" without any."""
+    if not found:
+        return ""
+    many = len(found) > 1
+    named = listed(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED])
+    what = "attention sinks: their streams are" if many else "an attention sink: its stream is"
+    left_out = f"the averages of the maps leave {'them' if many else 'it'} out"
+    return f"◆ {named} {'are' if many else 'is'} {what} very long, so {left_out}."
+
+
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
     """Tokens that are long after the last layer only, where no attention reads them; "" for none."""
     if not positions:
@@ -441,12 +481,14 @@ def pair(found: Pair) -> str:
 def both(a: Verdict, b: Verdict) -> str:
     """Where the words of two sides settle on average, as a share of the depth."""
     x, y = (found.means.get("kl") for found in (a, b))
-    if x is None or y is None or x.ratio is None or y.ratio is None:
+    if x is None or y is None or x.depth is None or y.depth is None:
         return ""
-    (at, by), (other, then) = ((share(m.ratio or 0), f"layer {m.depth:.1f} of {m.n_layers}") for m in (x, y))
+    (at, one), (other, two) = ((share(m.ratio or 0), f"{m.depth:.1f}") for m in (x, y))
+    same = x.n_layers == y.n_layers
+    ends = f"{one} and {two} of {x.n_layers} layers" if same else f"{one} of {x.n_layers} layers, {two} of {y.n_layers}"
     if at == other:
-        return f"On average the words of both settle at {at} of the depth: by {by} and {then}."
-    return f"On average A's words settle at {at} of the depth, by {by}; B's at {other}, by {then}."
+        return f"Both settle at {at} of their depth: {ends}."
+    return f"A settles at {at} of its depth, B at {other}: {ends}."
 
 
 def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
@@ -598,3 +640,64 @@ def exits(found: Exits) -> str:
     at_0 = f" ({found.at_0} at the embedding)" if found.at_0 else ""
     gain = f" and save {spared:.1f} layers on average" if found.usable else ""
     return f"{settled}Leaving at {found.threshold:g} confidence {would}{at_0}{gain}."
+
+
+# ---------------------------------------------------------------- one probe on one prompt
+
+
+def contributions(result: ProbeResult) -> tuple[str, str]:
+    """What the layers write, and how sure that is."""
+    found = verdict_of(Sample.of(result))
+    told = rule(found.rules["cosine"]) if "cosine" in found.rules else ""
+    return turn(found.turn), " ".join(filter(None, [_one_prompt(result), told]))
+
+
+def logit_lens(result: ProbeResult) -> tuple[str, str]:
+    """Where the words settle, and what the published rules say."""
+    found = verdict_of(Sample.of(lens=result))
+    return average(found), f"{_one_prompt(result)} {rules(found)}"
+
+
+def skip(result: ProbeResult) -> tuple[str, str]:
+    """Which layer is needed most and least, and how much stays without the latter."""
+    output = result["output"]
+    if not np.isfinite(output).all():
+        return "", ""
+    most, least = int(output.argmax()), int(output.argmin())
+    stay = f" Without layer {least} {share(float(result['top1_kept'][least]))} of the first choices stay."
+    return (
+        f"Leaving out layer {most} changes the next words most, layer {least} least.",
+        f"{_one_prompt(result)} Layers count from 0.{stay}",
+    )
+
+
+def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, str]:
+    """From which layer on erasing a token changes little, and where it changes most."""
+    effect = np.array(result["effect"], float)
+    effect[:, list(left_out)] = np.nan
+    curve, n = np.nan_to_num(np.fmax.reduce(effect, axis=1)), result.n_layers
+    if not curve.max() > 0:
+        return "", ""
+    late = int((curve >= curve.max() / 2).nonzero()[0][-1]) + 1
+    row, pos = np.unravel_index(int(np.nan_to_num(effect).argmax()), effect.shape)
+    said = f"The prompt's tokens are needed up to {layers(min(late, n), n)}."
+    return (
+        said,
+        f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({quoted(result.tokens[pos])}, after layer {row}).",
+    )
+
+
+def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
+    """On which token the answer rests most, and how many layers are left blank."""
+    size = np.nansum(np.abs(result["attribution"]), axis=0)
+    if not size.max() > 0:
+        return "", ""
+    first, *others = np.argsort(-size, kind="stable")[:2].tolist()
+    then = f", then on {quoted(result.tokens[others[0]])} (token {others[0]})" if others and size[others[0]] else ""
+    failed = f" {len(blank)} of {count(result.n_layers, 'layer')} did not settle." if blank else ""
+    said = f"The answer rests most on {quoted(result.tokens[first])} (token {first}){then}."
+    return said, f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
+
+
+def _one_prompt(result: ProbeResult) -> str:
+    return f"One prompt of {count(result.n_tokens, 'token')}."

@@ -5,6 +5,7 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 
 from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
+from .course import course, small_map
 from .curves import (
     first_token_norm,
     layer_curves,
@@ -17,7 +18,7 @@ from .curves import (
     token_profile,
 )
 from .describe import describe, describe_curves, is_map
-from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
+from .lens import first_position, lens_height, lens_map, writing_map
 from .loops import loop_curves
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .pair import (
@@ -31,10 +32,11 @@ from .pair import (
     replacement_bars,
 )
 from .panel import View
+from .rooms import Row, forest, model_course
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
-from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
+from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
 
 __all__ = [
     "ATTENTION",
@@ -43,14 +45,15 @@ __all__ = [
     "DONE",
     "MLP",
     "VARIANTS",
+    "Row",
     "View",
     "added_curves",
     "best_errors",
     "best_matches",
     "boundary_map",
-    "claim_curves",
     "contribution_norms",
     "cosine_map",
+    "course",
     "depth_over_steps",
     "depth_ruler",
     "describe",
@@ -59,6 +62,7 @@ __all__ = [
     "effect_on_layers",
     "first_position",
     "first_token_norm",
+    "forest",
     "is_map",
     "layer_curves",
     "layers_over_steps",
@@ -70,15 +74,16 @@ __all__ = [
     "map_height",
     "miss_curves",
     "miss_map",
+    "model_course",
     "output_bars",
     "output_by_token",
     "pair_curves",
     "pair_ruler",
-    "rank_curve",
     "replacement_bars",
     "shown",
     "skip_map",
     "slope_curves",
+    "small_map",
     "spread_curve",
     "study_curves",
     "study_depths",

@@ -150,7 +150,7 @@ class Canvas:
             hoverlabel=dict(align="left", namelength=0),
             dragmode=False,
             uirevision=uirevision,
-            meta=dict(width_px=width_px),
+            meta=dict(width_px=width_px, dark=colours.DARK),
         )
 
     def add(self, kind: str, **trace: Any) -> None:

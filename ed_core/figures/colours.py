@@ -34,6 +34,11 @@ GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"
 LIGHT_EDGE, DARK_EDGE, SHADOW = "rgba(255,255,255,0.75)", "rgba(20,20,20,0.9)", "rgba(20,20,20,0.4)"
 CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 
+# Roles of lines and letters, with their counterparts on a dark page, which `figure.js` puts in their place.
+ACCENT, MUTED, WRONG = "#00659e", "#5f5d5b", "#a94700"
+DARK = {ACCENT: "#56b4e9", MUTED: "#b5b2ae", WRONG: "#f0a06a"}
+BAND, TINT = "rgba(128,128,128,0.2)", "rgba(0,114,178,0.16)"
+
 CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was learned, or nothing is in its place
 FAILED = "#B2182B"  # what is not to be relied on
 ECHO = "#BDBDBD"  # a guess that only repeats what went in

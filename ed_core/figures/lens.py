@@ -11,7 +11,6 @@ from ..depth import halves, say
 from ..types import ProbeResult
 from . import colours
 from .canvas import STEADY, Canvas, letters, number, visible, width
-from .curves import layer_curves
 from .maps import missing, read_title, unit_of, values_of
 from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
 
@@ -140,15 +139,6 @@ def _veil(canvas: Canvas, echoes: np.ndarray) -> None:
     z = np.where(echoes, 1.0, np.nan)
     scale = [[0, colours.ECHO], [1, colours.ECHO]]
     canvas.add("heatmap", z=z, name="echo", colorscale=scale, showscale=False, hoverinfo="skip", **look)
-
-
-def rank_curve(result: ProbeResult, at: int, height: int = 260) -> go.Figure:
-    """How the lens comes, depth by depth, to what the model says after the token `at`: the rank of the output's best
-    token among the lens's guesses, the first on top."""
-    ranks = values_of(result, "rank", (result.n_layers + 1, result.n_tokens))[:, at]
-    fig = layer_curves({"rank": ranks}, "", "rank, 1 is the best guess", x="depth", height=height, log=True)
-    worst = float(np.fmax.reduce(ranks, initial=10.0))
-    return fig.update_yaxes(range=[1.05 * np.log10(worst), -0.05 * np.log10(worst)])
 
 
 def lines_of(column: float | int) -> int:

@@ -1,11 +1,11 @@
-"""What studies and claims found, in figures: depths with their ranges on one axis of relative depth, curves of several
-models over it, and what a claim is read off; and a benchmark's score against the layers of many models."""
+"""What studies found, in figures: depths with their ranges on one axis of relative depth, and curves of several models
+over it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,7 +16,7 @@ from ..depth.published import TRAINING
 from ..depth.rules import RULES
 from ..depth.side_by_side import relative_depth
 from . import colours
-from .canvas import GRID, PLAIN, Canvas, axis_title, escaped, shown, whole_ticks
+from .canvas import GRID, PLAIN, Canvas, axis_title, escaped
 
 WIDTH = 1100  # pixels
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # likewise
@@ -395,73 +395,3 @@ def _short(name: str, most: int = 44) -> str:
 def faint(colour: str) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.16)"
-
-
-# ---------------------------------------------------------------- claims
-
-
-CLAIM_LINES = (colours.BOTH, colours.OTHERS[0])  # the model, its control
-CLAIM_DASHES = ("solid", "dash")
-LONGEST_TICK = 14  # characters of a place's name
-
-
-@runtime_checkable
-class Drawn(Protocol):
-    """A claim's curve, as `claims.record` has it; None where it is not defined."""
-
-    @property
-    def x_title(self) -> str: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def x(self) -> Sequence[float | None]: ...
-    @property
-    def values(self) -> Sequence[float | None]: ...
-    @property
-    def low(self) -> Sequence[float | None]: ...
-    @property
-    def high(self) -> Sequence[float | None]: ...
-    @property
-    def ticks(self) -> Sequence[str]: ...
-
-
-def claim_curves(curves: Mapping[str, Drawn]) -> go.Figure:
-    """`curves`: by its label, the first one's axes are drawn. Whiskers are the 5 and 95 % quantiles over prompts, none
-    where these are None."""
-    canvas = Canvas(300, (64, 16, 34, 48), uirevision="claims", width_px=1000)
-    first = next(iter(curves.values()))
-    for i, (label, curve) in enumerate(curves.items()):
-        x, values, low, high = map(_numbers, (curve.x, curve.values, curve.low, curve.high))
-        names = curve.ticks or [f"{at:g}" for at in x]
-        canvas.add(
-            "scatter",
-            x=x,
-            y=values,
-            mode="lines+markers",
-            line=dict(color=CLAIM_LINES[i % 2], width=2, dash=CLAIM_DASHES[i % 2]),
-            marker=dict(size=6),
-            error_y=_whiskers(values, low, high, CLAIM_LINES[i % 2], 3),
-            name=escaped(label),
-            text=[_claim_hover(label, curve, *one) for one in zip(names, values, low, high)],
-            meta=[escaped(name) for name in names],
-            hoverinfo="text",
-        )
-    places = _numbers(first.x)
-    apart = max(float(np.ptp(places)), 1.0) / max(len(places) - 1, 1)
-    ticks = whole_ticks(len(places))
-    if first.ticks:
-        ticks = dict(tickvals=places, ticktext=[escaped(shown(str(name), LONGEST_TICK)) for name in first.ticks])
-    ends = [places.min() - apart / 3, places.max() + apart / 3]
-    canvas.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(escaped(first.x_title)), **ticks)
-    canvas.layout["yaxis"] = dict(GRID, title=axis_title(escaped(first.unit)))
-    canvas.legend()
-    return canvas.figure()
-
-
-def _claim_hover(label: str, curve: Drawn, name: str, value: float, low: float, high: float) -> str:
-    told = f"{escaped(label)}, {escaped(curve.x_title)} {escaped(name)}<br>{value:.4g}"
-    return f"{told} (5–95 %: {low:.4g} to {high:.4g})" if np.isfinite(low) else told
-
-
-def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values], float)

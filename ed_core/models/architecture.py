@@ -26,7 +26,8 @@ class Architecture:
     to the map that reads the normed stream after each pass and gives the logit of leaving.
     `refused`: `(config field, accepted values, reason)`: variants of the family whose stream is no plain sum.
     `layers`: the kinds of layers (config field `layer_types`) that are read; () for all.
-    `norms`: for `effective-depth models --families`. `note`: goes with every result of a family that is not described."""
+    `norms`: for `effective-depth models --families`. `note`: goes with every result of an
+    undescribed family."""
 
     family: str
     model_types: tuple[str, ...]

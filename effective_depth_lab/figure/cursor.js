@@ -128,7 +128,7 @@ function say(at) {
 
 function words({ depth, n, token, chart }) {
   const bold = (text) => Object.assign(document.createElement('b'), { textContent: text });
-  const said = [bold(depth ? `After layer ${depth - 1}` : 'Before any layer'), ` (depth ${depth} of ${n})`];
+  const said = [bold(depth ? `After layer ${depth} of ${n}` : 'Before any layer')];
   const from = chart?.along ?? {}, read = from.says ? [chart] : from.begin === undefined ? known.charts : [];
   for (const { along, box } of read) {
     if (!along?.says || along.n !== n || along.side !== from.side || !box.isConnected) continue;
@@ -137,7 +137,7 @@ function words({ depth, n, token, chart }) {
     if (!best) continue;
     const [share, ...guess] = plain(best).trim().split('  ');
     const percent = share.includes('⁻') ? 0 : Math.round(100 * Number(share.replace(/[^\d.]/g, '')));  // 0 of a power
-    said.push(' the lens reads ', bold(`‘${guess.join('  ')}’`), ` at ${percent || '< 1'} %, after ‘${plain(input)}’`);
+    said.push(': the lens reads ', bold(`‘${guess.join('  ')}’`), ` at ${percent || '< 1'} %, after ‘${plain(input)}’`);
     break;
   }
   return said;

@@ -7,9 +7,10 @@ import { Story } from './story.js';
 const MARGIN = 200; // pixels beyond the window that count as in sight
 const FAR = 1e9;
 const SOON = 500; // milliseconds that a figure out of sight waits at most for an idle moment
-const NARROW = 440, FITS = 0.7, LABELS = 0.85, LINE = 12, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
+const NARROW = 440, FITS = 0.7, LABELS = 0.85, LINE = 12, LETTER = 7, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
 const CONFIG = { displayModeBar: false, displaylogo: false };
 const LINES = '#d5d7dc'; // of a saved figure's grid
+const BIG = new Set(['x', 'y', 'z', 'text', 'customdata', 'meta', 'colorscale']); // parts of a figure without colours of roles
 const FAILED = 'This figure could not be drawn. Reload the page.';
 
 const plotly = import('./plotly.min.js').then(() => window.Plotly);
@@ -120,7 +121,7 @@ class Chart {
   // In the width and the colours that the page gives it now.
   drawInto(library) {
     this.width = this.box.clientWidth;
-    const { data, layout } = roomy(this.figure, this.width), title = layout.title?.text;
+    const { data, layout } = roomy(themed(this.figure, this.box), this.width), title = layout.title?.text;
     const shown = { ...layout, width: this.width, template: template(JSON.parse(this.seen)) };
     if (title) shown.title = { ...layout.title, text: `<b>${title}</b>` };
     return library.react(this.box, data, shown, CONFIG);
@@ -201,13 +202,26 @@ class Upper {
   }
 }
 
+// On a dark page the colours of roles (`figures.colours.DARK`) are others.
+function themed(figure, box) {
+  const dark = figure.layout.meta?.dark;
+  if (!dark || getComputedStyle(box).colorScheme !== 'dark') return figure;
+  const swap = (one) => {
+    if (typeof one === 'string') return dark[one] ?? one;
+    if (!one || typeof one !== 'object' || ArrayBuffer.isView(one)) return one;
+    if (Array.isArray(one)) return one.some((item) => item && typeof item === 'object') ? one.map(swap) : one;
+    return Object.fromEntries(Object.entries(one).map(([name, value]) => [name, BIG.has(name) ? value : swap(value)]));
+  };
+  return { data: figure.data.map(swap), layout: swap(figure.layout) };
+}
+
 // On a phone the words of the strip beside a map stand under the map's last token: the map leaves them more room, and
 // they stand on more lines. The ends of the map's colour bar, and what is written behind it, go with the map. Words in its
 // cells are left out, as they were cut for wider ones, and so are as many of the tokens' labels as would overlap; short
 // ones that stand upright between rotated ones have no room at all where columns are narrow.
 function roomy({ data: all, layout: made }, width) {
   const wide = made.meta?.width_px, tight = width < FITS * wide, data = all.filter(({ name }) => !tight || !name?.startsWith('letters '));
-  const layout = { ...made };
+  const layout = { ...made, annotations: made.annotations?.filter((one) => fits(one, made, width)) };
   if (made.meta?.along?.tokens && width < LABELS * wide)
     for (const [long, short] of [['xaxis', 'xaxis3'], ['xaxis4', 'xaxis5']]) {
       layout[long] &&= thinned(layout[long], width, wide);
@@ -225,6 +239,13 @@ function roomy({ data: all, layout: made }, width) {
       annotations: layout.annotations?.map((one) => (one.x === MAP && one.xref === 'paper' ? { ...one, x: MAP_NARROW } : one)),
     },
   };
+}
+
+// Whether a word over the course (`figures.course`) has room over its depths, and what is for a wide screen any.
+function fits({ name, text }, { xaxis, margin }, width) {
+  const depths = name?.startsWith('word ') && Number(name.slice(5));
+  if (width < NARROW && name?.startsWith('wide ')) return false;
+  return !depths || LETTER * text.replace(/<[^>]*>/g, '').length <= (depths * (width - margin.l - margin.r)) / (xaxis.range[1] - xaxis.range[0]) + 2;
 }
 
 // Every second label, every third and so on; rotated ones only where their lines would meet. Of those that stand on two

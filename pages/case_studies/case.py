@@ -33,10 +33,10 @@ def page() -> None:
     with st.container(key="case"):
         st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/arrow_back:")
         head(case)
+        verdicts(case.verdict.splitlines())
         actions(case, state)
         if under_edit is not None:
             edit(under_edit)
-        verdicts(case.verdict.splitlines())
         if case.notes.strip() and under_edit is None:
             notes(case.notes)
         for i, one in enumerate(sections(case)):
@@ -89,11 +89,11 @@ def actions(case: Case, state: str) -> None:
     look = {"icon": ":material/play_arrow:", "help": ABOUT_LIVE}
     if row.button("Open live", key="case.live", on_click=open_live, args=(case,), **look):
         st.switch_page(session.current().case_page)
-    with row.popover("Download", icon=":material/download:", key="case.download"):
-        downloads(case)
-    with row.popover("Link", icon=":material/link:", key="case.link"):
-        st.caption("Opens this case study in any browser that reaches this server; the prompt's text is not in it.")
+    with row.popover("Share", icon=":material/share:", key="case.share"):
+        st.markdown(f"**Copy link**{'' if settings.current().hosted else ' (this computer)'}")
         st.code(f"{st.context.url or ''}?id={case.id}", language=None, wrap_lines=True)
+        st.markdown("**Download for a colleague**")
+        downloads(case)
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))

@@ -67,7 +67,7 @@ def tile(card: Card, shipped: bool) -> None:
     if found := case_study.lead(card.verdict):
         st.markdown(f":small[{show.plain(short(found, 110))}]")
     st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day}{mark}")
-    st.caption(f"“{show.plain(short(card.prompt, 60))}”")
+    st.caption(f"“{show.plain(case_study.cut(card.prompt, 60))}”")
     if card.tags:
         key, look = f"tags-{card.id}", {"format_func": show.plain, "label_visibility": "collapsed"}
         st.pills("Tags", card.tags, key=key, on_change=search_tag, args=(key,), **look)
@@ -140,7 +140,7 @@ BOXES = {
 }
 ABOUT_IMPORT = """Files that this program exported, here or elsewhere. Each is checked to the last array before it is
 kept; nothing in it is run."""
-EMPTY = """Nothing of your own yet. Run something and press **Save**: numbers, view and
+EMPTY = """Nothing of your own yet. Run something and press **Share**: numbers, view and
 notes become a case study with a link that opens in a second, without the model. Those below come with the app and show
 how to read the figures."""
 

@@ -12,6 +12,7 @@ from ed_core.errors import ParameterError
 from ed_core.fits import measured
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
+from ed_ui.finding import finding
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
 
@@ -51,8 +52,11 @@ def body(wanted: Fitted) -> None:
         shown(found, "maps")
     elif not runs.under_way(wanted.out):
         within_one = len(wanted.models) == 1
-        show.empty("Maps", TEACH_WITHIN if within_one else TEACH, None, first=True)
+        asked = "Which layers" + (" are needed" if within_one else " of one are those of the other")
+        finding(f"{asked} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
+    else:
+        finding("The maps are being fitted.", "They appear when all are solved")
     with st.expander("The same from the command line"):
         runs.fit_command(wanted, f"{wanted.kind}{measured.ENDING}")
 
@@ -64,14 +68,15 @@ def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
         between(found, key)
     else:
         within(found, key)
-    st.caption(
-        f"Fitted on {found.tokens} tokens, judged on {found.test_tokens} of other prompts; the first token of each "
-        "prompt is left out."
-    )
+
+
+def fitted(found: measured.Maps | measured.Replacement) -> str:
+    """What a fit rests on."""
+    return f"Fitted on {found.tokens} tokens, judged on {found.test_tokens} of other prompts, each without its first"
 
 
 def between(found: measured.Maps, key: str) -> None:
-    st.markdown(f"**{show.plain(say.matching(found))}**")
+    finding(say.matching(found), fitted(found))
     which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
@@ -86,7 +91,7 @@ def between(found: measured.Maps, key: str) -> None:
 
 def within(found: measured.Replacement, key: str) -> None:
     said = say.replacement(found)
-    st.markdown(f"**{show.plain(said)}**")
+    finding(said, fitted(found))
     fig = figures.replacement_bars(found)
     show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=said)
     probe_page.texts(TEXTS_WITHIN)
@@ -130,12 +135,12 @@ of the tokens fitted on, whatever the source. Where a few huge values dominate t
 map."""
 NOT_HERE = "A map is fitted to streams, and those of {name} do not leave the service; choose a model that is here."
 TEACH = (
-    "Not computed yet. **Run** sends the prompts through both models, and solves for the best linear map of every pair "
-    "of taps; a fifth of the prompts is held out to judge it."
+    "Run solves for the best linear map of every pair of layers of both models; a fifth of the prompts is held out to "
+    "judge it."
 )
 TEACH_WITHIN = (
-    "Not computed yet. **Run** sends the prompts through the model, fits a linear map in place of each layer, and "
-    "measures the loss with it; a fifth of the prompts is held out to judge it."
+    "Run fits a linear map in place of each layer and measures the loss with it; a fifth of the prompts is held out to "
+    "judge it."
 )
 TEXTS = {
     "Why ask": "A deeper model may do something new in its further layers, or the same in smaller steps: then the best "

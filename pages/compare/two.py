@@ -1,7 +1,6 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
 
 from dataclasses import replace
-from functools import partial
 
 import streamlit as st
 
@@ -23,6 +22,7 @@ from ed_ui import (
     show,
     two_sides,
 )
+from ed_ui.finding import finding
 from ed_ui.two_sides import Shown, Side
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -32,9 +32,16 @@ def page() -> None:
     two_sides.open_link()
     link.say_troubles()
     mode = two_sides.mode()
-    prompt_box.draw()
+    if mode != "prompts":
+        prompt_box.draw()
+    look = {"border": True, "horizontal": True, "vertical_alignment": "center"} if mode != "prompts" else {}
+    boxes = [column.container(key=f"side-{side}", **look) for side, column in zip(SIDES, st.columns(2), strict=True)]
+    if mode == "prompts":
+        with boxes[0]:
+            st.caption("A")
+            prompt_box.draw()
     place = running.row_begins()
-    both = two_sides.sides(picker.required(), place.row)
+    both = two_sides.sides(picker.required(), place.row, *boxes)
     batch = running.batch(
         "two",
         {
@@ -115,30 +122,24 @@ def judged(side: dict[str, Shown]) -> Verdict | None:
 
 
 def headline(batch: running.Batch, order, names, verdicts) -> None:
-    """What is going on, what the sides are, with both verdicts behind a click, and where both settle: always the same
-    height."""
-    with st.container(key="headline-two"):
-        for message in running.troubles(batch):
-            show.error(message)
-        row = st.container(horizontal=True, vertical_alignment="center")
-        told = " · ".join(f"**{side}** {show.plain(name)}" for side, name in zip(SIDES, names, strict=True))
-        row.markdown(told, width="content")
-        if any(verdicts):
-            with row.popover("Both verdicts", type="tertiary", key="verdicts-two"):
-                for side, reached in zip(SIDES, verdicts, strict=True):
-                    st.markdown(f"**{side}** · {show.plain(say.verdict(reached) if reached else 'Not measured yet.')}")
-        if batch.running:
-            live.status(batch, partial(_of_sides, order))
-        elif batch.missing and not batch.errors:
-            st.markdown(TEACH)
-        elif all(verdicts):
-            st.markdown(f"**{show.plain(say.both(*verdicts))}**")
+    """What differs in depth, in a sentence; what the sides are, what is going on, and both verdicts behind a click."""
+    for message in running.troubles(batch):
+        show.error(message)
+    said = say.both(*verdicts) if all(verdicts) else ""
+    sure = " · ".join(f"{side}: {name}" for side, name in zip(SIDES, names, strict=True))
+    if batch.running:
+        said = said or "Both sides are being measured."
+        sure = _of_sides(order, running.status(batch))
+    elif batch.missing and not batch.errors:
+        said = said or "Not measured yet: Run measures both sides."
+    reasons = [f"{side}: {say.verdict(one)}" for side, one in zip(SIDES, verdicts, strict=True) if one]
+    finding(said or "What differs is read from the curves below.", sure, reasons)
 
 
 def _of_sides(order, doing: str) -> str:
     for side, i in zip(SIDES, order, strict=True):
         doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
-    return f"**{doing}**"
+    return doing
 
 
 def ruler(names, verdicts, of_side) -> None:
@@ -156,7 +157,6 @@ def ruler(names, verdicts, of_side) -> None:
     show.draw("ruler-two", show.made(fig), told or "Depth ruler of both sides: no verdict yet.")
 
 
-TEACH = """Not computed yet. **Run** measures both sides; what is stored is kept."""
 SAME = {
     "models": "Both sides are the same model: choose another one, another precision, or a control.",
     "prompts": "Both sides are the same prompt: choose or type another one.",

@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from ed_core.depth import say
 from ed_core.probes import ResidualErasure
 from ed_ui import probe_page
 
@@ -31,6 +32,7 @@ probe_page.Page(
     ResidualErasure,
     "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background "
     "prompts, for every token and every depth, and measures how the prediction changes.",
+    lambda result: say.erasure(result, ResidualErasure.left_out(result)),
     TEXTS,
     lambda result, view: probe_page.profile(result, "effect", view, "depths"),
     beneath=beneath,

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth import say
 from ed_core.probes import IntegratedGradients
 from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completeness, incomplete
 from ed_ui import probe_page, show
@@ -52,10 +53,11 @@ probe_page.Page(
     IntegratedGradients,
     "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a baseline "
     "to the activation, layer by layer.",
+    lambda result: say.gradients(result, incomplete(result)),
     TEXTS,
     more,
     beneath=beneath,
-    said=lambda note: note.startswith(UNSETTLED),
+    noted=lambda note: note.startswith(UNSETTLED),
     needs_answer=lambda probe: True,
     sound=lambda result: not incomplete(result),
 ).show()

@@ -1,281 +1,330 @@
-"""Which layers can go, measured; and where the model could have stopped."""
+"""Which layers can go: what the cheapest stretches cost over a set of prompts, and maps of all that can be moved."""
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, say, surgery, writing
+from ed_core.cards import card
+from ed_core.cards import page as card_page
+from ed_core.depth import among_others, say, surgery
+from ed_core.figures import View
 from ed_core.figures.canvas import size
-from ed_core.models import controls
-from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
-from ed_core.probes.surgery import PROXIES as BY_PROXY
+from ed_core.figures.skips import ADDED as REACHES
+from ed_core.probes import ExactAnswers, Prune, Surgery
+from ed_core.probes.surgery import PROXIES
 from ed_core.results import aggregate
-from ed_ui import control_model, link, live, picker, probe_page, prompt_set, running, show
-from ed_ui.inputs import of_probe
+from ed_core.types import ModelSpec, ProbeResult, Prompt
+from ed_ui import case_studies, control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
+from ed_ui.finding import finding, run, table
+from ed_ui.inputs import SURGERY_LENGTH as LENGTH
+from ed_ui.inputs import SURGERY_MAP as MAP
+from ed_ui.inputs import SURGERY_VALUE as VALUE
+from ed_ui.inputs import number, of_probe
+from ed_ui.session import Batch
 
-PROBES = (Prune, EarlyExit, LogitLens)
+LENGTHS = (1, 2, 4, 8, 16)  # layers that are removed together
+ENOUGH = 10  # prompts from which layers may be chosen by the table
+HEIGHT = 420
+OWN = of_probe(Prune, ("drop",))
+SPARED = replace(number("removed", "prune.removed", 1, 1, 16, int, "Layers to remove"), box={})
+SHAPE = of_probe(Surgery, ("longest", "seed"))
 
 
 def page() -> None:
-    link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name]))])
+    link.own([*prompt_set.parameters(), *OWN, SPARED, *SHAPE, MAP, VALUE, LENGTH])
     link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
-    place = running.row_begins()
-    more = probe_page.options(place, (p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name])))
-    asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], more) for probe in PROBES}
-    spec = picker.required()
-    if (n_layers := spec.n_layers) is not None:
-        asked["prune"].check_layers(n_layers)
+    place, spec = running.row_begins(), picker.required()
+    more = probe_page.options(place, (*OWN, *SHAPE))
+    chosen = probe_page.form(Prune, ("drop",), more)
+    moved = probe_page.form(Surgery, ("longest", "seed"), more)
+    asked = lengths(spec, chosen)
     known = prompt_set.run_when(spec, prompts)
-    written = ExactAnswers(n=asked["prune"].n)
-    answered = [i for i, prompt in enumerate(prompts) if prompt.answer.strip()]
-    requests = {
-        f"{name}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()
-    } | {f"{written.name}.{i}": written.request(spec, prompts[i]) for i in answered}
-    batch = running.batch("prune", control_model.with_control(requests))
-    probe_page.top_row("prune", batch, more, place=place, **known)
-    stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
-    link.write(requests["prune.0"].key if stored else "")
-    live.follow(batch, panels, asked, written, len(prompts))
-    prompt_set.command(batch, [*asked.values(), *[written] * (len(answered) == len(prompts))], prompts)
-    probe_page.exactly(Prune, ExactAnswers, EarlyExit)
+    batch = running.batch("prune", control_model.with_control(requests(spec, asked, prompts)))
+    share = running.run_row("prune", batch, place=place, **known)
+    control_model.picker(more, batch)
+    single = {name: request for name, request in batch.requests.items() if " 1." in name}
+    case_studies.save_button(share, "prune", Batch(single, results=batch.results))
+    link.write()
+    live.follow(batch, panels, asked, spec, len(prompts))
+    maps(spec, moved, prompts, known["n_tokens"])
+    everything = [*asked.values(), *(ExactAnswers(n) for n in asked)]
+    prompt_set.command(batch, everything[:1], prompts)
+    probe_page.exactly(Prune, ExactAnswers, Surgery)
 
 
-def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: int) -> None:
-    """Everything that fills while jobs run: aggregates over the prompts that all probes have been measured on."""
-    done = [i for i in range(n_prompts) if all(batch.complete(f"{name}.{i}") is not None for name in asked)]
-    pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
-    twins = {name: control_model.results(batch, [f"{name}.{i}" for i in done]) for name in asked}
-    prompt_set.status(batch, pruned, n_prompts)
-    stretches(pruned, twins["prune"], asked["prune"], batch.running)
-    with st.container(key="offers"):
-        if pruned:
-            offers(pruned, asked["prune"], ready=not batch.running and len(pruned) == n_prompts)
-    answers(batch, asked["prune"], written, n_prompts)
-    if pruned:
-        whole = among_others.over_prompts(asked["prune"], [r.summary for r in pruned])["nll_whole"]
-        show.notes([say.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
+def lengths(spec: ModelSpec, chosen: Prune) -> dict[int, Prune]:
+    """The probes of the table, by how many layers they remove; the chosen set is measured with the first."""
+    n_layers = spec.n_layers or 2
+    chosen.check_layers(n_layers)
+    return {n: chosen if n == 1 else Prune(n) for n in LENGTHS if n == 1 or 2 * n <= n_layers}
+
+
+def requests(spec: ModelSpec, asked: Mapping[int, Prune], prompts: Sequence[Prompt]) -> dict:
+    """Every length on every prompt, and what is written without it where the answer is known."""
+    found = {}
+    for n, probe in asked.items():
+        found |= {f"prune {n}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts)}
+        answered = ((i, prompt) for i, prompt in enumerate(prompts) if prompt.answer.strip())
+        found |= {f"exact answers {n}.{i}": ExactAnswers(n).request(spec, prompt) for i, prompt in answered}
+    return found
+
+
+def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_prompts: int) -> None:
+    """The answer, the table and one picture, over the prompts that are measured; the card's figure next to it."""
+    rows = {n: measured(batch, n, probe, n_prompts) for n, probe in asked.items()}
+    rows = {n: row for n, row in rows.items() if row is not None}
+    its_card = runs.card_of(spec)
+    with st.container(key="prune-answer"):
+        answer(batch, rows, its_card, spec, n_prompts)
+    place = show.place("prune-table", 250)
+    with place:
+        if rows:
+            table(HEAD, [cells(n, row, spec) for n, row in rows.items()])
+            if (drop := asked[1].drop) and 1 in rows:
+                cost = surgery.costs(rows[1]["curves"], None)
+                st.caption(f"Your own set, layers {', '.join(map(str, drop))}: {price(cost)}.")
+        else:
+            show.empty("What do the cheapest stretches cost?", TEACH, 200)
+    for message, which in running.troubles(batch).items():
+        show.error(f"Prompt{'s' * (len(which) > 1)} {', '.join(which)}: {message}")
+    if not rows:
+        return probe_page.texts(TEXTS)
+    hand_over(batch, rows, n_prompts)
+    pictures(rows)
+    first = next(iter(rows.values()))
+    whole = first["curves"]["nll_whole"]
+    show.notes([say.worse_than_uniform(float(whole), first["results"][0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
-    exits(leaving, twins["early_exit"], lens, batch.running)
 
 
-def behind(twins: list, probe, name: str) -> dict:
-    """The control's aggregate over the same prompts, under its name; nothing until all of them have been through it."""
-    if not twins:
-        return {}
-    values = among_others.over_prompts(probe, [r.summary for r in twins])[name]
-    return {controls.label(twins[0].request.models[0]): values}
-
-
-def curve(key: str, results: list, twins: list, probe, name: str, title: str, unit: str, x: str, reading: str) -> None:
-    """One aggregate over the prompts, above the spread of the single prompts where there are some."""
-    values = among_others.over_prompts(probe, [r.summary for r in results])[name]
-    spread, n = among_others.quantiles([among_others.curves_of(probe, r.summary)[name] for r in results])
-    twin, log, over = behind(twins, probe, name), name == "perplexity", say.spread(n, "prompts")
-    look = dict(x=x, label="over all tokens", others=over, height=HEIGHT, log=log, behind=twin)
-    fig = figures.spread_curve(values, spread, unit, **look)
-    show.figure_of_many(key, fig, title, results, f"{probe.name}.{name}", x, values, title, reading)
-
-
-def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
-    """Measured cost per stretch, and how the proxies rank them."""
-    x = "first layer taken out" if asked.n > 1 else "layer taken out"
-    for row in (MEASURED[:2], MEASURED[2:]):
-        for column, (name, title, unit, reading) in zip(st.columns(2), row, strict=False):
-            with column:
-                if not results:
-                    show.empty(title, "" if busy else TEACH[name], HEIGHT, first=name == "kl")
-                elif name == "perplexity" and all(r.n_tokens < 2 for r in results):
-                    show.empty(title, ONE_TOKEN, HEIGHT)
-                elif name:
-                    curve(name, results, twins, asked, name, title, unit, x, reading)
-                else:
-                    proxies(results, asked, x)
-    derived = among_others.over_prompts(asked, [r.summary for r in results]) if results else {}
-    columns = st.container(key="metrics-ranks").columns(len(BY_PROXY) + 1)
-    for column, name in zip(columns, (*BY_PROXY, "top1_lost"), strict=True):
-        column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
-
-
-def proxies(results: list, asked: Prune, x: str) -> None:
-    curves = among_others.over_prompts(asked, [r.summary for r in results])
-    lines = {name.replace("_", " "): curves[name] for name in BY_PROXY}
-    fig, values = figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), curves["block_influence"]
-    title = "Proxies of the same stretches"
-    show.figure_of_many("proxies", fig, title, results, "prune.block_influence", x, values, PROXY, PROXIES)
-
-
-def signed(value) -> str:
-    return "–" if value is None or value != value else say.number(float(value), "+.2f")
-
-
-def offers(results: list, asked: Prune, ready: bool) -> None:
-    """The cheapest stretch and the chosen set, in words and as files."""
-    curves = aggregate.aggregate(asked, [r.summary for r in results])
-    best = surgery.best_stretch(curves["kl"], asked.n)
-    if math.isfinite((cost := surgery.costs(curves, best[0]))["kl"]):
-        title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
-        if surgery.whole_passes(asked.n, results[0]):
-            title = "Whichever stretch is left out, it is whole passes and costs the same, for instance"
-        offer(results, best, cost, title, "best", ready)
-    else:
-        st.markdown("Whichever is left out, the predictions are not finite: there is no cheapest one to offer.")
-    if asked.drop:
-        offer(results, list(asked.drop), surgery.costs(curves, None), "The chosen set", "set", ready)
-
-
-def offer(results: list, drop: list[int], cost: dict[str, float], title: str, key: str, ready: bool) -> None:
-    """One pruning in words, and what to hand to other tools."""
-    layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
-    row = st.container(horizontal=True, vertical_alignment="center")
-    told = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} of the best guesses stay"
-    if "perplexity" in cost:
-        told += f", perplexity on {text} {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
-    row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
-    order = [layer for layer in range(results[0].n_layers) if layer not in drop]
-    probe_page.offer(row, results, order, cost, key, ready, "Keep-list", EXPORTS)
-
-
-def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts: int) -> None:
-    """Likelihood against generation, over the prompts with a known answer that both have been measured on."""
-    st.markdown("#### Likelihood against generation")
-    if not any(f"{written.name}.{i}" in batch.requests for i in range(n_prompts)):
-        return st.markdown(NO_ANSWERS)
-    both = ("prune", written.name)
-    done = [i for i in range(n_prompts) if all(batch.complete(f"{name}.{i}") is not None for name in both)]
-    if not done:
-        for column, title in zip(st.columns(2), WRITTEN, strict=True):
-            with column:
-                show.empty(title, "" if batch.running else TEACH[title], HEIGHT)
+def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict | None:
+    """What removing `n` layers comes to over the prompts that are complete; None while there is none."""
+    names = [name for i in range(n_prompts) if batch.complete(name := f"prune {n}.{i}") is not None]
+    results = [batch.results[name] for name in names]
+    if not results:
         return None
-    pruned, found = ([batch.results[f"{name}.{i}"] for i in done] for name in both)
-    curves = among_others.over_prompts(asked, [r.summary for r in pruned])
-    share = aggregate.aggregate(written, [r.summary for r in found])
-    show.conclusion("answers", say.kept_answers(share, len(done), asked.n))
-    if len(done) < n_prompts:
-        st.caption(f"Over the {len(done)} of {n_prompts} prompts that have a known answer and are measured.")
-    beside = behind(control_model.results(batch, [f"{written.name}.{i}" for i in done]), written, "exact")
-    x, whole = "first layer taken out" if asked.n > 1 else "layer taken out", 0 * share["exact"] + share["exact_whole"]
-    told = {
-        "exact": ({"exact answers": share["exact"]}, {"all layers": whole} | beside, "share"),
-        "added": ({"added loss": curves["nll"] - curves["nll_whole"]}, {}, "nats"),
-    }
-    for column, title, (key, (lines, others, unit)) in zip(st.columns(2), WRITTEN, told.items(), strict=True):
-        fig = figures.layer_curves(lines, "", unit, x=x, height=HEIGHT, behind=others)
-        if unit == "share":
-            fig.layout.yaxis.range = [-0.04, 1.04]
-        (values,), name = lines.values(), f"{written.name}.exact" if key == "exact" else "prune.nll - nll_whole"
-        with column:
-            show.figure_of_many(
-                key, fig, title, found if key == "exact" else pruned, name, x, values, title, WRITTEN[title]
-            )
+    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    start = surgery.best_stretch(curves["kl"], n)[0]
+    named = (batch.complete(f"exact answers {n}.{i}") for i in range(n_prompts))
+    written = [result for result in named if result is not None]
+    exact = aggregate.aggregate(ExactAnswers(n), [r.summary for r in written]) if written else None
+    copies = control_model.results(batch, names)
+    copy = among_others.over_prompts(probe, [r.summary for r in copies]) if copies else None
+    return {"curves": curves, "start": start, "results": results, "exact": exact, "written": written, "copy": copy}
 
 
-def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
-    """Agreement and confidence per depth, and what a threshold gives."""
-    left, right = st.columns([2, 1])
-    figures_of = right.container(key="metrics-exit")
-    if leaving:
-        curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
-        leaves = writing.exits_of_prompts(leaving, aggregate.probe_of(leaving[0]).threshold)
-        show.conclusion("exit", say.exits(leaves), place=left)
-        lines = {name: curves[name] for name in ("agreement", "confidence")}
-        twin = behind(twins, EarlyExit, "agreement")
-        fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=twin)
-        of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
-        with left:
-            show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
-        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if leaves.usable else "not usable here"
-        figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
-        agrees = say.share(float(curves["exit_agrees"]), signs=True)
-        figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
+def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: ModelSpec, n_prompts: int) -> None:
+    """The cheapest layer in a sentence; how sure that is, and what the model's card says."""
+    said = f"its card says layer {its_card.cuts[0].start}: {of_card(its_card)}" if its_card and its_card.cuts else ""
+    under_way = running.status(batch) if batch.running else ""
+    if 1 not in rows:
+        found = f"Which layers of {spec.name} can go is not measured here yet."
+        if its_card and its_card.cuts:
+            found, said = f"Layer {its_card.cuts[0].start} is the cheapest to remove.", f"Its card: {of_card(its_card)}"
+        return finding(found, " · ".join(filter(None, [said, under_way or "Run measures these prompts"])))
+    row = rows[1]
+    cost, done = surgery.costs(row["curves"], row["start"]), len(row["results"])
+    kept = f"{say.share(cost['top1_kept'])} of first choices stay"
+    found = f"Layer {row['start']} is the cheapest to remove: {kept}."
+    if not math.isfinite(cost["kl"]):
+        found = "Whichever layer is removed, the predictions are not finite."
+    elif surgery.whole_passes(1, row["results"][0]):
+        found = f"Whichever layer is removed, it is a whole pass: {kept}."
+    over = f"{done} of {say.count(n_prompts, 'prompt')}" if done < n_prompts else say.count(done, "prompt")
+    tokens = say.count(sum(r.n_tokens for r in row["results"]), "token")
+    finding(found, " · ".join(filter(None, [f"{over}, {tokens}", under_way, said])))
+    if n_prompts < ENOUGH:
+        st.warning(f"{say.count(n_prompts, 'prompt')} {FEW}", icon=":material/warning:")
+
+
+def of_card(its_card: card.Card) -> str:
+    """What the model's card says of its cheapest layer."""
+    kept = card_page.value(its_card.cuts[0].kept, ".0f", 100, " %")
+    return f"{kept} of first choices stay over {say.count(len(its_card.set.prompts), 'prompt')} of {its_card.set.name}"
+
+
+def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
+    """A row of the table: so many layers removed, which, what stays, and what is saved."""
+    cost = surgery.costs(row["curves"], row["start"])
+    which = say.stretch(row["start"], row["start"] + n)
+    if surgery.whole_passes(n, row["results"][0]):
+        which = "any: whole passes"
+    if not math.isfinite(cost["kl"]):
+        return [say.count(n, "layer"), "none gives finite predictions", *["–"] * (len(HEAD) - 2)]
+    answers = "–"
+    if row["exact"] is not None:
+        total, exact = len(row["written"]), row["exact"]
+        whole, kept = (round(float(v) * total) for v in (exact["exact_whole"], exact["exact"][row["start"]]))
+        answers = f"{kept} of {whole}" if whole else f"0 of {total}: the model writes none"
+    sizes = spec.size()
+    saved = n * sizes.block / sizes.parameters if sizes.passes == 1 else 0.0
+    work = n * sizes.block / (sizes.n_layers * sizes.block + sizes.d_vocab * sizes.d_model)
+    loss = f"{size(cost['perplexity_whole'])} → {size(cost['perplexity'])}" if "perplexity" in cost else "–"
+    kept = say.share(cost["top1_kept"])
+    if row["copy"] is not None:
+        kept += f" (copy {say.share(float(row['copy']['top1_kept'].max()))})"
+    return [say.count(n, "layer"), which, kept, answers, loss, say.share(saved) if saved else "–", say.share(work)]
+
+
+def price(cost: Mapping[str, float]) -> str:
+    """What a set costs, in words."""
+    told = f"{say.share(cost['top1_kept'])} of first choices stay, KL {say.number(cost['kl'])} nats"
+    if "perplexity" in cost:
+        told += f", perplexity {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
+    return told if math.isfinite(cost["kl"]) else "the predictions are not finite"
+
+
+def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int) -> None:
+    """Files for other tools, from ten prompts up."""
+    if n_prompts < ENOUGH:
+        return
+    if SPARED.value not in rows:
+        inputs.put({SPARED.key: next(iter(rows))})
+    row = st.popover("Use in other tools", icon=":material/content_cut:", type="tertiary", key="offers")
+    n = SPARED.draw(row.selectbox, options=list(rows), width=150)
+    found, ready = rows[n], not batch.running and len(rows[n]["results"]) == n_prompts
+    results, start = found["results"], found["start"]
+    order = [layer for layer in range(results[0].n_layers) if not start <= layer < start + n]
+    probe_page.offer(row, results, order, surgery.costs(found["curves"], start), "best", ready, "Layers kept", EXPORTS)
+
+
+def pictures(rows: Mapping[int, Mapping]) -> None:
+    """What each stretch costs, by length; and how well the proxies rank the stretches."""
+    left, right = st.columns(2)
+    lines = {say.count(n, "layer"): row["curves"]["kl"] for n, row in rows.items()}
+    first = next(iter(rows.values()))
+    fig = figures.layer_curves(lines, "", "nats", x="first layer removed", height=300, log=True)
+    of = ("prune.kl", "first layer removed", first["curves"]["kl"], "divergence from the whole model", READING)
+    with left:
+        show.figure_of_many("kl", fig, "How much do the predictions change?", first["results"], *of)
+    lines = {name.replace("_", " "): first["curves"][name] for name in PROXIES}
+    fig = figures.layer_curves(lines, "", "proxy", x="layer removed", height=300)
+    of = ("prune.block_influence", "layer removed", first["curves"]["block_influence"], PROXY, "")
+    with right:
+        show.figure_of_many("proxies", fig, "Would the usual proxies choose the same?", first["results"], *of)
+        ranks = {name.replace("_", " "): first["curves"][f"spearman_{name}"] for name in PROXIES}
+        said = ", ".join(f"{name} {say.number(float(rank), '+.2f')}" for name, rank in ranks.items() if rank == rank)
+        st.caption(f"Rank correlation with the measured change: {said or 'not defined'}.")
+
+
+# -------------------------------------------------------------------- maps
+
+
+def maps(spec: ModelSpec, asked: Surgery, prompts: Sequence[Prompt], n_tokens: int | None) -> None:
+    """Every stretch dropped, every pair swapped, or every stretch run twice, on the same prompts."""
+    link.among(MAP, surgery.KINDS, "map")
+    kind = MAP.value or surgery.KINDS[0]
+    probe = Surgery(kind, asked.longest, asked.seed)
+    batch = running.batch("surgery", {f"surgery.{i}": probe.request(spec, one) for i, one in enumerate(prompts)})
+    with st.expander(
+        "What if layers are dropped, swapped or run twice?", expanded=bool(batch.results) or batch.running
+    ):
+        MAP.draw(st.segmented_control, default=kind, label_visibility="collapsed")
+        run(batch, "surgery", n_tokens, True, f"on {say.count(len(prompts), 'prompt')}")
+        live.follow(batch, moved, probe, kind)
+
+
+def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
+    """The map, and by length what costs least."""
+    if batch.running:
+        live.status(batch)
+    for message in running.troubles(batch):
+        show.error(message)
+    results = [result for name in batch.requests if (result := batch.complete(name)) is not None]
+    if not results:
+        return
+    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    if kind not in surgery.kinds_of(curves):
+        return
+    drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
+    found = surgery.rows(curves, kind, drawn)
+    value = VALUE.draw(st.segmented_control, label_visibility="collapsed")
+    if kind != "drop":  # the table says which layers can go
+        show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, found))
+    left, right = st.columns([11, 9])
+    view = View(height=HEIGHT, width_px=660, uirevision="map")
+    name = f"{kind}_{value}"
+    spec = Surgery.spec(name)
+    of = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning, READING_OF[value])
+    with left:
+        show.figure_of_many("map", figures.surgery_map(curves, kind, view, value, found), CAPTION[kind], results, *of)
+    if not found:
+        return
+    x, lines = ALONG[kind], surgery.added(curves, kind, found)
+    fig = figures.added_curves(lines, x, HEIGHT)
+    of = (f"surgery.{kind}_loss", x, lines["least"], LEAST, ADDED[kind])
+    with right:
+        show.figure_of_many("added", fig, f"Loss above the whole model's, by {x}", results, *of)
+    ready = not batch.running and len(results) == len(batch.requests) >= ENOUGH
+    export(curves, kind, found, results, ready)
+
+
+def export(curves: Mapping, kind: str, found: Sequence[surgery.Row], results: list[ProbeResult], ready: bool) -> None:
+    """The cheapest variant of a length, for other tools."""
+    known = [row.length for row in found]
+    held = min(known, key=lambda one: abs(one - LENGTH.value))
+    if held != LENGTH.value:
+        inputs.put({LENGTH.key: held})
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="offers-map")
+    label = "Distance" if kind == "swap" else "Length"
+    length = LENGTH.draw(row.number_input, label, min_value=min(known), max_value=max(known), width=130)
+    best = next((one.best for one in found if one.length == length), None)
+    if best is None:
+        return
+    cost = {"loss": best.loss, "loss_whole": float(curves["loss_whole"]), "kl": best.kl, "top1_kept": best.top1_kept}
+    row.markdown(f"**{say.variant(best).capitalize()}** {figures.DONE[kind]}")
+    if ready:
+        order = best.order(results[0].n_layers)
+        probe_page.offer(row, results, order, cost, kind, ready, "Layers kept", EXPORTS)
     else:
-        with left:
-            show.empty(EXIT_TITLE, "" if busy else TEACH["exit"], HEIGHT)
-    if lens:
-        ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
-        figures_of.metric(
-            "Deep-thinking ratio",
-            say.share(float(ratio), signs=True),
-            help=LogitLens.spec("deep_thinking_ratio").meaning,
-        )
-    right.caption(EXIT_CAUTION)
+        row.caption(f"Files from {ENOUGH} prompts up.")
 
 
-HEIGHT = 280
-WRITTEN = {  # titles, and how to read them
-    "Measured: share of known answers that are written exactly": "The model writes greedily; the answer is there or "
-    "not. Leaving out a layer can add little loss and lose the answer, or add much loss and keep it.",
-    "Measured: log-loss added on the same prompts": "Mean log-loss on the next token without the stretch, less the "
-    "whole model's.",
-}
-NO_ANSWERS = "No chosen prompt has a known answer, so what the model writes cannot be compared with one: give answers."
-PARAMETERS = {
-    "prune": ("n", "drop"),
-    "early_exit": ("threshold",),
-    "logit_lens": ("g", "rho"),
-}  # of the lens, what the deep-thinking ratio depends on
-TEACH = {
-    "Measured: share of known answers that are written exactly": "Whether the model, writing freely, still gives the "
-    "known answer with each layer, or each stretch of the chosen length, left out in turn.",
-    "Measured: log-loss added on the same prompts": "What the same layer costs by the loss on the given text.",
-    "kl": "Not computed yet. **Run** takes each layer, or each stretch of the chosen length, out in turn, and measures "
-    "what the predictions lose.",
-    "top1_kept": "How many best guesses survive without the stretch.",
-    "perplexity": "How much worse the text itself is predicted.",
-    "": (
-        "Block influence, angular distance and cosine: what layers are usually chosen by, and how well they rank what "
-        "was measured."
-    ),
-    "exit": (
-        "At every depth, the share of tokens whose best guess is already the whole model's; and where tokens would "
-        "leave."
-    ),
-}
-ONE_TOKEN = "A single token has no next one whose loss could be measured."
-READING = """Low is cheap: the predictions hardly change without the stretch that begins there."""
-MEASURED = (
-    ("kl", "Measured: divergence from the whole model", "nats", READING),
-    ("top1_kept", "Measured: share of the best guesses that stay", "share", "High is cheap."),
-    (
-        "perplexity",
-        "Measured: perplexity on the text without the stretch",
-        "perplexity",
-        "exp of the mean log-loss on the next token.",
-    ),
-    ("", "Proxies of the same stretches", "", ""),
+HEAD = (
+    "Remove",
+    "Which",
+    "First choices kept",
+    "Known answers kept",
+    "Perplexity",
+    "Parameters saved",
+    "Time saved, about",
 )
-RANKED = {
-    "block_influence": "Block influence",
-    "angular_distance": "Angular distance",
-    "update_cosine": "Update's cosine",
-    "top1_lost": "Best guesses lost",
-}
-SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as the measurement does. For the update's
-cosine expect a negative one if layers that strengthen what is there (cosine above 0) are those that can go. Best
-guesses lost: the two measurements against each other."""
+FEW = f"are too few to choose layers by: measure {ENOUGH} or more."
+TEACH = "**Run** removes each stretch of 1, 2, 4 … layers in turn and measures what the model then predicts and writes."
 PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
-PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one (the cosine's the other
-way round)."""
-EXPORTS = "Made from the aggregate over all chosen prompts; the file says how many prompts and tokens it rests on."
-EXIT_CAUTION = """Confident is not correct: where embedding and head share their weights, depth 0 is confident of the
-token it has just read. Choose a threshold by the agreement, not by the confidence."""
-EXIT_TITLE = "Early exit through the lens, depth by depth"
-EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained
-for this."""
+READING = "Low is cheap: the predictions hardly change without the stretch that begins there. One line a length."
+EXPORTS = "Made from the figures over all chosen prompts; the file says how many prompts and tokens it rests on."
+ALONG = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
+MARKED = f"marked up to +{REACHES[-1]:g} nats"
+CAPTION = {
+    "drop": "**Dropped**: layers from a row to a column · ring: least loss at its length, cross: angular distance's "
+    f"choice, {MARKED}",
+    "swap": f"**Swapped**: the layers of a row and a column · ring: least loss at its distance, {MARKED}",
+    "repeat": f"**Run twice**: layers from a row to a column · ring: least loss at its length, {MARKED}",
+}
+READING_OF = {
+    "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",
+    "kl": "KL(whole || changed): dark cells change the predictions least.",
+    "top1_kept": "The darker a cell, the more tokens keep the whole model's first choice.",
+}
+LEAST = "loss above the whole model's, of the variant that costs least; length 0 is the whole model"
+ADDED = {
+    "drop": "A proxy is a good guide where its line meets the lowest line.",
+    "swap": "Neighbours cost little where the order of the layers matters little.",
+    "repeat": "Below 0 a repeat lowers the loss. The control runs one random layer as many times more.",
+}
 TEXTS = {
     "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering "
     "after light fine-tuning, mathematics being the exception; deep contiguous layers go first (Gromov et al. 2024). "
-    "Llama-2-13B without 10 of 40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
-    "Look for": "a stretch that is cheap on all three curves; then whether the proxies would have found it.",
-    "By construction": (
-        "Agreement at the last depth is 1. Nothing else is fixed by construction: a stretch at the very start or end "
-        "is measured like any other."
-    ),
-    "Beware": "Cosine is a weak proxy: one OLMo layer of low influence cost 66 % of the accuracy (Hinostroza et al. "
-    "2026, arXiv 2605.14075). These figures hold for the chosen prompts, before any healing by fine-tuning.",
+    "Swapping middle layers costs little, the first and last much (Lad et al. 2024).",
+    "Look for": "a stretch that keeps first choices and answers alike; then whether the proxies would have found it.",
+    "Beware": "The cheapest of many stretches on few prompts is partly luck. Cosine is a weak proxy: one OLMo layer of "
+    "low influence cost 66 % of the accuracy (Hinostroza et al. 2026). Nothing here is healed by fine-tuning.",
 }
 
 page()

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth import say
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, pictures
 from ed_core.probes import LayerSkip
@@ -82,6 +83,7 @@ probe_page.Page(
     LayerSkip,
     "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: one "
     "walk over the layers.",
+    say.skip,
     TEXTS,
     more,
     lambda result: Look(boundary=chosen_boundary(result)),

@@ -27,14 +27,14 @@ def more(result, view):
     probe_page.profile(result, measure, view)
     if not result.complete:
         return
-    if told := say.long_at_end(sinks.ends_of(result), result.tokens):
-        st.caption(show.plain(told))
+    if long := say.long_at_end(sinks.ends_of(result), result.tokens):
+        st.caption(show.plain(long))
     curves = aggregate.without(result, view.uncounted, COUNTED.value)
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
         behind = probe_page.behind(view, f"layer_{suffix}", COUNTED.value)
         fig = show.once(figures.layer_curves, lines, "", unit, log=unit == "ratio", behind=behind)
-        show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
+        show.figure(key, fig, caption + probe_page.of_sinks(view), results=[result], place=place)
 
 
 BRANCHES = {"attention": "attn", "MLP": "mlp", "both": "layer"}
@@ -57,6 +57,7 @@ probe_page.Page(
     Contributions,
     "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions are "
     "and whether they point against the stream or along it. One forward pass.",
+    say.contributions,
     TEXTS,
     more,
     figure=figure,

@@ -110,11 +110,9 @@ def more(result: ProbeResult, seen: View) -> None:
     if not result.complete:
         return
     read = lenses.by_lens([result])
-    with st.container(key="lenses-verdict"):
-        st.markdown(f"**{show.plain(say.by_lens(read.verdicts))}**")
-        with st.expander("Rules and figures", icon=":material/rule:"):
-            st.markdown(RULES.format(k=result["logit_top_ids"].shape[-1]))
-            st.markdown(_settle(read))
+    with st.container(key="lenses-verdict"), st.expander("Rules and figures", icon=":material/rule:"):
+        st.markdown(RULES.format(k=result["logit_top_ids"].shape[-1]))
+        st.markdown(_settle(read))
     left, right = st.columns(2)
     for place, (rule, unit, caption) in zip((left, right), CURVES, strict=True):
         curves = {LENSES[lens]: values for lens, values in read.curves[rule].items()}
@@ -124,6 +122,10 @@ def more(result: ProbeResult, seen: View) -> None:
         show.figure(f"lens-{rule}", fig, caption + DASHED * bool(behind), results=[result], place=place)
     for fit in result.provenance.get("fits", ()):
         certificate(fit, result.n_layers)
+
+
+def verdict(result: ProbeResult) -> tuple[str, str]:
+    return say.by_lens(lenses.by_lens([result]).verdicts), f"One prompt of {say.count(result.n_tokens, 'token')}."
 
 
 def _settle(read: lenses.ByLens) -> str:
@@ -202,6 +204,7 @@ TEXTS = {
 probe_page.Page(
     Lenses,
     "Not computed yet. **Run** reads every depth through the logit lens and the fitted ones, side by side.",
+    verdict,
     TEXTS,
     more,
     figure=maps,

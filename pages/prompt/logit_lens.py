@@ -14,13 +14,16 @@ from ed_ui.inputs import LENS_SHADE, SHADES
 def more(result, view):
     if not result.complete:
         return
+    if view.selected is not None:
+        st.markdown(f"**Token {view.selected}** {show.code(result.tokens[view.selected], 40)}: the best next tokens")
+        show.table("best", best_tokens(result, view.selected), 260)
     curves = aggregate.without(result, view.uncounted)
     left, right = st.container(key="metrics-lens").columns(2)
     settled, ratio = float(curves["settle_depth"]), float(curves["deep_thinking_ratio"])
-    told = f"{settled:.1f} of {result.n_layers}"
-    left.metric("Mean settle depth" + probe_page.told_of_sinks(view), told, help=LogitLens.spec("settle_depth").meaning)
+    label = "First choice of a token, on average, from layer" + probe_page.of_sinks(view)
+    left.metric(label, f"{settled:.1f} of {result.n_layers}", help=LogitLens.spec("settle_depth").meaning)
     right.metric(
-        "Deep-thinking ratio" + probe_page.told_of_sinks(view),
+        "Deep-thinking ratio" + probe_page.of_sinks(view),
         say.share(ratio, signs=True),
         help=LogitLens.spec("deep_thinking_ratio").meaning,
     )
@@ -31,7 +34,20 @@ def more(result, view):
         fig = show.once(
             figures.layer_curves, {n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind
         )
-        show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
+        show.figure(key, fig, caption + probe_page.of_sinks(view), results=[result], place=place)
+
+
+def best_tokens(lens, token):
+    """A row per depth, the output first: the best tokens with their probabilities."""
+    ids, probs, text = lens["top_ids"][:, token, :5], lens["top_probs"][:, token, :5], lens.token_text
+    return [
+        {"after layer": depth}
+        | {
+            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {say.share(float(p), signs=True)}"
+            for n, (i, p) in enumerate(zip(ids[depth], probs[depth], strict=True), 1)
+        }
+        for depth in reversed(range(lens.n_layers + 1))
+    ]
 
 
 def inside(result, view):
@@ -41,7 +57,7 @@ def inside(result, view):
     brought = halves.brought(result, view.uncounted)
     curves = {"attention": brought.attention, "MLP": brought.mlp}
     fig = show.once(figures.layer_curves, curves, "", "nats", x="layer")
-    caption = "What each layer's attention and MLP remove of the divergence" + probe_page.told_of_sinks(view)
+    caption = "What each layer's attention and MLP remove of the divergence" + probe_page.of_sinks(view)
     show.figure("halves", fig, caption, results=[result])
 
 
@@ -69,10 +85,11 @@ probe_page.Page(
     LogitLens,
     "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its "
     "prediction settles.",
+    say.logit_lens,
     TEXTS,
     more,
     lambda _: Look(shade=SHADES[LENS_SHADE.value]),
-    inputs=lambda: LENS_SHADE.draw(st.segmented_control),
+    inputs=lambda: LENS_SHADE.draw(st.selectbox, width=260),
     over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
     parameters=(LENS_SHADE,),

@@ -3,10 +3,11 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth import say, writing
 from ed_core.figures import View
 from ed_core.probes import Generation
 from ed_core.types import ProbeResult
-from ed_ui import control_model, probe_page, prompt_panels, running, show
+from ed_ui import control_model, exits, probe_page, prompt_panels, running, show
 
 
 def drawn(result: ProbeResult, view: View) -> None:
@@ -28,6 +29,12 @@ def more(result: ProbeResult, view: View) -> None:
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"
     show.figure("ratio", fig, caption, result, "deep_thinking_ratio", RATIO, place=right)
+    exits.panel(result)
+
+
+def verdict(result: ProbeResult) -> tuple[str, str]:
+    first, _, rest = say.exits(writing.exits(result)).partition(". ")
+    return f"{first.rstrip('.')}.", rest
 
 
 TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token the depth
@@ -49,6 +56,7 @@ TEXTS = {
 probe_page.Page(
     Generation,
     TEACH,
+    verdict,
     TEXTS,
     more,
     figure=drawn,

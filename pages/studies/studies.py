@@ -1,53 +1,85 @@
-"""Studies: many prompts on several models, with the uncertainty over prompts; beside what is published."""
+"""Studies: a list with a finding each, and the report of one: many prompts on several models, filling in as it runs."""
 
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import say
-from ed_core.depth.published import CAVEATS, CITATION, published, published_marks
-from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError
-from ed_core.statistics import FEWEST, FEWEST_FORMS
-from ed_core.studies import bundle, estimators, report, tables
+from ed_core.studies import bundle, estimators, precisions, report, steps, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, inputs, link, live, runs, show, studies, study_panels
-from ed_ui.inputs import text
+from ed_ui import browser, inputs, link, live, new_study, runs, show, studies, study_panels
+from ed_ui.finding import finding
+from ed_ui.inputs import choice, text
 
 STUDY = text("study", "studies.study", label="Study")
 SET = text("set", "studies.set", label="Prompt set")
 MODEL = text("models", "studies.model", label="Model")
 CURVE = text("curve", "studies.curve", label="Curve")
+DIFFICULTY, ESTIMATORS, PRECISIONS, CURVES, PUBLISHED, FILES = TABS = (
+    "Difficulty",
+    "Estimators",
+    "Precisions",
+    "Curves",
+    "Published",
+    "Files",
+)
+TAB = choice("tab", "studies.tab", ESTIMATORS, TABS, "More of this study")
 
 
 def page() -> None:
-    link.own([STUDY, SET, MODEL, CURVE, *study_panels.LINKED])
+    link.own([STUDY, SET, MODEL, CURVE, TAB, *study_panels.LINKED])
     known = studies.known()
     link.among(STUDY, known, "study")
     link.say_troubles()
-    new(bool(known))
-    if not known:
-        st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
+    if STUDY.value not in known:
+        inputs.forget(STUDY.key)
+        listed(known)
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
-    name = STUDY.draw_of(row.selectbox, list(known))
-    link.write()
+    row = st.container(horizontal=True, vertical_alignment="center", key="run-row-top")
+    row.button("All studies", icon=":material/arrow_back:", type="tertiary", on_click=open_study, args=("",))
+    row.markdown(f"**{show.plain(STUDY.value)}**", width="content")
     browser.share(row, prompt=False)
-    out = known[name]
+    out = known[STUDY.value]
     live.fragment(lambda: body(out), runs.pause(out))()
+    link.write()
 
 
-def new(folded: bool) -> None:
-    """A study to begin, or somebody else's to open."""
-    with st.expander("New study", expanded=not folded, icon=":material/add:"):
-        studies.form()
-        st.file_uploader(
-            "Or open one of somebody else's, .edstudy", type="edstudy", key="studies.bundle", on_change=taken
-        )
-        if refused := inputs.value("studies.refused"):
-            show.error(refused)
+def open_study(name: str) -> None:
+    """Show one study, or the list."""
+    inputs.forget(SET.key, MODEL.key, CURVE.key)
+    inputs.put({STUDY.key: name})
+
+
+# -------------------------------------------------------------------- the list
+
+
+def listed(known: dict[str, Path]) -> None:
+    """A new study, somebody else's, and all that are here."""
+    finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
+    row = st.container(horizontal=True, vertical_alignment="center", key="run-row-list")
+    row.button("New study", type="primary", icon=":material/add:", key="studies.new", on_click=new_study.begin)
+    if new_study.is_open():
+        new_study.dialog()
+    with row.popover("Open a file", icon=":material/upload_file:", type="tertiary"):
+        about = {"type": "edstudy", "key": "studies.bundle", "on_change": taken}
+        st.file_uploader("A study of somebody else's, .edstudy", **about)
+    if refused := inputs.value("studies.refused"):
+        show.error(refused)
+    for name, out in known.items():
+        with st.container(border=True, gap="xxsmall", key=f"study-{runs.on_disk(name)}"):
+            st.button(f"**{show.plain(name)}**", type="tertiary", on_click=open_study, args=(name,), key=f"open.{name}")
+            try:
+                said, extent = studies.line(out)
+            except EffectiveDepthError as error:
+                said, extent = str(error), "damaged"
+            st.markdown(show.plain(said))
+            st.caption(show.plain(" · ".join(filter(None, [extent, "running" * runs.under_way(out)]))))
+    link.write()
 
 
 def taken() -> None:
@@ -56,90 +88,90 @@ def taken() -> None:
     try:
         inputs.put({"studies.refused": ""})
         if file is not None:
-            inputs.put({STUDY.key: studies.take_in(file.getvalue())})
+            open_study(studies.take_in(file.getvalue()))
     except EffectiveDepthError as error:
         inputs.put({"studies.refused": str(error)})
 
 
-def body(out) -> None:
+# -------------------------------------------------------------------- the report
+
+
+def body(out: Path) -> None:
     """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
     address then carries."""
-    panel(out)
     if not (out / PLAN).is_file():
+        finding(f"The study {out.name} has begun: models and prompts are looked up.")
+        progress(out, False)
         return
     folder, verdict = studies.read(out)
-    failures(folder)
     sets = [name for name in folder.every_group if any(len(folder.some(m, name)[1]) for m in folder.models)]
     if not sets:
-        st.info("Nothing is computed yet; figures come with the first prompts.", icon=":material/hourglass_empty:")
+        finding("Nothing is computed yet; the figures come with the first prompts.", studies.extent(folder))
+        progress(out, False)
         return
     link.among(SET, sets, "prompt set")
     link.among(MODEL, folder.models, "model")
     link.say_troubles()
-    row = st.container(horizontal=True, vertical_alignment="bottom")
-    name = SET.draw_of(row.selectbox, sets, width=320)
-    of_set = [r for r in verdict if r["set"] == name]
-    if study_panels.over_training(row, folder):
-        study_panels.training(row, folder, verdict, name)
-        exports(folder)
-        link.write()
-        return
-    if of_set:
-        depths(row, of_set)
-        estimates(folder, of_set, name)
-        study_panels.precisions(folder, name)
-    curves(folder, name)
-    if of_set:
-        study_panels.beside_published(folder, name)
-    exports(folder)
+    name = SET.value if SET.value in sets else sets[0]
+    rows = [row for row in verdict if row["set"] == name]
+    training = bool(steps.series(folder))
+    over = next((row["over"] for row in rows if row["over"]), "")
+    finding(studies.finding(folder, rows), " · ".join(filter(None, [studies.extent(folder, over), studies.day(out)])))
+    progress(out, studies.complete(folder))
+    for label, why in folder.failures().items():
+        st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
+    place = st.container(horizontal=True, vertical_alignment="bottom", key="study-inputs")
+    if len(sets) > 1:
+        SET.draw_of(place.selectbox, sets, width=260)
+    if training:
+        study_panels.training(place, folder, rows, name)
+    elif rows:
+        found = studies.looked(out, studies.forest, name)
+        fig = show.once(figures.forest, found, OVER if any(row.said for row in found) else "")
+        show.figure("study-forest", fig, "", reading=READING)
+    for line in studies.also(folder, rows):
+        st.markdown(f"- {show.plain(line)}")
+    if note := folder.plan["note"]:
+        st.caption(show.plain(note))
+    tabs(folder, rows, name)
     link.write()
 
 
-def panel(out) -> None:
-    """How far a study is, and the buttons that end it and go on with it; of one that is complete, or was not begun
-    here, how large it is."""
-    told = ""
-    there, planned = 0, 1
-    if (out / PLAN).is_file():
-        folder, _ = studies.read(out)
-        there, planned = map(sum, zip(*folder.progress().values(), strict=True))
-        prompts = sum(len(one["ids"]) for one in folder.sets.values())
-        counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
-        told = " · ".join(count(n, what) for what, n in counts.items())
-        told += f" · {'complete' if there == planned else f'{there} of {planned} parts computed'}"
-        if folder.plan["note"]:
-            st.markdown(show.plain(folder.plan["note"]))
-    if runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file() and there < planned):
+def progress(out: Path, complete: bool) -> None:
+    """How far it is, with the buttons that end it and go on with it; nothing for one that is complete."""
+    if not complete and (runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file())):
         begin = {"studies": ("Run", lambda: runs.resume_study(out))}
-        runs.panel(out, "studies", begin, told, linked=False, unfinished=0 < there < planned)
+        runs.panel(out, "studies", begin, linked=False, unfinished=True)
     else:
         runs.watch(out, "studies")
-        st.caption(told)
 
 
-def failures(folder: Folder) -> None:
-    """The models that failed, and why."""
-    for label, why in folder.failures().items():
-        st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
-
-
-def depths(row, rows: list[dict]) -> None:
-    """Every model's mean depth and its depth by the papers' rules, beside published ones."""
-    models = ["", *dict.fromkeys(one.model.rsplit("/", 1)[-1] for one in published())]
-    beside = inputs.one_of(
-        row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
-    )
-    marks = published_marks(beside) if beside else []
-    fig = show.once(figures.study_depths, [r for r in rows if r["variant"] in tables.LEADING], "model", marks)
-    show.figure("study-depths", fig, DEPTHS, reading=READING)
-    if marks:
-        st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
+def tabs(folder: Folder, rows: list[dict], name: str) -> None:
+    """Further views, of which one is drawn."""
+    drawn: dict[str, Callable[[], None]] = {
+        DIFFICULTY: lambda: study_panels.difficulty(folder, folder.set_of(name)),
+        ESTIMATORS: lambda: estimates(folder, rows, name),
+        PRECISIONS: lambda: study_panels.precisions(folder, name),
+        CURVES: lambda: curves(folder, name),
+        PUBLISHED: lambda: study_panels.beside_published(folder, name),
+        FILES: lambda: files(folder),
+    }
+    if not study_panels.graded(folder, folder.set_of(name)):
+        drawn.pop(DIFFICULTY)
+    if not rows:
+        drawn.pop(ESTIMATORS), drawn.pop(PUBLISHED)
+    if not precisions.pairs(folder):
+        drawn.pop(PRECISIONS)
+    if TAB.value not in drawn:
+        inputs.put({TAB.key: next(iter(drawn))})
+    tab = TAB.draw(st.segmented_control, options=list(drawn), label_visibility="collapsed")
+    with st.container(key="study-tab"):
+        drawn[tab]()
 
 
 def estimates(folder: Folder, rows: list[dict], name: str) -> None:
     """One model, every estimator of depth, and how robust each rule is."""
-    place = st.container(horizontal=True, vertical_alignment="bottom")
-    model = MODEL.draw_of(place.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
+    model = MODEL.draw_of(st.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
     found = studies.looked(folder.out, estimators.estimates, model, name)
     drawn = [one for one in found if one["depth"] is not None]
     bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in found if one["band"]}
@@ -155,9 +187,9 @@ def curves(folder: Folder, name: str) -> None:
     if not (measures := studies.looked(folder.out, tables.measures, name)):
         return
     link.among(CURVE, measures, "curve")
-    place = st.container(horizontal=True, vertical_alignment="bottom")
     default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
-    measure = CURVE.draw_of(place.selectbox, [*default, *(m for m in measures if m not in default)], width=420)
+    options = [*default, *(m for m in measures if m not in default)]
+    measure = CURVE.draw_of(st.selectbox, options, width=420)
     found = {label: studies.looked(folder.out, tables.curve, label, name, measure) for label in folder.models}
     found = {label: drawn for label, drawn in found.items() if drawn is not None}
     layers = {label: folder.models[label]["n_layers"] for label in found}
@@ -165,8 +197,8 @@ def curves(folder: Folder, name: str) -> None:
     show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 
-def exports(folder: Folder) -> None:
-    """The tables and the report as files, made when asked for."""
+def files(folder: Folder) -> None:
+    """The report, the tables and the study itself as files, made when asked for."""
 
     def table_of(name: str, kind: str) -> bytes:
         return tables.as_file(tables.TABLES[name](folder), kind)
@@ -174,33 +206,31 @@ def exports(folder: Folder) -> None:
     def page_of() -> str:
         return report.page(folder.plan["name"], report.body(report.markdown(folder, folder.digest())))
 
-    with st.expander("Export", icon=":material/download:"):
-        row = st.container(horizontal=True)
-        for name in tables.TABLES:
-            for kind in ("csv", "parquet"):
-                row.download_button(
-                    f"{name}.{kind}", partial(table_of, name, kind), f"{name}.{kind}", key=f"studies.{name}.{kind}"
-                )
-        row.download_button("report.html", page_of, "report.html", "text/html", key="studies.report")
-        name = f"{folder.out.name}{bundle.ENDING}"
-        row.download_button(name, partial(bundle.packed, folder.out), name, key="studies.edstudy")
-        st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
+    name = f"{folder.out.name}{bundle.ENDING}"
+    row = st.container(horizontal=True)
+    row.download_button("report.html", page_of, "report.html", "text/html", key="studies.report")
+    row.download_button(name, partial(bundle.packed, folder.out), name, key="studies.edstudy")
+    row = st.container(horizontal=True)
+    for name in tables.TABLES:
+        for kind in ("csv", "parquet"):
+            file = f"{name}.{kind}"
+            row.download_button(file, partial(table_of, name, kind), file, key=f"studies.{name}.{kind}")
+    st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
 
 
-DEPTHS = "**Depth by model** · circles: mean depth; diamonds: the papers' three rules; bars: 5 to 95 %"
+OVER = "over the untrained copy"
+NONE = "No study is here yet."
 AGREEMENT = "**Do the estimators agree?** · all of one model on one axis; grey: what other thresholds give"
 READING = (
-    "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
-    "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars say how sure it is: 5 to "
-    f"95 % when the forms of the prompts (from {FEWEST_FORMS} up), else the prompts (from {FEWEST} up), are drawn "
-    "anew. The cosine reads what a layer writes, KL and overlap what stands before it: one layer apart by "
-    "definition. The estimators are not averaged with one another."
+    "Average depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
+    "output, as `depth / layers`; a rule's layer is at `(layer + 1) / layers`. The bar holds 90 % of resamples of the "
+    "prompts' templates where enough are known, else of the prompts. The cosine rule reads what a layer writes, the KL "
+    "and overlap rules what is there before it: one layer apart by definition."
 )
 BANDS = (
-    " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
-    "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5; a mean depth has no threshold. The first "
-    "choice is the mean over tokens of the depth from which it stays, less one; the depth score weighs each "
-    "layer's number by what changes without it."
+    " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half from a "
+    "quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5. The first choice is the mean over tokens of the "
+    "depth from which it stays, less one; the depth score weighs each layer's number by what changes without it."
 )
 
 page()

@@ -1,0 +1,76 @@
+"""How the lens comes to the answer of one prompt, layer by layer. Numpy only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..types import ProbeResult
+from .sample import ANSWER, positions
+
+LEAP = 2.0  # a layer that lifts the answer by less than this factor is not named
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the lens of one prompt comes to a token: `at` is the position whose prediction is read, `ranks` `[depth]` of
+    the token that the output predicts there, `words` `[depth]` what the lens predicts. `expected`: the token that was
+    expected in its place, with its ranks, NaN below the best tokens listed; "" where the output is right."""
+
+    at: int
+    ranks: np.ndarray
+    words: tuple[str, ...]
+    shares: np.ndarray
+    word: str
+    expected: str
+    expected_ranks: np.ndarray
+    listed: int
+
+    @classmethod
+    def of(cls, lens: ProbeResult) -> Course:
+        """At the token that is decided last, at the first wrong one where the answer is wrong, else at the end."""
+        places, start, ids = sorted(positions(lens, ANSWER) or ()), lens.answer_start, lens.token_ids
+        wrong = [at for at in places if start and int(lens["top_ids"][-1, at, 0]) != ids[at + 1]]
+        at = wrong[0] if wrong else max(places, key=lambda at: lasting(lens["rank"][:, at] == 1))
+        best, name = lens["top_ids"][:, at], lens.token_text
+        wanted = ids[at + 1] if wrong else -1
+        found = np.where((best == wanted).any(1), (best == wanted).argmax(1) + 1.0, np.nan)
+        return cls(
+            at,
+            np.asarray(lens["rank"][:, at], float),
+            tuple(name.get(int(i), f"id {i}") for i in best[:, 0]),
+            np.asarray(lens["top_probs"][:, at, 0], float),
+            name.get(int(best[-1, 0]), f"id {best[-1, 0]}"),
+            lens.tokens[at + 1] if wrong else "",
+            found,
+            best.shape[1],
+        )
+
+    @property
+    def first(self) -> int:
+        """The depth from which the output's token is the first choice."""
+        return lasting(self.ranks == 1)
+
+    @property
+    def among(self) -> int:
+        """The depth from which it stays among the best tokens that are `listed`."""
+        return lasting(self.ranks <= self.listed)
+
+    @property
+    def leap(self) -> int | None:
+        """The depth that lifts the token most, by the logarithm of its rank; None where none lifts it much."""
+        lifts = np.log(self.ranks[:-1] / self.ranks[1:])
+        found = int(lifts.argmax())
+        return found + 1 if lifts[found] >= math.log(LEAP) else None
+
+    def spans(self) -> list[tuple[int, int, str]]:
+        """The words with their first and last depth, where they change."""
+        ends = [d for d in range(1, len(self.words)) if self.words[d] != self.words[d - 1]]
+        return [(a, b - 1, self.words[a]) for a, b in zip([0, *ends], [*ends, len(self.words)], strict=True)]
+
+
+def lasting(holds: np.ndarray) -> int:
+    """The first depth from which it holds through the output, where it holds there."""
+    return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax())

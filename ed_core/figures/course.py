@@ -1,0 +1,222 @@
+"""The course of an answer: its rank in the lens after every layer, the words that the lens reads on the way, and where
+the average depth and the published rules are; and maps as small multiples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..depth import say
+from ..depth.course import Course
+from ..depth.verdict import Verdict
+from . import colours
+from .canvas import PLAIN, STEADY, Canvas, letters, visible
+
+LEFT, RIGHT, TOP, BOTTOM = 84, 24, 58, 58  # pixels
+LETTER = 7.0  # pixels that a letter of 12 px is wide, about
+STRIP, GAP = 22, 26  # pixels: height of the words' strip, and from it to the plot
+BRACKET = 36  # pixels from the plot down to the bracket of rules
+FONT = 12
+
+
+def course(
+    found: Course,
+    reached: Verdict | None = None,
+    copies: Sequence[np.ndarray] = (),
+    height: int = 330,
+    width_px: int = 1120,
+) -> go.Figure:
+    """The rank of the output's token after each layer, the first choice on top, by logarithm. Above it the words that
+    the lens reads. Grey: the range of the ranks `[depth]` in untrained `copies`, each of its own last word. Below the
+    axis what the published rules give, at the layer that they name."""
+    n, plot = len(found.ranks) - 1, height - TOP - BOTTOM
+    canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), uirevision="course", width_px=width_px)
+    lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
+    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], tickvals=_ticks(n), tickangle=0)
+    left = dict(xref="paper", x=0, xanchor="right", xshift=-8, yref="paper", y=0, yanchor="top", yshift=-9)
+    canvas.write("after layer", FONT, **left)
+    canvas.layout["yaxis"] = dict(
+        PLAIN,
+        type="log",
+        range=[1.06 * lowest, -0.08 * lowest],
+        tickvals=[10**p for p in range(int(lowest) + 1)],
+        ticktext=["first choice", *(f"{10**p:,}th" for p in range(1, int(lowest) + 1))],
+        showgrid=True,
+        gridcolor=colours.VEIL,
+    )
+    for axis in ("xaxis", "yaxis"):
+        canvas.layout[axis]["tickfont"] = dict(size=FONT)
+    if len(copies):
+        _band(canvas, copies, lowest)
+    depths = np.arange(n + 1)
+    named = visible(found.word)
+    canvas.add(
+        "scatter",
+        x=depths,
+        y=found.ranks,
+        name="rank",
+        mode="lines+markers",
+        line=dict(color=colours.ACCENT, width=2.5),
+        marker=dict(size=[10 if d in (found.first, found.leap) else 4 for d in depths], color=colours.ACCENT),
+        hovertemplate=f"after layer %{{x}}: “{named}” has rank %{{y:,}}<extra></extra>",
+        cliponaxis=False,
+        **STEADY,
+    )
+    _expected(canvas, found, depths)
+    _labels(canvas, found, n)
+    if reached is not None:
+        _average(canvas, reached, n)
+        _rules(canvas, reached, plot)
+    _strip(canvas, found, plot, (width_px - LEFT - RIGHT) / (n + 1))
+    canvas.along("x", "depth", n)
+    return canvas.figure()
+
+
+def _ticks(n: int) -> list[int]:
+    """Few round depths, and the last."""
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= 10)
+    return [*(d for d in range(0, n, step) if n - d >= 0.6 * step), n]
+
+
+def _band(canvas: Canvas, copies: Sequence[np.ndarray], lowest: float) -> None:
+    ranks = np.stack([np.asarray(one, float) for one in copies])
+    best, worst = ranks.min(0), ranks.max(0)
+    depths = np.arange(len(best))
+    look: dict[str, Any] = dict(x=depths, mode="lines", line=dict(width=0), hoverinfo="skip")
+    canvas.add("scatter", y=worst, name="copies, worst", **look)
+    canvas.add("scatter", y=best, name="copies, best", fill="tonexty", fillcolor=colours.BAND, **look)
+    thick = np.log10(worst / best)
+    inner = slice(len(best) // 5, max(len(best) * 3 // 5, 1))
+    d = inner.start + int(thick[inner].argmax())
+    many = f"{len(copies)} untrained copies, each by its own last word" if len(copies) > 1 else "an untrained copy"
+    y = math.log10(best[d]) + 0.25 * float(thick[d])
+    canvas.write(many, FONT, colours.MUTED, x=d, y=y, xanchor="center", yanchor="middle", name="wide copies")
+
+
+def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
+    """The expected answer, where it is among the best tokens."""
+    if not found.expected:
+        return
+    look = dict(mode="lines+markers", line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6))
+    canvas.add("scatter", x=depths, y=found.expected_ranks, name="expected", hoverinfo="skip", **look)
+    last = found.expected_ranks[-1]
+    where = f"rank {last:.0f} at the end" if np.isfinite(last) else f"not among the best {found.listed}"
+    place = dict(x=depths[-1], xanchor="right", yanchor="top", yshift=-8)
+    y = math.log10(last if np.isfinite(last) else found.listed)
+    canvas.write(f"expected “{visible(found.expected)}”: {where}", FONT, colours.WRONG, y=y, **place)
+
+
+def _labels(canvas: Canvas, found: Course, n: int) -> None:
+    """What happens at the first choice and at the largest leap."""
+
+    def label(d: int, text: str, shift: int, **more: Any) -> None:
+        right = d > n / 2
+        place = dict(x=d, xanchor="right" if right else "left", xshift=-9 if right else 9)
+        canvas.write(text, FONT + 1, colours.ACCENT, y=math.log10(found.ranks[d]), yshift=shift, **place, **more)
+
+    word, leap = visible(found.word.strip() or found.word), found.leap
+    lifted = "" if leap is None else f"from rank {found.ranks[leap - 1]:,.0f}"
+    if leap == found.first:
+        label(found.first, f"<b>“{word}” is the first choice</b>, lifted {lifted}", 13)
+        return
+    label(found.first, f"<b>“{word}” is the first choice</b>", 13)
+    if leap is not None:
+        label(leap, f"<b>layer {leap} lifts it {lifted} to {found.ranks[leap]:,.0f}</b>", 9, name="wide leap")
+
+
+def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
+    """A line at the average depth."""
+    mean = next((mean for mean in reached.means.values() if mean.depth is not None), None)
+    if mean is None or mean.depth is None:
+        return
+    place = dict(x0=mean.depth, x1=mean.depth, y0=0, y1=1, yref="paper")
+    canvas.line(colours.MUTED, 1, "4px,3px", layer="below", **place)
+    right = mean.depth > n / 2
+    side = dict(xanchor="right" if right else "left", xshift=-5 if right else 5)
+    text = f"average: its words settle by layer {mean.depth:.0f}"
+    canvas.write(text, FONT, colours.MUTED, x=mean.depth, y=0, yref="paper", yanchor="bottom", **side)
+
+
+def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
+    """A bracket below the axis over what the published rules give."""
+    given = sorted(rule.depth for rule in reached.rules.values() if rule.depth is not None)
+    if not given:
+        return
+    robust = [rule for rule in reached.rules.values() if rule.clear or rule.so_far]
+    y = -BRACKET / plot
+    canvas.line(colours.GREY, 1, x0=given[0], x1=given[-1], y0=y, y1=y, yref="paper")
+    for depth in given:
+        canvas.line(colours.GREY, 1, x0=depth, x1=depth, y0=y - 4 / plot, y1=y + 4 / plot, yref="paper")
+    word = "robust" if len(robust) == len(given) else f"{len(robust)} robust" if robust else "none robust"
+    text = f"published rules: {say.listed(map(str, given))} · {word} here"
+    place = dict(x=given[0], xanchor="left", xshift=-2, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4)
+    canvas.write(text, FONT, colours.MUTED, **place)
+
+
+def _strip(canvas: Canvas, found: Course, plot: int, depth_px: float) -> None:
+    """The lens's words, each over the depths at which it is the first choice."""
+    low, high = 1 + GAP / plot, 1 + (GAP + STRIP) / plot
+    canvas.write(
+        "it would say",
+        FONT,
+        colours.MUTED,
+        x=0,
+        xref="paper",
+        xanchor="right",
+        xshift=-8,
+        yanchor="middle",
+        y=(low + high) / 2,
+        yref="paper",
+    )
+    for first, last, token in found.spans():
+        own = last == len(found.words) - 1
+        fill = colours.TINT if own else colours.VEIL
+        box = dict(type="rect", x0=first - 0.46, x1=last + 0.46, y0=low, y1=high, yref="paper", line=dict(width=0))
+        canvas.shapes.append(dict(box, fillcolor=fill, name="word"))
+        word, fit = token.removeprefix(" ") or "␣", int((last - first + 1) * depth_px / LETTER)
+        if letters(word) > fit + 1 and fit < 3:
+            continue
+        text = visible(word, max(fit + own, 1))
+        place = dict(x=(first + last) / 2, xanchor="center", y=(low + high) / 2, yref="paper", yanchor="middle")
+        # `figure.js` leaves out what does not fit a narrower figure: the depths that a word has for itself
+        name = f"word {last - first + 1}"
+        canvas.write(f"<b>{text}</b>" if own else text, FONT, colours.ACCENT if own else None, name=name, **place)
+
+
+def small_map(figure: go.Figure, height: int = 178, sinks: Sequence[int] = ()) -> go.Figure:
+    """A panel's map alone, for a row of small multiples: no colour bar, no strip, no labels; a badge over `sinks`. What
+    pointing says, and the depth cursor, stay."""
+    z = figure.data[0]
+    kept = [z, *(trace for trace in figure.data[1:] if trace.name in ("echo", "zero by construction"))]
+    for trace in kept:
+        if trace.type == "heatmap":
+            trace.update(showscale=False, xgap=0, ygap=0)
+    axes = {name: figure.layout[name].range for name in ("xaxis", "yaxis")}
+    badges = [
+        dict(text="◆", x=pos, y=1, yref="paper", yanchor="bottom", showarrow=False, font=dict(size=FONT))
+        for pos in sinks
+    ]
+    rows = figure.layout.meta["along"]["n"] + (figure.layout.meta["along"]["of"] == "depth")
+    plain = dict(fixedrange=True, showgrid=False, zeroline=False, visible=False)
+    return go.Figure(
+        kept,
+        dict(
+            height=height,
+            margin=dict(l=0, r=0, t=14, b=0),
+            paper_bgcolor=colours.CLEAR,
+            plot_bgcolor=colours.CLEAR,
+            showlegend=False,
+            dragmode=False,
+            hovermode="closest",
+            hoverlabel=dict(align="left", namelength=0),
+            uirevision="small",
+            meta={**figure.layout.meta, "width_px": 280},
+            xaxis=dict(plain, range=axes["xaxis"]),
+            yaxis=dict(plain, range=[-0.5, rows - 0.5]),
+            annotations=badges,
+        ),
+    )

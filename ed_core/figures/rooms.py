@@ -1,0 +1,155 @@
+"""The pictures that lead a room: a model's course over its layers, and the depths of several models in one forest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike
+
+from . import colours
+from .canvas import GRID, PLAIN, Canvas, axis_title, escaped, number, whole_ticks
+from .studies import add_range
+
+COURSE_HEIGHT = 330  # pixels
+BENT = 0.05  # nats: bars are linear up to about that, and logarithmic beyond
+ROW, TOP, BOTTOM = 54, 30, 46  # pixels of a forest
+NAMES, DIFFERENCES = 190, 200  # pixels left and right of its axis
+TICKS = (0, 0.25, 0.5, 0.75, 1)
+
+
+def model_course(
+    lens: Mapping[str, Sequence[ArrayLike]],
+    copies: Mapping[str, ArrayLike],
+    cost: ArrayLike,
+    cheapest: int | None = None,
+    unit: str = "nats",
+) -> go.Figure:
+    """The divergence of the lens from the output after each layer, with that of untrained copies; below it what
+    removing each layer adds to the loss. `lens`: by name the curve `[L + 1]` and the ends of its range; `cost`:
+    `[L]`; `cheapest`: the layer that is named."""
+    cost = np.asarray(cost, np.float64)
+    n = len(cost)
+    canvas = Canvas(COURSE_HEIGHT, (52, 14, 26, 44), uirevision="course", width_px=760)
+    for name, (values, low, high) in lens.items():
+        x, values = np.arange(n + 1), np.asarray(values, np.float64)
+        add_range(canvas, x, np.asarray(low, np.float64), np.asarray(high, np.float64), colours.BOTH, name)
+        _line(canvas, name, values, colours.BOTH, "solid", unit)
+    for name, values in copies.items():
+        _line(canvas, name, np.asarray(values, np.float64), colours.CONTROL, "dash", unit)
+    bars = np.arcsinh(cost / BENT)
+    told = [f"without layer {i}: {number(v)} {unit}" for i, v in enumerate(cost)]
+    colour = [colours.DIVERGING[0] if v < 0 else colours.DIVERGING[-1] for v in cost]
+    canvas.add(
+        "bar",
+        x=np.arange(n) + 0.5,
+        y=bars,
+        width=0.72,
+        marker=dict(color=colour, opacity=[1.0 if i == cheapest else 0.55 for i in range(n)]),
+        text=told,
+        textposition="none",
+        hoverinfo="text",
+        yaxis="y2",
+        name="cost",
+    )
+    if cheapest is not None:
+        place: dict[str, Any] = dict(
+            x=cheapest + 0.5, y=max(float(np.nan_to_num(bars[cheapest])), 0.0), yref="y2", yanchor="bottom"
+        )
+        canvas.write(f"<b>{cheapest}</b>", 12, yshift=1, **place)
+    canvas.write("How far the lens is from the output (nats)", 12, x=0, xref="paper", xanchor="left", y=1, yref="paper",
+                 yanchor="bottom")  # fmt: skip
+    canvas.write("Loss added when the layer is removed", 12, x=0, xref="paper", xanchor="left", y=0.36, yref="paper",
+                 yanchor="bottom")  # fmt: skip
+    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.3, n + 0.3], anchor="y2", title=axis_title("after layer"),
+                                  **whole_ticks(n + 1))  # fmt: skip
+    canvas.layout["yaxis"] = dict(GRID, domain=[0.46, 1], rangemode="tozero", nticks=5)
+    canvas.layout["yaxis2"] = dict(
+        PLAIN, domain=[0, 0.34], showticklabels=False, zeroline=True, zerolinecolor=colours.FAINT
+    )
+    canvas.along("x", "depth", n)
+    return canvas.figure()
+
+
+def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str, unit: str) -> None:
+    """A curve with its name above its middle."""
+    told = [f"{escaped(name)}, after layer {i}: {number(v)} {unit}" for i, v in enumerate(values)]
+    look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash), text=told, hoverinfo="text")
+    canvas.add("scatter", x=np.arange(len(values)), y=values, name=escaped(name), **look)
+    at = len(values) // 4 if dash == "solid" else (2 * len(values)) // 3
+    if np.isfinite(values[at]):
+        canvas.write(escaped(name), 12, x=at, y=float(values[at]), xanchor="left", yanchor="bottom", yshift=3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model in a forest: its average depth as a share of its layers with the ends of its interval (NaN without), the
+    shares of its untrained copies, those of published rules, and what is said at the right."""
+
+    name: str
+    layers: int
+    share: float
+    low: float = math.nan
+    high: float = math.nan
+    copies: tuple[float, ...] = ()
+    rules: tuple[tuple[str, float], ...] = ()
+    said: str = ""
+
+
+def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
+    """A row per model: its average depth with its interval, its untrained copies hollow, published rules as ticks; at
+    the right what `right` names."""
+    height = TOP + BOTTOM + ROW * max(len(rows), 1)
+    canvas = Canvas(height, (NAMES, DIFFERENCES if right else 16, TOP, BOTTOM), uirevision="forest", width_px=1150)
+    for i, row in enumerate(rows):
+        canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=-i, y1=-i, layer="below")
+        name = f"<b>{escaped(_short(row.name))}</b><br>{row.layers} layers"
+        left: dict[str, Any] = dict(x=0, xref="paper", xanchor="right", xshift=-14, y=-i, align="right")
+        canvas.write(name, 13, **left)
+        if row.said:
+            canvas.write(escaped(row.said), 13, x=1, xref="paper", xanchor="left", xshift=16, y=-i, align="left")
+        if np.isfinite(row.share):
+            canvas.write(f"<b>{100 * row.share:.0f} %</b>", 13, None, x=row.share, y=-i, yanchor="bottom",
+                         yshift=8)  # fmt: skip
+        if np.isfinite(row.low):
+            canvas.line(colours.ATTENTION, 4, x0=row.low, x1=row.high, y0=-i, y1=-i)
+    _ticks(canvas, rows)
+    hollow = [(share, -i, row) for i, row in enumerate(rows) for share in row.copies]
+    own = [(row.share, -i, row) for i, row in enumerate(rows) if np.isfinite(row.share)]
+    clear = dict(color=colours.CLEAR, line=dict(width=2, color=colours.GREY))
+    for points, name, look in (
+        (hollow, "untrained copy", clear),
+        (own, "average depth, with its 90 % interval", dict(color=colours.ATTENTION)),
+    ):
+        told = [
+            f"{escaped(row.name)}, {name}: layer {share * row.layers:.1f} of {row.layers}" for share, _, row in points
+        ]
+        x, y = [one[0] for one in points], [one[1] for one in points]
+        look = dict(mode="markers", marker=dict(size=12, **look), text=told, hoverinfo="text")
+        canvas.add("scatter", x=x, y=y, name=name, **look)
+    if right:
+        canvas.write(right, 12, x=1, xref="paper", xanchor="left", xshift=16, y=1, yref="paper", yanchor="bottom")
+    text = [f"{100 * tick:.0f} %" for tick in TICKS]
+    canvas.layout["xaxis"] = dict(
+        PLAIN, range=[-0.01, 1.01], tickvals=TICKS, ticktext=text, title=axis_title("share of the depth")
+    )
+    canvas.layout["yaxis"] = dict(PLAIN, range=[0.6 - len(rows), 0.6], visible=False)
+    canvas.legend(traceorder="reversed")
+    return canvas.figure()
+
+
+def _ticks(canvas: Canvas, rows: Sequence[Row]) -> None:
+    """What published rules give, as upright ticks."""
+    points = [(share, -i, name, row) for i, row in enumerate(rows) for name, share in row.rules]
+    told = [f"{escaped(row.name)}, {name}: layer {share * row.layers - 1:.0f}" for share, _, name, row in points]
+    mark = dict(symbol="line-ns", size=15, line=dict(width=2, color=colours.GREY))
+    look = dict(mode="markers", marker=mark, text=told, hoverinfo="text")
+    canvas.add("scatter", x=[one[0] for one in points], y=[one[1] for one in points], name="published rules", **look)
+
+
+def _short(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -1,0 +1,104 @@
+"""Two sections of *Model*: whether its numbers can be trusted on a prompt, and what its loops do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.depth import certificate, exactness, say, sinks
+from ed_core.depth.rules import RULES
+from ed_core.probes import Contributions, LogitLens, Loops, Numerics, Probe
+from ed_core.results.aggregate import aggregate
+from ed_core.types import ModelSpec, ProbeResult
+from ed_ui import finding, inputs, live, probe_page, prompt_box, running, show
+from ed_ui.inputs import of_probe
+
+CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
+PARAMETERS = (*of_probe(Loops), probe_page.TOKENS)
+
+
+def draw(model: ModelSpec) -> None:
+    """The sections, folded until something of them is measured."""
+    if (model.n_passes or 1) > 1:
+        asked = Loops.make({one.name: inputs.value(one.key, one.default) for one in of_probe(Loops)})
+        section(model, "What do its loops do?", "loops", {"loops": asked}, loops)
+    section(model, "Do the sums hold on a prompt?", "numerics", CHECKED, numerics)
+
+
+def section(
+    model: ModelSpec, title: str, name: str, probes: dict[str, Probe], panels: Callable[[running.Batch], None]
+) -> None:
+    """Run on the prompt in the box, and what came of it."""
+    prompt = prompt_box.prompt()
+    batch = running.batch(name, {probe: one.request(model, prompt) for probe, one in probes.items()})
+    with st.expander(title, expanded=batch.running or batch.begun > 0):
+        asked = f"on {show.code(prompt.text + prompt.answer, 90)}"
+        finding.run(batch, name, prompt_box.n_tokens(), prompt_box.ready(), asked)
+        live.follow(batch, panels)
+
+
+def loops(batch: running.Batch) -> None:
+    """What each pass does, in a sentence and six curves."""
+    probe_page.status(batch, "loops")
+    if (result := batch.complete("loops")) is None:
+        return
+    values = aggregate(Loops(), [result.summary])
+    show.conclusion("loops", say.loops(values))
+    drawn = figures.loop_curves(values)
+    for i in range(0, len(drawn), 2):
+        for column, (key, caption, measure, x, name, line) in zip(st.columns(2), drawn[i : i + 2], strict=True):
+            fig = figures.layer_curves({name: line}, "", result.measures[measure].spec.unit, x=x)
+            show.figure(f"loops-{key}", fig, caption, result, measure, place=column)
+
+
+def numerics(batch: running.Batch) -> None:
+    """Whether the sums and the text hold, where the errors are, and what the first token changes."""
+    probe_page.status(batch, "numerics")
+    if (result := batch.complete("numerics")) is None:
+        return
+    holds = all(check.holds for check in exactness.checks(result))
+    (st.success if holds else st.error)(show.plain(say.checks(result)))
+    contributions, lens = batch.complete("contributions"), batch.complete("logit_lens")
+    found = (sinks.of_result(contributions) if contributions is not None else None) or ()
+    st.caption(show.plain(say.sinks(found, result.tokens, sinks.ends_of(result))))
+    if rows := certificate.text_rows(result.provenance):
+        show.markdown_table("text-identities", ("text", "found"), [(name, show.plain(said)) for name, said in rows])
+    view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
+    caption = "Error of every layer's sum against what leaves it, token by token"
+    show.figure("sums", figures.miss_map(result, view), caption, result, "miss", READ_ERROR)
+    probe_page.window(result, view)
+    left, right = st.columns(2)
+    caption = "Largest error per layer, against rounding and the limit"
+    show.figure("miss", figures.miss_curves(result), caption, result, "rounding", place=left)
+    fig, caption = figures.slope_curves(result), "Slopes: what the stream moves per unit that is read"
+    show.figure("slopes", fig, caption, result, "slope_attn", READ_SLOPE, place=right)
+    first_token(result, contributions, lens)
+
+
+def first_token(result: ProbeResult, contributions: ProbeResult | None, lens: ProbeResult | None) -> None:
+    """What counting the first token changes."""
+    rows = exactness.without_first(contributions, lens) if contributions is not None and lens is not None else []
+    first, *others = *st.columns(2), *st.columns(2)
+    caption = "Length of the stream, first token against the others"
+    show.figure("norms", figures.first_token_norm(result), caption, result, "resid_norm", READ_SINK, place=first)
+    for place, row in zip(others, rows, strict=False):
+        rule = RULES[row.name]
+        lines, without = {f"{rule.label} with the first token": row.with_first}, {"without": row.without}
+        fig = figures.layer_curves(lines, "", rule.unit, x=rule.axis, behind=without)
+        read = [one for one in (contributions if row.name == "cosine" else lens,) if one is not None]
+        caption = f"{rule.title}, with the first token and without"
+        show.figure(f"first-{row.name}", fig, caption, results=read, place=place)
+    if rows:
+        st.caption(show.plain(say.without_first(rows)))
+
+
+READ_ERROR = """Colour is the power of ten. In float32 most errors are near 3e-8, in bfloat16 near 1e-3: that is the
+dtype. One bright row or column far above the rest points to a term that is not read, or a token whose
+stream cancels."""
+READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding, and the error cannot see a forgotten factor;
+rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""
+READ_SINK = """In many models the first token's norm is a hundred times the others', and attention rests on it (Xiao et
+al. 2024, Sun et al. 2024): means of lengths that count it may reflect little else."""

@@ -1,0 +1,273 @@
+"""A new study, in three steps: models, prompt sets, measures; with what it costs, and its file, which may be edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from ed_core.depth.say import count
+from ed_core.errors import EffectiveDepthError, StudyError
+from ed_core.models import tokens
+from ed_core.models.bundled import default_set
+from ed_core.models.ref import ModelRef
+from ed_core.probes import find
+from ed_core.studies import plan as planning
+from ed_core.studies import study
+from ed_core.studies.form import ALL, Form, probe_names, set_names, study_of
+from ed_core.studies.items import home
+from ed_core.studies.plan import Plan
+from ed_core.studies.sets import FORMATS
+from ed_core.work.estimate import about
+from ed_ui import inputs, picker, runs, show
+
+STEP = "study.page"
+TEXT, BY_HAND = "studies.text", "studies.by_hand"
+LOOKED, LONG = 1, 300  # prompts of a set that are shown, and characters of one
+COUNTED = 40  # prompts of a set whose tokens are counted
+TWINS, PROMPTS = 5, 1000  # at most in the form; the file takes more
+PRESETS = {
+    "Depth": ("contributions", "logit_lens"),
+    "Depth, and what breaks without a layer": ("contributions", "logit_lens", "layer_skip"),
+    "My own choice": (),
+}
+
+
+@dataclass(frozen=True)
+class SetLook:
+    """A prompt set of the study. `tokens`: fewest, mean and most of a prompt, None where they cannot be counted."""
+
+    name: str
+    prompts: int
+    levels: int
+    tokens: tuple[int, int, int] | None
+    first: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a study comes to, as far as that is known before it runs. `later`: sets that are read when it runs.
+    `troubles`: models that cannot be used, and why."""
+
+    sets: tuple[SetLook, ...]
+    later: tuple[str, ...]
+    models: int
+    parts: int
+    seconds: float | None
+    troubles: Mapping[str, str]
+
+
+def begin() -> None:
+    """Open the dialog at its first step; it stays open until it is closed or the study runs."""
+    inputs.put({STEP: 1})
+
+
+def end() -> None:
+    inputs.forget(STEP)
+
+
+def is_open() -> bool:
+    return inputs.value(STEP) is not None
+
+
+@st.dialog("New study", width="large", on_dismiss=end)
+def dialog() -> None:
+    """The step that is open, the ways on and back, and what the study comes to so far."""
+    step = min(max(inputs.value(STEP, 1), 1), 3)
+    st.caption(f"Step {step} of 3 · {STEPS[step - 1]}")
+    (_models, _sets, _measures)[step - 1]()
+    text, wrong = "", ""
+    try:
+        text = inputs.value(TEXT, "") if inputs.value(BY_HAND, False) else _written()
+        found = outlook(text, picker.device())
+        st.markdown(f"**{show.plain(cost(found))}**")
+        for label, why in found.troubles.items():
+            st.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
+    except EffectiveDepthError as error:
+        wrong = str(error)
+        show.error(wrong)
+    row = st.container(horizontal=True)
+    if step > 1:
+        row.button("Back", on_click=_go, args=(step - 1,), key="study.back")
+    if step < 3:
+        row.button("Next", type="primary", on_click=_go, args=(step + 1,), key="study.next", disabled=bool(wrong))
+    elif row.button("Run", type="primary", key="studies.start", disabled=bool(wrong)):
+        try:
+            inputs.put({"studies.study": runs.begin_study(text)})
+        except EffectiveDepthError as error:
+            show.error(error)
+        else:
+            end()
+            st.rerun()
+
+
+def _go(step: int) -> None:
+    inputs.put({STEP: step})
+
+
+def _several(label: str, name: str, options: list[str], default: list[str], **more: Any) -> tuple:
+    return tuple(inputs.widget(st.multiselect, label, f"study.{name}", default, options=options, **more))
+
+
+def _number(label: str, name: str, default: int, low: int, most: int, told: str) -> int:
+    limits = dict(value=None, min_value=low, max_value=most, help=told, width=220)
+    return inputs.widget(st.number_input, label, f"study.{name}", default, **limits) or low
+
+
+def _models() -> None:
+    """Models with their sizes, untrained copies, steps of training."""
+    chosen = inputs.value("study.models", [picker.model()])
+    models = list(dict.fromkeys([*picker.names(), *chosen]))
+    new = dict(accept_new_options=True)
+    names = _several("Models", "models", models, [picker.model()], help=picker.about_model(), format_func=_sized, **new)
+    _number("Untrained copies of each", "twins", 1, 0, TWINS, ABOUT_TWINS)
+    if any(name not in ("", None) and not _bundled(name) for name in names):
+        steps = inputs.value("study.steps", [])
+        _several("Steps of training", "steps", steps, [], placeholder="none", help=ABOUT_STEPS, **new)
+
+
+def _bundled(name: str) -> bool:
+    return name.startswith("ed-")
+
+
+def _sized(name: str) -> str:
+    """A model with its size, where that is known."""
+    try:
+        size = ModelRef.parse(name).size()
+    except EffectiveDepthError:
+        return name
+    return f"{name} · {size.n_layers} layers, {size.parameters / 1e6:.0f} M"
+
+
+def _sets() -> None:
+    """Prompt sets, each with a sentence and an example."""
+    names = _several("Prompt sets", "sets", set_names(), [default_set(picker.model())], format_func=_set_name)
+    if names:
+        _number("Prompts of each set", "prompts", 20, ALL, PROMPTS, ABOUT_PROMPTS)
+    try:
+        looks = outlook(_written(), picker.device()).sets
+    except EffectiveDepthError:
+        return
+    for one in looks:
+        st.markdown(f"**{show.plain(one.name)}**: {show.plain(size(one))}")
+        for text, answer in one.first:
+            st.code(f"{text}▸{answer}" if answer else text, language=None, wrap_lines=True)
+
+
+def _measures() -> None:
+    """What is measured, the name, and the file."""
+    closed = inputs.value(BY_HAND, False)
+    preset = inputs.widget(st.radio, "Measures", "study.preset", next(iter(PRESETS)), options=list(PRESETS))
+    if not PRESETS[preset]:
+        probes = list(PRESETS["Depth"])
+        _several("Probes", "probes", probe_names(), probes, format_func=lambda name: find(name).title)
+    named = dict(words=True, help=ABOUT_NAME, width=300, disabled=closed)
+    name = inputs.widget(st.text_input, "Name", "study.name", "mine", **named)
+    if (home() / runs.on_disk(name) / planning.PLAN).is_file():
+        st.caption(show.plain(f"A study {name} is here already: Run goes on with it."))
+    with st.expander("Advanced: the study's file", icon=":material/code:"):
+        try:
+            text = _written()
+        except StudyError as error:
+            text = f"# {error}"
+        if inputs.widget(st.toggle, "Edit", BY_HAND, False, help=ABOUT_FILE):
+            inputs.widget(st.text_area, "TOML", TEXT, text, words=True, height=300)
+        else:
+            inputs.put({TEXT: text})
+            st.code(text, language="toml")
+
+
+def _written() -> str:
+    """The TOML of what is chosen so far. `StudyError` says what is missing."""
+    model = picker.model()
+    defaults = {"models": [model], "sets": [default_set(model)], "probes": PRESETS["Depth"], "steps": []}
+    chosen = {name: tuple(inputs.value(f"study.{name}", default) or ()) for name, default in defaults.items()}
+    chosen["probes"] = PRESETS[inputs.value("study.preset", "Depth")] or chosen["probes"]
+    for name, what in NEEDED.items():
+        if not chosen[name]:
+            raise StudyError(f"Choose at least one {what}.")
+    counts = {name: inputs.value(f"study.{name}", default) or 0 for name, default in (("twins", 1), ("prompts", 20))}
+    return study.write(study_of(Form(name=inputs.value("study.name", "mine"), **chosen, **counts)))
+
+
+def size(one: SetLook) -> str:
+    """A prompt set in words and numbers."""
+    said = f"{ABOUT_SETS[one.name]}; {count(one.prompts, 'prompt')}" if one.name in ABOUT_SETS else ""
+    said = said or count(one.prompts, "prompt")
+    said += f" of {one.levels} levels" if one.levels > 1 else ""
+    if one.tokens is None:
+        return f"{said}; tokens are counted once the model is here"
+    low, mean, high = one.tokens
+    return f"{said} of {low} tokens" if low == high else f"{said} of {low} to {high} tokens, {mean} on average"
+
+
+def cost(found: Outlook) -> str:
+    """What a study takes, before it runs."""
+    counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
+    said = " · ".join(count(n, what) for what, n in counts.items())
+    if found.sets:
+        time = "time not known" if found.seconds is None else about(found.seconds)
+        said += f" · {time}, the models' opening not counted"
+    if found.later:
+        said += f" · {', '.join(found.later)}: read from the hub when it runs, not counted here"
+    return said
+
+
+@st.cache_data(ttl=60, max_entries=32, show_spinner=False)
+def outlook(text: str, device: str) -> Outlook:
+    """What a study's file comes to on a device; `EffectiveDepthError` for a set or model that there is not."""
+    written = study.parse(text, "the file")
+    here = tuple(entry for entry in written.sets if not entry.hub)
+    later = tuple(entry.name for entry in written.sets if entry.hub)
+    if not here:
+        return Outlook((), later, len(written.entries), 0, None, {})
+    plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.on_disk(written.name), device)
+    seconds = planning.seconds_of(plan, device)
+    troubles = {m.label: m.trouble for m in plan.models if m.trouble}
+    looks = tuple(_look(plan, i) for i in range(len(plan.sets)))
+    time = seconds[0] if seconds else None
+    return Outlook(looks, later, len(plan.usable), plan.n_items, time, troubles)
+
+
+def _look(plan: Plan, i: int) -> SetLook:
+    """One set of a plan, its tokens those of the first model that can be used."""
+    found = plan.sets[i]
+    prompts = [example.prompt for example in found.examples]
+    counted = prompts[:: max(1, len(prompts) // COUNTED)] if plan.usable else []
+    lengths = [tokens.preview(plan.usable[0].known, prompt) for prompt in counted]
+    known = [len(one) for one in lengths if one is not None]
+    whole = (min(known), round(sum(known) / len(known)), max(known)) if known and len(known) == len(lengths) else None
+    first = tuple((prompt.text[-LONG:], prompt.answer[:LONG]) for prompt in prompts[:LOOKED])
+    return SetLook(found.name, len(prompts), len(found.levels), whole, first)
+
+
+def _set_name(name: str) -> str:
+    return f"{name} (hub)" if name in FORMATS else name
+
+
+STEPS = ("Which models?", "On which prompts?", "What is measured?")
+NEEDED = {"models": "model", "sets": "prompt set", "probes": "probe"}
+ABOUT_SETS = {
+    "mixed": "Plain English of ten kinds, for models that know it",
+    "sum_mod10": "Sums of single digits modulo 10, by length",
+    "addition": "Sums of several numbers, by length",
+    "copy": "A row of letters to repeat, by length",
+    "lookup": "A chain of assignments to follow, by hops",
+    "lookup_names": "Who follows whom, by hops",
+    "word_problem": "Word problems in simple English, by steps",
+    "chains": "Chains of permutations for models of characters, by length",
+    "sums": "Sums for models of characters, by length",
+}
+ABOUT_NAME = "Of its folder; a study of this name that is here already goes on from where it is."
+ABOUT_TWINS = "Copies of each model with random weights, each of another seed: what architecture alone gives."
+ABOUT_STEPS = (
+    "Revisions of models of the hub (step1000), checkpoints of folders (checkpoint-500). Each is a model of the study, "
+    "on one axis; none takes the model as it is."
+)
+ABOUT_PROMPTS = f"Divided evenly over the levels of a set, rounded up; {ALL} takes all."
+ABOUT_FILE = (
+    "Write the file by hand, from what the form gives: it is what runs, and what `python -m ed_core study` reads. "
+    "docs/studies.md has every key."
+)

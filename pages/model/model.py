@@ -1,0 +1,231 @@
+"""What is known of this model's depth: its card, the claims that hold for it, and whether its numbers are sound."""
+
+from functools import partial
+from html import escape
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.cards import card, making, page
+from ed_core.claims import find, running, words
+from ed_core.claims.judging import DOES_NOT_APPLY, FAILS, HOLDS, UNDECIDED
+from ed_core.claims.record import Found, Judged
+from ed_core.depth import say
+from ed_core.depth.mean_depth import of_curve
+from ed_core.types import ModelSpec
+from ed_ui import browser, inputs, link, live, model_sections, picker, prompt_set, runs, show
+from ed_ui.finding import finding, numbers
+from ed_ui.inputs import text
+from ed_ui.runs import Card, card_name, cards
+
+MOST = 500  # prompts
+FILES = {
+    card.HTML: ("Page", "text/html", page.html),
+    card.MARKDOWN: ("Markdown", "text/markdown", page.markdown),
+    card.FILE: ("JSON", "application/json", card.to_json),
+}
+
+
+def main() -> None:
+    link.own(PARAMETERS)
+    found, damaged = cards()
+    link.among(CARD, found, "card")
+    link.say_troubles()
+    model = picker.required()
+    own = {name: one for name, (_, one) in found.items() if one.model.name == model.name}
+    for trouble in damaged:
+        show.error(trouble)
+    chosen = choose(own, model)
+    if chosen is not None:
+        answer(chosen)
+    else:
+        finding(f"Nothing is known of {model.name} yet.", TEACH)
+    actions(model, own, chosen)
+    if chosen is not None:
+        course(chosen)
+        claims(chosen)
+    model_sections.draw(model)
+    link.write()
+
+
+def choose(own: dict[str, card.Card], model: ModelSpec) -> card.Card | None:
+    """The card that the link or the box names, else that of these weights in this precision, else any of the model."""
+    if CARD.value in own:
+        return own[CARD.value]
+    inputs.forget(CARD.key)
+    return runs.card_of(model) or next(iter(own.values()), None)
+
+
+def answer(one: card.Card) -> None:
+    """Where the words settle, and whether the layers switch."""
+    mean, n = one.depth("kl", True), one.model.layers
+    settles = f"{one.model.name} has no average depth here."
+    if mean is not None and mean.depth is not None:
+        settles = f"{one.model.name} settles its words by {say.layers(mean.depth, n)} on average."
+    switch = next((line for line in one.said if line.startswith("The layers")), "")
+    over = f"{say.count(len(one.set.prompts), 'prompt')} of the set {one.set.name} · {one.model.precision}"
+    over = f"{over} · measured {one.made}".removesuffix(" · measured ")
+    finding(f"{settles} {switch}".strip(), over, (page.facts(one), *one.said, *one.notes))
+
+
+def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | None) -> None:
+    """Why, another card of this model, its files, and a card on other prompts; how far one is that is being made."""
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-card")
+    if len(own) > 1:
+        name = next(name for name, one in own.items() if one == chosen)
+        CARD.draw(row.selectbox, default=name, options=list(own), format_func=lambda name: titled(own[name]), width=300)
+    if chosen is not None:
+        with row.popover("Download card", type="tertiary", icon=":material/download:"):
+            for file, (label, mime, make) in FILES.items():
+                name = f"{chosen.model.name.replace('/', '-')}-{file}"
+                more = {"on_click": "ignore", "key": f"download-{file}"}
+                st.download_button(label, partial(make, chosen), name, mime, **more)
+    label = "Measure on other prompts" if chosen is not None else "Measure this model"
+    with row.popover(label, icon=":material/add_chart:", type="tertiary" if chosen is not None else "primary"):
+        wanted = form(model)
+        if wanted is not None and not runs.under_way(wanted.out):
+            live.fragment(lambda: run(wanted), None)()
+    browser.share(row, prompt=False)
+    if wanted is not None and runs.under_way(wanted.out):
+        live.fragment(lambda: run(wanted), runs.pause(wanted.out))()
+
+
+def titled(one: card.Card) -> str:
+    """A card among those of one model."""
+    return f"{one.set.name}, {say.count(len(one.set.prompts), 'prompt')} · {one.model.precision}"
+
+
+def form(model: ModelSpec) -> Card | None:
+    """The card of the chosen prompts."""
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-cards")
+    name = prompt_set.set_or_lines(row, "cards", model)
+    prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
+    also = ALSO.draw(st.text_input, words=True, help=ABOUT_ALSO, placeholder="none")
+    others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
+    return Card(model, name or "", prompts, others) if name or prompts else None
+
+
+def run(wanted: Card) -> None:
+    """Begin, cancel and how far it is."""
+    making.check_model(wanted.model.source)
+
+    def ended() -> None:
+        if wanted.found():
+            inputs.put_over({CARD.key: card_name(wanted.out / card.FILE)})
+
+    begin = {"cards": ("Run again" if wanted.found() else "Run", wanted.begin)}
+    runs.panel(wanted.out, "cards", begin, TAKES, linked=False, ended=ended, unfinished=wanted.unfinished)
+    with st.expander("The same from the command line"):
+        st.code(wanted.asked().command, language="bash", wrap_lines=True)
+
+
+# -------------------------------------------------------------------- the card
+
+
+def course(one: card.Card) -> None:
+    """Three figures, and the divergence by layer with its copy above what each layer costs."""
+    left, right = st.columns([2, 5])
+    numbers(large(one), left)
+    lens, cost = one.curves["kl"], one.curves["loss"].get(running.MODEL)
+    if not lens or cost is None:
+        return
+    own = lens[running.MODEL]
+    copies = {"untrained copy": lens[running.TWIN].values} if running.TWIN in lens else {}
+    curves = {one.model.name: (own.values, own.low, own.high)}
+    fig = show.once(figures.model_course, curves, copies, cost.values, one.cuts[0].start if one.cuts else None)
+    show.figure("course", fig, "", about=lambda: st.markdown(COURSE), place=right, alt=" ".join(one.said))
+
+
+def large(one: card.Card) -> list[tuple[str, str]]:
+    """Average depth, that of an untrained copy, and the layer that can go, each with its range."""
+    n, found = one.model.layers, []
+    mean = one.depth("kl", True)
+    if mean is not None and mean.depth is not None:
+        within = "" if mean.low is None or mean.high is None else f" ({say.interval(mean.low, mean.high)})"
+        found.append((f"{mean.depth:.0f} of {n}", f"layers on average{within}"))
+    if (copy := one.curves["kl"].get(running.TWIN)) is not None:
+        with_copy = of_curve("kl", copy.values)
+        if with_copy.depth is not None:
+            found.append((f"{with_copy.depth:.0f} of {n}", f"layers in an untrained copy ({with_copy.depth:.1f})"))
+    for cut in one.cuts[:1]:
+        kept = page.value(cut.kept, ".0f", 100, " %")
+        found.append(
+            (say.stretch(cut.start, cut.start + 1), f"is the cheapest to remove: {kept} of first choices kept")
+        )
+    return found
+
+
+def claims(one: card.Card) -> None:
+    """What holds, what fails and what is undecided, a line each; what does not apply is folded, with the remedy."""
+    if not one.claims:
+        return
+    for column, verdict in zip(st.columns(3), (HOLDS, FAILS, UNDECIDED), strict=True):
+        some = [one for one in one.claims if one.verdict == verdict]
+        lines = "".join(map(claim, some)) or "<p>none</p>"
+        column.html(f'<div class="ed-claims ed-{verdict}"><h5>{verdict.capitalize()} · {len(some)}</h5>{lines}</div>')
+    rest = [one for one in one.claims if one.verdict == DOES_NOT_APPLY]
+    trust = next((note for note in one.notes if note.startswith("The checks")), "")
+    holds = "pass" in trust
+    mark = f"<b>{'✓ Numbers to trust' if holds else '✗ Not to be trusted'}</b> · {escape(trust)} " if trust else ""
+    folded = "".join(f"<li>{escape(one.title)}: {escape(remedy(one.reason))}</li>" for one in rest)
+    which = f"<details><summary>{say.count(len(rest), 'claim')} {'do' if len(rest) > 1 else 'does'} not apply</summary>"
+    st.html(f'<div class="ed-trust">{mark}{which}<ul>{folded}</ul></details></div>' if rest or mark else "")
+
+
+def claim(one: Found) -> str:
+    """A claim as HTML: its sentence, a small interval plot and its figures; on click why, and how it is measured."""
+    first = next((q for q in one.judging if q.value is not None and q.value.value is not None), None)
+    plot, value = (interval(first), words.value(first, first.value)) if first is not None else ("", "")
+    value = f"{first.name}: {value}" if first is not None else next((q.nothing for q in one.judging if q.nothing), "")
+    copy = f" · an untrained copy: {one.twin}" if one.twin else ""
+    known = find(one.id)
+    more = [*words.reasons(one), f"Formula: {known.formula}", f"Protocol: {known.protocol}"]
+    body = "".join(f"<li>{escape(remedy(reason))}</li>" for reason in more)
+    return (
+        f"<details><summary><span>{escape(one.title)}</span>{plot}<small>{escape(value)}</small></summary>"
+        f"<p>{escape(one.source)}{escape(copy)}</p><ul>{body}</ul></details>"
+    )
+
+
+def interval(q: Judged) -> str:
+    """A quantity on its own line: shaded where the claim is true, the interval, the value, an untrained copy."""
+    value, copy = q.value, q.twin
+    assert value is not None
+    shown = [v for v in (value.value, value.low, value.high, copy.value if copy else None, *q.limits) if v is not None]
+    low, high = min(shown), max(shown)
+    apart = (high - low) or 1.0
+    low, high = low - 0.12 * apart, high + 0.12 * apart
+
+    def percent(found: float | None, end: float) -> float:
+        return 100 * ((end if found is None else found) - low) / (high - low)
+
+    def span(kind: str, ends: tuple[float | None, float | None]) -> str:
+        left, right = percent(ends[0], low), percent(ends[1], high)
+        return f'<u class="{kind}" style="left:{left:.1f}%;width:{max(right - left, 0.5):.1f}%"></u>'
+
+    inside = span("ed-true", q.limits)
+    bar = "" if value.low is None else span("ed-bar", (value.low, value.high))
+    hollow = f'<s style="left:{percent(copy.value, low):.1f}%"></s>' if copy and copy.value is not None else ""
+    return f'<em class="ed-plot">{inside}{bar}{hollow}<b style="left:{percent(value.value, low):.1f}%"></b></em>'
+
+
+def remedy(said: str) -> str:
+    """What a claim says, with the page's box in place of the command line's option."""
+    return said.replace("with --also", f"under “{BOX}”").replace("--also", f"“{BOX}”")
+
+
+BOX = "Also of its family"
+SOURCE, SET = prompt_set.of_set("cards")
+CARD = text("card", "cards.card", label="Card")
+ALSO = text("also", "cards.also", label=BOX)
+PARAMETERS = (SOURCE, SET, CARD, ALSO, *model_sections.PARAMETERS)
+ABOUT_ALSO = "Further models of this one's family, with commas between: a statement about size needs three models."
+TEACH = "Measure it on a set of prompts: depths, claims, what can be removed, and how exact other precisions are."
+TAKES = "about 6 min for 135 million parameters"
+COURSE = (
+    "Above: the mean divergence of the lens from the output (KL, nats), shaded 5 to 95 % over prompts, and that of an "
+    "untrained copy. Below: mean loss per token without each layer less the whole model's; blue: the model does "
+    "better without it. Bars are linear up to 0.05 nats and logarithmic beyond."
+)
+
+main()

@@ -1,0 +1,74 @@
+"""All models with a depth card, in one table."""
+
+import math
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.cards import card
+from ed_core.claims import running
+from ed_core.claims.judging import VERDICTS
+from ed_core.depth import say
+from ed_core.depth.mean_depth import of_curve
+from ed_ui import link, runs, show
+from ed_ui.finding import finding
+
+
+def main() -> None:
+    link.own(())
+    found, damaged = runs.cards()
+    alike: dict[tuple[str, ...], card.Card] = {}
+    for _, one in found.values():  # of two alike the one made here comes first
+        of = one.model
+        alike.setdefault((of.name, of.adapter, of.content, of.precision, one.set.digest), one)
+    every = list(alike.values())
+    rows = [forest_row(one) for one in every]
+    if shares := [100 * one.share for one in rows if math.isfinite(one.share)]:
+        within = say.interval(min(shares), max(shares), 0)
+        finding(f"{say.count(len(every), 'model')} settle their words at {within} % of their depth.", ABOUT)
+    for trouble in damaged:
+        show.error(trouble)
+    show.table("models", [row(one) for one in every], 36 * 20, FORMATS)
+    show.figure("models-forest", show.once(figures.forest, rows), "", reading=BEWARE)
+    st.caption(BEWARE)
+    link.write()
+
+
+def row(one: card.Card) -> dict[str, str | int | float | None]:
+    """A card in a line of numbers, by which the table can be sorted."""
+    n, twin, cut = one.model.layers, one.curves["kl"].get(running.TWIN), next(iter(one.cuts), None)
+    depths = (one.depth("kl", True), one.depth("overlap", True))
+    copy = of_curve("kl", twin.values).ratio if twin is not None else None
+    ratios = (*(depth.ratio if depth else None for depth in depths), copy)
+    counts = {verdict: sum(claim.verdict == verdict for claim in one.claims) for verdict in VERDICTS[:3]}
+    return {
+        "model": f"{one.model.name}{f' with {one.model.adapter}' if one.model.adapter else ''}",
+        "precision": one.model.precision,
+        "parameters, M": one.model.parameters / 1e6,
+        "layers": n,
+        "prompts": f"{len(one.set.prompts)} of {one.set.name}",
+        **{name: None if ratio is None else 100 * ratio for name, ratio in zip(SHARES, ratios, strict=True)},
+        **counts,
+        "cheapest layer": cut.start if cut else None,
+        "kept, %": 100 * cut.kept.value if cut and cut.kept.value is not None else None,
+    }
+
+
+def forest_row(one: card.Card) -> figures.Row:
+    """A card as a row of the forest."""
+    mean, twin = one.depth("kl", True), one.curves["kl"].get(running.TWIN)
+    ratio, n = mean.ratio if mean else None, one.model.layers
+    ends = (math.nan, math.nan) if mean is None or mean.low is None else (mean.low / n, mean.high / n)
+    copy = of_curve("kl", twin.values).ratio if twin is not None else None
+    return figures.Row(one.model.name, n, math.nan if ratio is None else ratio, *ends, (copy,) if copy else ())
+
+
+SHARES = ("average depth, %", "by overlap, %", "untrained copy, %")
+FORMATS = dict.fromkeys((*SHARES, "parameters, M"), ".1f") | {"kept, %": ".0f"}
+ABOUT = "A line per depth card: made here, or shipped with the app. A click on a heading sorts."
+BEWARE = (
+    "Average depth as a share of the layers. Two cards on different prompts differ in models and prompts at once. "
+    "Holds, fails, undecided: published claims."
+)
+
+main()
