@@ -379,7 +379,7 @@ def compared(shown: running.Batch, name: str, probe: Probe) -> None:
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
     others = {f"{probe.name}.{i}": asked for i, asked in enumerate(others_of(probe, result.request))}
     batch = running.batch(f"others.{probe.name}", others, at_once=1)
-    st.markdown("#### How this prompt compares")
+    st.markdown("##### How this prompt compares")
     live.follow(batch, _compared, probe, result, control, alike)
 
 

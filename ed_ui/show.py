@@ -202,7 +202,7 @@ def picture(
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = once(drawn.draw, one, result, view, look)
-    said = (caption or f"**{one.title}** · {one.caption}") + drawn.beside(one, view, look)
+    said = (caption or f"**{one.title}** · {one.caption}") + drawn.curve_of(one, view, look)
     alt = describe(result, measure, look.boundary) if measure == "effect_by_boundary" else ""
     figure(key, fig, said, result, measure, one.reading, over_tokens, alt=alt, place=place)
 

@@ -662,7 +662,7 @@ def skip(result: ProbeResult) -> tuple[str, str]:
     if not np.isfinite(output).all():
         return "", ""
     most, least = int(output.argmax()), int(output.argmin())
-    stay = f" Without layer {least} {share(float(result['top1_kept'][least]))} of the first choices stay."
+    stay = f" Without layer {least}, {share(float(result['top1_kept'][least]))} of the first choices stay."
     return (
         f"Leaving out layer {most} changes the next words most, layer {least} least.",
         f"{_one_prompt(result)} Layers count from 0.{stay}",

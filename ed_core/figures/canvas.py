@@ -73,6 +73,7 @@ def _mark(char: str) -> str:
 
 
 LOGARITHMIC = ", logarithmic"  # ends the name of an axis of logarithms
+FONT = 12  # pixels of every label
 FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {
@@ -80,7 +81,7 @@ STEADY = {
     "unselected": {"marker": {"opacity": 1}},
 }  # a click must not fade anything
 PLAIN = dict(
-    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=11)
+    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=FONT)
 )  # an axis
 GRID = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT)  # one whose labels have lines across the plot
 ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
@@ -123,7 +124,7 @@ def whole_ticks(n: int) -> dict[str, Any]:
 
 def axis_title(text: str, standoff: int = 11) -> dict[str, Any]:
     """An axis's name. Of `standoff` the template's padding of 8 (`chart.js`) is taken; the rest is the gap."""
-    return dict(text=text, standoff=standoff, font=dict(size=11))
+    return dict(text=text, standoff=standoff, font=dict(size=FONT))
 
 
 class Canvas:
@@ -172,7 +173,7 @@ class Canvas:
         """The traces' names in one line above the plot."""
         self.layout["showlegend"] = shown
         self.layout["legend"] = dict(
-            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), **more
+            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=FONT), **more
         )
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
@@ -220,5 +221,5 @@ class Canvas:
             else:
                 place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
             self.write(
-                RULES[name].label if name in RULES else name, 11, None, **place
+                RULES[name].label if name in RULES else name, FONT, None, **place
             )  # in the page's own text colour: the line's would be hard to read on one of the themes

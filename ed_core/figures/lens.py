@@ -15,7 +15,7 @@ from .maps import missing, read_title, unit_of, values_of
 from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
 
 TOP_SHOWN = 5
-ROW, CELL_FONT, LARGEST_FONT = 15, 10, 13  # pixels: least height of a row; letters on cells, at least and at most
+ROW, CELL_FONT, LARGEST_FONT = 15, 12, 13  # pixels: least height of a row; letters on cells, at least and at most
 LETTER_SHARE = 0.58  # of a font's size that a letter is wide, about
 LINE, ROTATED, CUT = 16, 66, 10  # pixels over the map for the predicted tokens: of a line, or rotated; letters of one
 CORNER = 7  # pixels from a cell's edges to the cross in its corner

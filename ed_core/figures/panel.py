@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 from ..types import ProbeResult
 from . import colours
 from .canvas import (
+    FONT,
     PLAIN,
     ROUND_STEPS,
     STEADY,
@@ -36,7 +37,7 @@ TITLE = 20  # further pixels on top where a panel has a title
 HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
 MOST_TEXTS = 6000  # cells with words of their own: more would make megabytes
 ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
-LETTER, FONT = 6.2, 11  # pixels: width of a letter of a label, and its size
+LETTER = 6.6  # pixels: width of a letter of a label
 LONGEST = 8  # letters of a rotated label: more would leave the figure
 SHORT = 2  # letters of a label that always stands upright
 BADGE = "◆"  # in front of a token that is a sink
@@ -147,7 +148,7 @@ class View:
 @dataclass(frozen=True)
 class Strip:
     """The curve beside a heatmap: one value per row; `behind` it a control's, dotted the same with the sinks
-    `counted`, where it leaves them out."""
+    `counted`, where it leaves them out. `bars`: its rows are no course."""
 
     values: np.ndarray
     low: float
@@ -158,6 +159,7 @@ class Strip:
     behind: np.ndarray | None = None
     behind_name: str = ""
     counted: np.ndarray | None = None
+    bars: bool = False
 
 
 def without(z: np.ndarray, tokens: Collection[int]) -> np.ndarray:
@@ -345,10 +347,12 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         look = dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))
         curves.append(("control", strip.behind_name, strip.behind, look))
     look = dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5))
+    if strip.bars:
+        look = dict(type="bar", orientation="h", marker=dict(color=strip.colour), base=strip.low, textposition="none")
     curves.append(("mean", strip.title, strip.values, look))
     for name, title, values, look in curves:
         canvas.add(
-            "scatter",
+            look.pop("type", "scatter"),
             x=values,
             y=np.arange(len(values)),
             xaxis="x2",

@@ -15,7 +15,7 @@ from ..depth.mean_depth import MeanDepth
 from ..depth.rules import OF_LENS, RULES
 from ..depth.verdict import RuleVerdict, Verdict
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, number, tick_step, visible
+from .canvas import FONT, PLAIN, STEADY, Canvas, number, tick_step, visible
 
 ANSWER = "answer"
 ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0
@@ -134,11 +134,11 @@ class Rows:
     def write(self, text: str, y: float, colour: str | None = None) -> None:
         """Text left of the rows."""
         place = dict(xref="paper", x=0, xanchor="right", xshift=-6, y=y, yanchor="middle")
-        self.canvas.write(text, 11, colour, **place)
+        self.canvas.write(text, FONT, colour, **place)
 
     def name(self, name: str) -> None:
         """What a row is about."""
-        self.write(NAMES[name], self.row(name), colours.CRITERIA.get(name))
+        self.write(NAMES[name], self.row(name))
 
     def marks(self, verdict: Verdict) -> None:
         """What the rules give, then the answer's depth, the average depths and the switch, each where there is one."""
@@ -172,7 +172,7 @@ class Rows:
             mode="markers+text",
             text=[text],
             textposition=f"middle {side}",
-            textfont=dict(size=11),
+            textfont=dict(size=FONT),
             cliponaxis=False,
         )
 

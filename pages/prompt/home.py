@@ -158,7 +158,7 @@ def answer(batch: running.Batch) -> None:
             st.markdown("## …")
         elif not troubles:
             st.markdown(f"## {show.plain(TEACH.format(model_of(batch).name))}")
-        if batch.running:
+        if batch.running and reached is None:
             live.status(batch, "{}".format)
         elif reached is None and not troubles:
             st.markdown(CANCELLED if batch.errors else ABOUT)
@@ -185,7 +185,7 @@ def sure(batch: running.Batch, reached: Verdict, lens: ProbeResult) -> None:
     with st.popover("Why?", type="tertiary", key="why"):
         why(batch, reached)
     if batch.running:
-        return
+        return live.status(batch, "{}".format)
     if (seconds := control_model.offered(batch)) is not None:
         label = f"Compare untrained copies ({running.about(seconds)})"
         st.button(label, type="tertiary", key="copies", on_click=control_model.ask_for_copies, args=(batch,))
