@@ -1,5 +1,5 @@
-"""What the browser does for the app: Ctrl+Enter in the prompt presses Run, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows
-the page's link."""
+"""What the browser does for the app: Ctrl+Enter in the prompt presses Run, figures are drawn for paper, and no
+translator touches what a model reads or writes; and a button that shows the page's link."""
 
 from __future__ import annotations
 

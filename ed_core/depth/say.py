@@ -679,10 +679,8 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
     late = int((curve >= curve.max() / 2).nonzero()[0][-1]) + 1
     row, pos = np.unravel_index(int(np.nan_to_num(effect).argmax()), effect.shape)
     said = f"The prompt's tokens are needed up to {layers(min(late, n), n)}."
-    return (
-        said,
-        f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({quoted(result.tokens[pos])}, after layer {row}).",
-    )
+    largest = f"{quoted(result.tokens[pos])}, after layer {row}"
+    return said, f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({largest})."
 
 
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
