@@ -17,9 +17,7 @@ NOT_CARRIED = (
 )
 
 # Where tokens, prompts and predictions are; the figures say so themselves.
-VERBATIM = (
-    "code, pre, .ed-paper, .st-key-prompt-box, .st-key-two-prompt-box, .st-key-headline, [class*=st-key-token-box]"
-)
+VERBATIM = "code, pre, .ed-paper, .stApp :is(textarea, input), .st-key-headline, [class*=st-key-token-box]"
 SCRIPT = """(() => {
 const verbatim = '%s';
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);

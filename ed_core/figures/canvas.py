@@ -7,10 +7,12 @@ which a live page feels."""
 
 from __future__ import annotations
 
+import contextlib
 import html
 import math
+import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,26 @@ from . import colours
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows numbered entities, but not &quot;
+
+
+BYTES = re.compile(r"( ?)((?:<0x[0-9A-F]{2}>)+)")  # a token that is part of a character
+PARTS = "₁₂₃₄₅₆₇₈"
+
+
+def spelled(tokens: Sequence[str]) -> list[str]:
+    """Tokens for reading: those that are the bytes of one character show it, each with the number of its part."""
+    out, at = list(tokens), 0
+    while at < len(tokens):
+        data, end = b"", at
+        while end < len(tokens) and end - at < len(PARTS) and (found := BYTES.fullmatch(tokens[end])):
+            data, end = data + bytes.fromhex(found[2].replace("<0x", "").replace(">", "")), end + 1
+            with contextlib.suppress(UnicodeDecodeError):
+                char = data.decode()
+                space = " " * tokens[at].startswith(" ")
+                out[at:end] = [space * (i == 0) + char + PARTS[i] for i in range(end - at)]
+                break
+        at = max(end, at + 1)
+    return out
 
 
 def shown(token: str, limit: int = 24) -> str:

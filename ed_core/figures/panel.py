@@ -26,6 +26,7 @@ from .canvas import (
     letters,
     number,
     size,
+    spelled,
     tick_step,
     visible,
     whole_ticks,
@@ -197,7 +198,7 @@ def token_panel(
     more(canvas)
     names = [
         f"<b>{visible(token)}</b>{' ' + BADGE + ' sink' if i in view.sinks else ''}<br>"
-        for i, token in enumerate(result.tokens)
+        for i, token in enumerate(spelled(result.tokens))
     ]
     add_hover(
         canvas,
@@ -208,7 +209,7 @@ def token_panel(
         result.complete,
     )
     add_strip(canvas, strip, row, HEATMAP)
-    label_tokens(canvas, view, result.tokens)
+    label_tokens(canvas, view, spelled(result.tokens))
     mark_tokens(canvas, view, n_tokens)
     mark_passes(canvas, result)
     canvas.draw_depths(view.depth_lines, row_px)
