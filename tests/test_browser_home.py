@@ -76,6 +76,8 @@ def test_no_translator_touches_what_a_model_reads_or_writes(server, page):
 def test_play_leads_the_prompt_through_the_layers(server, page):
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(server)
+    page.get_by_role("button", name="Play").wait_for()
+    settled(page)
     page.get_by_role("button", name="Play").click()
     said = page.locator(".ed-story-said")
     said.get_by_text("Before any layer").wait_for()

@@ -20,7 +20,7 @@ from ..depth.sample import positions
 from ..depth.verdict import Verdict
 from ..figures import View
 from ..figures.canvas import shown, size
-from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
+from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, curve_of, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..models import controls
 from ..probes import Probe, find
@@ -391,7 +391,7 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
     )
     for picture in pictures(result, look):
         fig = draw(picture, result, SMALL if picture.low else view, look)
-        said = picture_caption(picture, result, look) + beside(picture, view, look)
+        said = picture_caption(picture, result, look) + curve_of(picture, view, look)
         yield picture.title, said, fig, *measures(picture, look)
 
 
