@@ -63,8 +63,8 @@ class Page:
     `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
     map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
     the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
-    `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the sinks out.
-    `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control can be
+    `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the
+    sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control can be
     measured."""
 
     probe: type[Probe]

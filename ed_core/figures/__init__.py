@@ -32,7 +32,6 @@ from .pair import (
     replacement_bars,
 )
 from .panel import View
-from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
 from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
@@ -54,7 +53,6 @@ __all__ = [
     "cosine_map",
     "course",
     "depth_over_steps",
-    "depth_ruler",
     "describe",
     "describe_curves",
     "difference_map",

@@ -110,10 +110,9 @@ def more(result: ProbeResult, seen: View) -> None:
     if not result.complete:
         return
     read = lenses.by_lens([result])
-    with st.container(key="lenses-verdict"):
-        with st.expander("Rules and figures", icon=":material/rule:"):
-            st.markdown(RULES.format(k=result["logit_top_ids"].shape[-1]))
-            st.markdown(_settle(read))
+    with st.container(key="lenses-verdict"), st.expander("Rules and figures", icon=":material/rule:"):
+        st.markdown(RULES.format(k=result["logit_top_ids"].shape[-1]))
+        st.markdown(_settle(read))
     left, right = st.columns(2)
     for place, (rule, unit, caption) in zip((left, right), CURVES, strict=True):
         curves = {LENSES[lens]: values for lens, values in read.curves[rule].items()}
