@@ -64,8 +64,8 @@ class Page:
     map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
     the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
     `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the
-    sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control can be
-    measured."""
+    sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control
+    can be measured."""
 
     probe: type[Probe]
     teach: str

@@ -36,7 +36,9 @@ def course(
     canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), uirevision="course", width_px=width_px)
     lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], tickvals=_ticks(n), tickangle=0)
-    left = dict(xref="paper", x=0, xanchor="right", xshift=-8, yref="paper", y=0, yanchor="top", yshift=-9)
+    left: dict[str, Any] = dict(
+        xref="paper", x=0, xanchor="right", xshift=-8, yref="paper", y=0, yanchor="top", yshift=-9
+    )
     canvas.write("after layer", FONT, **left)
     canvas.layout["yaxis"] = dict(
         PLAIN,

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from ..depth import halves, say
 from ..types import ProbeResult
 from . import colours
-from .canvas import STEADY, Canvas, letters, number, visible, width
+from .canvas import FONT, STEADY, Canvas, letters, number, visible, width
 from .maps import missing, read_title, unit_of, values_of
-from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
+from .panel import BOTTOM, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
 
 TOP_SHOWN = 5
 ROW, CELL_FONT, LARGEST_FONT = 15, 12, 13  # pixels: least height of a row; letters on cells, at least and at most

@@ -348,12 +348,14 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         look = dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))
         curves.append(("control", strip.behind_name, strip.behind, look))
     look = dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5))
+    kind = "scatter"
     if strip.bars:
-        look = dict(type="bar", orientation="h", marker=dict(color=strip.colour), base=strip.low, textposition="none")
+        kind, fill = "bar", dict(color=strip.colour)
+        look = dict(orientation="h", marker=fill, base=strip.low, textposition="none")
     curves.append(("mean", strip.title, strip.values, look))
     for name, title, values, look in curves:
         canvas.add(
-            look.pop("type", "scatter"),
+            kind if name == "mean" else "scatter",
             x=values,
             y=np.arange(len(values)),
             xaxis="x2",
