@@ -351,7 +351,7 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
     kind = "scatter"
     if strip.bars:
         kind, fill = "bar", dict(color=strip.colour)
-        look = dict(orientation="h", marker=fill, base=strip.low, textposition="none")
+        look = {"orientation": "h", "marker": fill, "textposition": "none"}
     curves.append(("mean", strip.title, strip.values, look))
     for name, title, values, look in curves:
         canvas.add(
