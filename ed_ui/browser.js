@@ -2,7 +2,7 @@
 // changes `data`.
 
 const VERBATIM = // where tokens, prompts and predictions are; the figures say so themselves
-  'code, pre, .ed-paper, .st-key-prompt-box, .st-key-two-prompt-box, .st-key-headline, [class*=st-key-token-box]';
+  'code, pre, .ed-paper, .stApp :is(textarea, input), .st-key-headline, [class*=st-key-token-box]';
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 const root = document.documentElement;
 

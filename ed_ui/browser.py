@@ -1,5 +1,6 @@
 """What the browser does for the app (`browser.js`): Ctrl+Enter in the prompt presses Run, a typed prompt survives a
-reload, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows the page's link."""
+reload, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows the
+page's link."""
 
 from __future__ import annotations
 

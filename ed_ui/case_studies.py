@@ -195,7 +195,10 @@ def _look(case: Case, item: Item, page: str) -> None:
 def save_button(box, page: str, batch: running.Batch) -> None:
     """Save, in the box of Share: title, tags and notes, and the way to the page of what was kept.
     `page` is one of `navigation.KEPT_FROM`."""
-    found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
+    # untrained copies that were measured without being chosen as the control are stored, and no part of the view
+    controlled = any(name.endswith(running.CONTROL) for name in batch.requests)
+    own = [name for name in batch.requests if controlled or running.TWIN not in name]
+    found = [r for name in own if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), [], []
     try:

@@ -219,5 +219,5 @@ def _of_seed(request: Request, kind: str, seed: int) -> Request:
     return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
 
 
-HELP = """A copy of the model, measured too and drawn dashed and grey. **Untrained copy**: same shape, random weights;
-what it shows too needs no training. **Shuffled layers**: the model's own layers in a random order."""
+HELP = """A copy of the model, measured as well and drawn dashed and grey. **Untrained copy**: same shape, random
+weights; what it shows too needs no training. **Shuffled layers**: the model's own layers in a random order."""

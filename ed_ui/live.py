@@ -94,4 +94,4 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
 def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
     """The line on what is going on while jobs run, which `words` puts into a sentence."""
     if text := words(running.status(batch)):
-        st.markdown(text)
+        st.markdown(text, width="content")

@@ -60,12 +60,12 @@ class Page:
     pictures, seen as `look` says (which also gets a result), or what `figure` draws; below it `beneath` adds what a
     result has to say of it, and which notes that has `noted`; `more` draws other figures, the probe's other pictures
     where nothing is given. `teach` says what Run would do. `texts`: short paragraphs under headings of their own.
-    `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map
-    has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether the
-    probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation. `height`:
-    of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the sinks out.
-    `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control can be
-    measured."""
+    `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
+    map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
+    the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
+    `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the
+    sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control
+    can be measured."""
 
     probe: type[Probe]
     teach: str
@@ -379,7 +379,7 @@ def compared(shown: running.Batch, name: str, probe: Probe) -> None:
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
     others = {f"{probe.name}.{i}": asked for i, asked in enumerate(others_of(probe, result.request))}
     batch = running.batch(f"others.{probe.name}", others, at_once=1)
-    st.markdown("#### How this prompt compares")
+    st.markdown("##### How this prompt compares")
     live.follow(batch, _compared, probe, result, control, alike)
 
 

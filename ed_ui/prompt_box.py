@@ -6,6 +6,7 @@ from functools import partial
 
 import streamlit as st
 
+from ed_core import figures
 from ed_core.depth import say
 from ed_core.errors import PromptError
 from ed_core.models import tokens
@@ -229,7 +230,8 @@ def encoding() -> None:
     SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
     if found is not None:
         marked = tokens.special(picker.current().spec)
-        st.markdown(" ".join(show.token(t, t in marked) for t in found.tokens[:SHOWN]))
+        names = figures.spelled(found.tokens)[:SHOWN]
+        st.markdown(" ".join(show.token(name, t in marked) for name, t in zip(names, found.tokens, strict=False)))
         if len(found) > SHOWN:
             st.caption(f"The first {SHOWN} of {len(found)}.")
         if marked.intersection(found.tokens):

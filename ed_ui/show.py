@@ -19,7 +19,7 @@ from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
 from ed_core.depth import say
-from ed_core.figures import View, describe, describe_curves, images, is_map, shown
+from ed_core.figures import View, describe, describe_curves, images, is_map, shown, spelled
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
@@ -202,7 +202,7 @@ def picture(
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = once(drawn.draw, one, result, view, look)
-    said = (caption or f"**{one.title}** · {one.caption}") + drawn.beside(one, view, look)
+    said = (caption or f"**{one.title}** · {one.caption}") + drawn.curve_of(one, view, look)
     alt = describe(result, measure, look.boundary) if measure == "effect_by_boundary" else ""
     figure(key, fig, said, result, measure, one.reading, over_tokens, alt=alt, place=place)
 
@@ -308,10 +308,11 @@ def token_box(row, tokens: Sequence[str]) -> int | None:
     """Which token all panels mark: a box beside the figures, as a cell can be clicked with a mouse only; None for
     none."""
     st.session_state["token.box"] = chosen = inputs.token(len(tokens))
+    names = spelled(tokens)
     row.selectbox(
         "Selected token",
         range(len(tokens)),
-        format_func=lambda i: f"{i} {shown(tokens[i], 16)}",
+        format_func=lambda i: f"{i} {shown(names[i], 16)}",
         key="token.box",
         on_change=lambda: inputs.put({"token": st.session_state["token.box"]}),
         placeholder="none",

@@ -1,4 +1,4 @@
-"""Home in a real browser: run by the keyboard, one depth through all figures, and the card for newcomers."""
+"""Home in a real browser: run by the keyboard, one depth through all figures, and Play."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_ctrl_enter_runs_what_was_just_typed(server, page):
     wait(page, lambda: "run=" in page.url and "example=" not in page.url)
     assert box.input_value() == "Sums mod 10:\n4 + 5 = "
     said = page.locator(".st-key-headline")
-    wait(page, lambda: "On average" in said.inner_text())
+    wait(page, lambda: "on average" in said.inner_text())
 
 
 MARKED = """key => {
@@ -42,12 +42,12 @@ def test_one_depth_is_marked_in_all_figures_by_pointer_and_keys(server, page):
     """And what the lens reads there is said: of the model's own words at the top."""
     page.set_viewport_size({"width": 1440, "height": 1000})
     opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
-    figures = ("ruler", "norms", "cosine", "skip", "token", "lens")
+    figures = ("course", "norms", "cosine", "skip", "lens")
     box = page.locator(".st-key-box-cosine .js-plotly-plot").bounding_box()
     page.mouse.move(box["x"] + 120, box["y"] + 100)
     told = page.locator(".ed-cursor-says")
     told.get_by_text("After layer").wait_for()
-    depth = int(told.inner_text().split("(depth ")[1].split(" ")[0])
+    depth = int(told.inner_text().split("After layer ")[1].split(" ")[0])
     assert 1 <= depth <= 8 and {page.evaluate(MARKED, key) for key in figures} == {depth}
     assert "the lens reads" in told.inner_text() and "at " in told.inner_text()
     page.mouse.move(5, 700)
@@ -55,7 +55,7 @@ def test_one_depth_is_marked_in_all_figures_by_pointer_and_keys(server, page):
     page.locator(".st-key-box-lens .ed-chart").focus()
     for press in ("ArrowUp", "ArrowDown", "ArrowDown", "ArrowLeft"):
         page.keyboard.press(press)  # the first shows the output
-    told.get_by_text("After layer 5").wait_for()
+    told.get_by_text("After layer 6 of 8").wait_for()
     assert {page.evaluate(MARKED, key) for key in figures} == {6}
     page.keyboard.press("Escape")
     told.wait_for(state="hidden")
@@ -65,7 +65,7 @@ def test_one_depth_is_marked_in_all_figures_by_pointer_and_keys(server, page):
 def test_no_translator_touches_what_a_model_reads_or_writes(server, page):
     opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
     page.locator(".st-key-box-norms .js-plotly-plot").wait_for()
-    page.get_by_text("tokens", exact=False).first.click()
+    page.get_by_role("button", name="Options").click()
     page.locator(".stPopoverBody code, [data-testid=stPopoverBody] code").first.wait_for()
     verbatim = "[...document.querySelectorAll('textarea, code, pre, .js-plotly-plot, .st-key-headline')]"
     assert page.evaluate(f"{verbatim}.length") > 10
@@ -73,26 +73,25 @@ def test_no_translator_touches_what_a_model_reads_or_writes(server, page):
     assert page.get_by_role("button", name="Run").evaluate("one => !one.closest('[translate=no]')")
 
 
-def test_the_story_leads_the_prompt_through_the_depths_and_comes_back_when_it_is_asked_for(server, page):
+def test_play_leads_the_prompt_through_the_layers(server, page):
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(server)
-    slider = page.get_by_label("Depth", exact=True)
-    slider.wait_for()
+    page.get_by_role("button", name="Play").wait_for()
     settled(page)
-    said, guess = page.locator(".ed-story-said"), page.locator(".ed-story-guess")
-    last = int(slider.get_attribute("max"))
-    final = guess.inner_text()
-    assert f"(depth {last} of {last})" in said.inner_text() and "its final word." in said.inner_text()
-    slider.focus()
-    page.keyboard.press("Home")
-    assert f"(depth 0 of {last})" in said.inner_text() and guess.inner_text() != final
-    wait(page, lambda: page.evaluate(MARKED, "lens") == 0)
-    page.keyboard.press("ArrowRight")
-    assert f"After layer 0 (depth 1 of {last})" in said.inner_text()
     page.get_by_role("button", name="Play").click()
-    page.get_by_role("button", name="Stop").wait_for()
+    said = page.locator(".ed-story-said")
+    said.get_by_text("Before any layer").wait_for()
+    wait(page, lambda: page.evaluate(MARKED, "lens") == 0)
+    said.get_by_text("After layer 2 of").wait_for()
+    assert page.locator(".ed-story-guess").inner_text()
     page.get_by_role("button", name="Stop").click()
-    page.get_by_role("button", name="Got it").click()
-    page.locator(".st-key-welcome").wait_for(state="detached")
-    page.get_by_role("button", name="What is this?").click()
-    slider.wait_for()
+    said.get_by_text("Point at a layer").wait_for()
+    wait(page, lambda: page.evaluate(MARKED, "lens") is None)
+
+
+def test_space_on_a_map_opens_its_tab(server, page):
+    opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
+    page.locator(".st-key-box-lens .ed-chart").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press(" ")
+    wait(page, lambda: "/logit_lens" in page.url and "token=" in page.url)

@@ -103,16 +103,16 @@ def test_the_link_button_gives_what_opens_the_same_view(server, page, visitor):
     opened(page, f"{server}/logit_lens?model={MODEL}&shade=rank")
     fill(page, "Prompt", "My own sum: 9 + 5 = ")
     page.get_by_role("button", name="Run").click()
-    page.get_by_text("Measured on").wait_for()
+    page.locator(".st-key-headline h2", has_text="settle by").wait_for()
     wait(page, lambda: len(query(page).get("run", "")) == 12)
-    page.get_by_role("button", name="Link", exact=True).click()
+    page.get_by_role("button", name="Share").click()
     code = page.locator("[data-testid=stPopoverBody] code")
     wait(page, lambda: code.inner_text().strip() == page.url)
     link, run = code.inner_text().strip(), query(page)["run"]
     other = visitor()
     for url in (link, f"{server}/logit_lens?run={run}", f"{server}/logit_lens?run={run[:9]}"):
         opened(other, url)
-        other.get_by_text("Measured on").wait_for()
+        other.locator(".st-key-headline h2", has_text="settle by").wait_for()
         wait(other, lambda: query(other).get("run") == run and prompt(other) == prompt(page))
         assert query(other)["model"] == MODEL
 
@@ -124,7 +124,7 @@ def test_a_typed_prompt_survives_a_reload_and_is_in_no_link_until_it_has_run(ser
     page.reload()
     wait(page, lambda: prompt(page).startswith("My own secret"))
     wait(page, lambda: "example" not in query(page))
-    page.get_by_role("button", name="Link", exact=True).click()
+    page.get_by_role("button", name="Share").click()
     page.get_by_text("a text never enters a link").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Run").click()

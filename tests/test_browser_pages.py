@@ -38,8 +38,8 @@ def run(page, address: str) -> None:
     button = page.get_by_role("button", name="Run")
     button.wait_for()
     fill(page, "Prompt", TEXT)
-    wait(page, lambda: not page.get_by_label("Answer", exact=True).input_value())  # the example's, which was no more
-    fill(page, "Answer", ANSWER)
+    wait(page, lambda: not page.get_by_label("expected", exact=True).input_value())  # the example's, which was no more
+    fill(page, "expected", ANSWER)
     wait(page, button.is_enabled)
     button.click()
 
@@ -92,7 +92,7 @@ def filled(page, n: int) -> bool:
     maps = [plotted(page, f"{probe}-map-{side}").get("z") for probe in PROBES for side in "AB"]
     return (
         sum(z is not None and np.isfinite(z).any() for z in maps) == n
-        and page.get_by_role("button", name="Cancel").is_disabled()
+        and page.get_by_role("button", name="Cancel").count() == 0
     )
 
 
@@ -168,7 +168,7 @@ def asked(page, address: str) -> None:
     page.get_by_label("Prompt", exact=True).wait_for()
     settled(page)
     fill(page, "Prompt", SUM)
-    fill(page, "Answer", "2")
+    fill(page, "expected", "2")
     settled(page)
 
 
@@ -210,13 +210,13 @@ def test_maps_of_moved_layers_plot_what_the_command_line_writes(server, page, to
 
 def test_a_figure_is_saved_by_the_browser_as_it_is_printed(server, page, tmp_path):
     page.goto(server)
-    figure = page.locator(".st-key-box-lens .ed-chart")
+    figure = page.locator(".st-key-box-course .ed-chart")
     figure.wait_for()
     wait(page, lambda: figure.get_attribute("aria-busy") is None)
     figure.hover()
     for kind in ("PNG", "SVG"):
         with page.expect_download() as saved:
-            page.locator(".st-key-box-lens").get_by_role("button", name=kind, exact=True).click()
+            page.locator(".st-key-box-course").get_by_role("button", name=kind, exact=True).click()
         saved.value.save_as(tmp_path / kind)
     picture = np.asarray(Image.open(tmp_path / "PNG").convert("RGB"))
     assert picture.shape[1] >= 1200 and (picture == 255).all(-1).mean() > 0.2, "twice as fine, on white"

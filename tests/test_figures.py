@@ -355,3 +355,15 @@ def test_replacement_is_drawn_as_what_it_adds_to_the_loss():
     assert np.allclose(held.y, [10, 50]) and np.allclose(fitted.y, [0, 25])
     assert [s.y0 for s in fig.layout.shapes if s.name == "useful from here"] == [10]
     assert "3 instead of 2 nats" in held.text[1]
+
+
+def test_tokens_that_are_bytes_of_a_character_show_it_with_their_part():
+    assert figures.spelled(("a", " <0xC3>", "<0xA4>", "r")) == ["a", " ä₁", "ä₂", "r"]
+    assert figures.spelled((" <0xE6>", "<0x9D>", "<0xB1>", "<0xE4><0xBA>", "<0xAC>")) == [
+        " 東₁",
+        "東₂",
+        "東₃",
+        "京₁",
+        "京₂",
+    ]
+    assert figures.spelled(("<0xC3>", "x", "")) == ["<0xC3>", "x", ""], "half a character is shown as it is"

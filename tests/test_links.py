@@ -27,12 +27,9 @@ from ed_ui.navigation import ROOMS as rooms
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
     "pages/prompt/home.py": {
-        "branch": "attn",
-        "shade": "kl",
         "kl": "0.25",
         "overlap": "0.6",
         "first_token": "false",
-        "tokens": "3-20",
     },
     "pages/prompt/contributions.py": {"measure": "attn_cos", "first_token": "false"},
     "pages/prompt/logit_lens.py": {"shade": "rank", "g": "0.4"},

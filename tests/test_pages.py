@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from charts import charts, fresh, numbers, sent
+from charts import charts, fresh, numbers
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
@@ -29,7 +29,6 @@ from ed_core.probes import (
 from ed_core.results import lookup
 from ed_core.types import Prompt
 from ed_ui import picker, running, session, show
-from ed_ui.prompt_box import examples
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
@@ -95,26 +94,24 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
             )
 
 
-def test_what_stands_for_curves_of_one_token_is_theirs_and_not_the_whole_maps(stored):
-    alts = [sent(one)["alt"] for one in app(token="2").get("bidi_component") if one.proto.bytes]
-    course = stored["contributions"]["layer_cos"][:, 2]
-    (told,) = (alt for alt in alts if alt.startswith("Token 2 "))
-    least, most = say.number(course.min()), say.number(course.max())
-    assert f"both, smallest {least} at layer {course.argmin()}, largest {most}" in told
-    ranks = stored["logit_lens"]["rank"][:, stored["logit_lens"].answer_start - 1]
-    alts = [sent(one)["alt"] for one in app().get("bidi_component") if one.proto.bytes]
-    ends = f"largest {ranks.max():.3g} at depth {ranks.argmax()}"
-    (told,) = (alt for alt in alts if alt.startswith("Where the answer is predicted"))
-    assert "(rank, 1 is the best guess): rank, " in told and ends in told and "click" not in told
+def test_the_answers_course_is_its_rank_in_the_lens_and_says_where_it_leads(stored):
+    lens = stored["logit_lens"]
+    [rank] = [t for spec in charts(app()) for t in spec["data"] if t["name"] == "rank"]
+    ranks = numbers(rank["y"])
+    places = range(lens.answer_start - 1, lens.n_tokens - 1)
+    wrong = [at for at in places if lens["top_ids"][-1, at, 0] != lens.token_ids[at + 1]]
+    np.testing.assert_allclose(ranks, lens["rank"][:, wrong[0]])
+    assert ranks[-1] == 1, "the output's own first choice"
 
 
 def test_home_says_the_verdict_and_what_the_model_continues(stored):
     test = app()
     said = " ".join(m.value for m in test.markdown)
     reached = verdict(Sample.of(stored["contributions"], stored["logit_lens"]))
-    assert show.plain(say.lead(reached)) in said and show.plain(say.average(reached)) in said
+    assert "small says “" in said and "not “28”" in said
+    assert f"settle by layer {reached.means['kl'].depth:.0f} on average" in said
     assert all(show.plain(cell) in said for row in say.rule_table(reached) for cell in row.values())
-    assert "The model continues" in said and "expected" in said
+    assert "The model writes" in said and "expected" in said
     assert test.query_params["run"] == stored["contributions"].request.key[:12]
 
 
@@ -125,43 +122,12 @@ def figure_named(test: AppTest, trace: str) -> dict:
     return next(spec for spec in charts(test) if any(t.get("name") == trace for t in spec["data"]))
 
 
-def test_home_reads_its_strips_where_the_rules_are_read(stored):
-    test = app()
-    test.segmented_control(key="of").set_value("answer")
-    test.run()
-    read = verdict(Sample.of(stored["contributions"], stored["logit_lens"], of="answer"))
-    for what, rule in (("mean of the<br>three cosines", "cosine"), ("mean KL, nats", "kl")):
-        title = f"{what},<br>where the answer is predicted"
-        spec = next(s for s in charts(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
-        strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
-        np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.rules[rule].curve, atol=1e-6)
-    bare = Prompt("5 + 7 = ")
-    for probe in (Contributions(), LogitLens()):
-        lookup.store().put(computed(probe.request(ModelRef.parse("small"), bare)))
-    titles = [s["layout"].get("xaxis2", {}).get("title", {}).get("text") for s in charts(app(prompt=bare, of="answer"))]
-    assert "mean KL, nats,<br>the last token" in titles, "there is no answer to predict"
-
-
-def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course(stored):
-    test, lens = app(), stored["logit_lens"]
-    assert any("Where the answer is predicted" in c.value and "click a cell" in c.value for c in test.caption)
-    [rank] = [t for spec in charts(test) for t in spec["data"] if t["name"] == "rank"]
-    at = (lens.answer_start or lens.n_tokens) - 1
-    np.testing.assert_allclose(numbers(rank["y"]), lens["rank"][:, at])
-    assert numbers(rank["y"])[-1] == 1, "the output's own best guess"
-    test.selectbox(key="token.box").set_value(3)
-    spec = figure_named(test.run(), "attention")
-    for name, measure in (("attention", "attn_cos"), ("MLP", "mlp_cos"), ("both", "layer_cos")):
-        curve = numbers(next(t for t in spec["data"] if t["name"] == name)["y"])
-        np.testing.assert_allclose(curve, stored["contributions"][measure][:, 3], atol=1e-6)
-
-
 def test_sinks_are_counted_where_one_says_so():
     """In the strips and in the means below the maps; the captions say which."""
 
     def says(test):
         texts = [m.value for m in (*test.markdown, *test.caption)]
-        words = ("sinks (◆) counted", "sinks (◆) left out", "without sinks (◆)")
+        words = ("sinks (◆) counted", "sinks (◆) left out", "without attention sinks (◆)")
         return [sum(word in text for text in texts) for word in words]
 
     test = app("pages/prompt/contributions.py", **REAL)
@@ -228,15 +194,6 @@ def test_a_model_that_cannot_be_had_is_one_sentence_on_top(stored, model, words)
     assert "![" not in errors[0].replace("\\!\\[", ""), "a stranger's Markdown is shown, not rendered"
 
 
-def test_controls_change_what_is_shown_not_what_is_stored(stored):
-    test = app()
-    test.segmented_control(key="branch").set_value("attention").run()
-    figures = plotted(test)
-    assert holds(figures, stored["contributions"]["attn_ratio"]) and holds(figures, stored["contributions"]["attn_cos"])
-    test.selectbox(key="shade").set_value("KL to output").run()
-    assert holds(plotted(test), stored["logit_lens"]["kl"])
-
-
 def test_the_preview_shows_the_models_own_tokens(stored):
     result = stored["contributions"]
     assert tokens.preview(result.request.models[0], PROMPT).tokens == result.tokens
@@ -297,7 +254,6 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
     assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
     assert [i.value for i in test.info] == ["Still shown\\: small. The chosen model is unavailable, as said above."]
     assert len(test.error) == 1 and "nowhere" in test.error[0].value
-    assert test.toggle(key="home.depths").disabled
     session_of(test).inputs["model"] = "small"
     assert not test.run().info and not test.error
 
@@ -316,35 +272,14 @@ def test_an_example_that_takes_little_time_runs_by_itself(stored, monkeypatch):
     assert ran == ["home"], "what takes longer waits for Run"
 
 
-def test_a_selected_token_opens_its_drawer(stored):
-    """Its best tokens at every depth, the output on top; its curves; what each skip changes in its prediction."""
-    test = app(token="3")
+def test_a_selected_token_shows_its_best_tokens_on_the_lens(stored):
+    """At every depth, the output on top."""
+    test = app("pages/prompt/logit_lens.py", token="3")
     (table,) = test.dataframe
     lens = stored["logit_lens"]
-    assert table.value["depth"].tolist() == list(range(lens.n_layers, -1, -1))
+    assert table.value["after layer"].tolist() == list(range(lens.n_layers, -1, -1))
     shares = [say.share(float(p), signs=True) for p in lens["top_probs"][::-1, 3, 0]]
     assert all(cell.endswith(f" {share}") for cell, share in zip(table.value["1"], shares, strict=True))
-    figures = [numbers(trace["y"]) for spec in charts(test) for trace in spec["data"] if "y" in trace]
-    assert holds(figures, stored["layer_skip"]["output_pos"][:, 3])
-    assert all(holds(figures, stored["contributions"][m][:, 3]) for m in ("attn_cos", "mlp_cos", "layer_cos"))
-    test.button(key="drawer-close").click().run()
-    assert not test.dataframe and session_of(test).inputs.get("token") is None
-
-
-def test_the_card_for_newcomers_greets_who_came_without_a_link_and_stays_closed(stored):
-    test = fresh().run()
-    test.button(key="welcomed").click().run()
-    assert "welcomed" not in {b.key for b in test.button} and session_of(test).welcomed
-    assert "welcomed" not in {b.key for b in app(prompt=None).button}, "a link names what one came for"
-
-
-def test_harder_steps_up_the_same_task(stored):
-    test = app(prompt=None)
-    before = session_of(test).inputs["example"]
-    test.button(key="harder").click().run()
-    known = examples()
-    after = known[session_of(test).inputs["example"]]
-    assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
 
 
 def test_without_an_answer_the_models_own_is_offered(stored):
@@ -413,6 +348,7 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     test.run()
     assert not test.error and test.text_area(key="text").value == "typed"
     test.text_area(key="text").set_value(PROMPT.text).run()
+    test.text_input(key="answer").set_value(PROMPT.answer).run()
     assert not test.error and plotted(test)
 
 
@@ -432,13 +368,10 @@ def said(test: AppTest) -> str:
 def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
-    assert any("rules with other settings say layer 3 and 2;" in c.value.replace("\\", "") for c in test.caption)
+    assert "rules with other settings say layer 3 and 2;" in said(test).replace("\\", "")
     assert "| The KL rule at 75 % | 3 |" in said(test).replace("\\", "")
-    ruler = next(spec for spec in charts(test) if spec["data"][0].get("name") == "blocks")
-    found = {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] != "blocks"}
-    assert (found["kl rule"], found["overlap rule"]) == ([3], [2])
     usual = app(prompt=None, model="ed-demo-8")
-    lines = [m.value for page in (test, usual) for m in page.markdown if m.value.startswith("On average")]
+    lines = [m.value for page in (test, usual) for m in page.markdown if " on average" in m.value]
     assert len(lines) == 2 and lines[0] == lines[1] and "untrained copies" in lines[0]
 
 

@@ -176,22 +176,8 @@ def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it():
 def test_a_link_names_fits_and_never_a_path():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine")
     assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]
-    app = fresh(lens="/etc/passwd", model="ed-demo-8").run()
+    app = opened("lenses", model="ed-demo-8", fits="/etc/passwd")
     assert any("is no name of a fitted lens" in one.value for one in (*app.warning, *app.info, *app.error))
-    app = fresh(lens="ed-demo-16-affine", model="ed-demo-8").run()
-    assert "lens 'ed-demo-16-affine', which is not here" in words(app)
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine,nowhere")
     assert "lens 'nowhere', which is not here" in words(app)
     assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]
-
-
-def test_homes_lens_panel_draws_the_lens_that_is_chosen():
-    app = fresh(model="ed-demo-8", example=EXAMPLE, lens="ed-demo-8-affine").run()
-    assert not app.exception
-    assert app.selectbox(key="home.lens").value == "ed-demo-8-affine"
-    assert app.selectbox(key="home.lens").options == ["logit", *BOTH.split(",")]
-    said = [one.value for one in app.caption]
-    teach = [one.value for one in app.markdown]
-    assert any("Affine lens" in one for one in (*said, *teach))  # not computed yet: the panel says what it would show
-    app.selectbox(key="home.lens").set_value("logit").run()
-    assert any("**Logit lens**" in one.value for one in app.caption)

@@ -66,6 +66,9 @@ def html(test: AppTest) -> str:
     return "\n".join(e.proto.body for e in test.get("html") if not e.proto.unsafe_allow_javascript)
 
 
+ROOMS = 6  # links of a phone's bar, the first in the page
+
+
 def type_in(test: AppTest, prefix: str, **values: str) -> None:
     for name, text in values.items():
         (test.text_area if name == "notes" else test.text_input)(key=f"{prefix}.{name}").set_value(text)
@@ -76,8 +79,7 @@ def type_in(test: AppTest, prefix: str, **values: str) -> None:
 
 def test_home_is_kept_as_it_is_seen(folder):
     test = app(model="ed-demo-16")
-    test.segmented_control(key="branch").set_value("MLP").run()
-    test.selectbox(key="shade").set_value("KL to output").run()
+    test.segmented_control(key="of").set_value("answer").run()
     session_of(test).inputs["token"] = 3
     test.toggle(key="first_token").set_value(False).run()
     type_in(test, "keep.home", title="Mine", tags="a, b ,a", notes="*n*")
@@ -88,8 +90,7 @@ def test_home_is_kept_as_it_is_seen(folder):
     assert (kept.title, kept.tags, kept.notes, kept.first_token) == ("Mine", ("a", "b"), "*n*", False)
     assert [i.result.request.probe for i in kept.items] == ["contributions", "continuation", "logit_lens", "layer_skip"]
     shown = kept.items[0].shown
-    assert shown.page == "home" and shown.selected == 3 and dict(shown.settings) == {"branch": "mlp", "shade": "kl"}
-    assert shown.window
+    assert shown.page == "home" and shown.selected == 3 and dict(shown.settings) == {"of": "answer"}
     assert kept.verdict and any(kept.title in s.value for s in test.success)
     assert "keep.home.save" not in [b.key for b in test.button], "a second click does not save the same view twice"
 

@@ -16,11 +16,12 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth import among_others, say, side_by_side, surgery, writing
 from ..depth.answer import is_right
+from ..depth.course import Course
 from ..depth.sample import positions
 from ..depth.verdict import Verdict
 from ..figures import View
 from ..figures.canvas import shown, size
-from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
+from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, curve_of, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..models import controls
 from ..probes import Probe, find
@@ -259,8 +260,8 @@ def by_name(case: Case) -> dict[str, Drawing]:
 
 
 def sections(case: Case) -> list[Section]:
-    """What a page showed together; else for every view the depth ruler where there is a verdict, then the figures of
-    its results in their order."""
+    """What a page showed together; else for every view the course of its answer where there is a verdict, then the
+    figures of its results in their order."""
     if (page := _of_page(case)) is not None:
         return [page]
     verdicts = {id(view.first): v for view, v in case.verdicts()}
@@ -347,18 +348,14 @@ def _over(one: Together) -> Drawing:
 
 
 def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterator[Drawing]:
-    if found is not None:
-        fig = figures.depth_ruler(
-            found,
-            view.first.result.n_layers,
-            passes=int(view.first.result.provenance.get("passes", 1)),
-        )
+    lens = view.by_probe.get("logit_lens")
+    if found is not None and lens is not None and "top_ids" in lens.result.measures:
+        course = Course.of(lens.result)
         yield Drawing(
-            "Depth ruler",
-            "circles: average depths, and the answer's; diamonds: published rules, hollow: not robust here; colour: "
-            "the mean cosine",
+            "Course of the answer",
+            f"rank of “{shown(course.word)}” in the lens after each layer",
             say.verdict(found),
-            fig,
+            figures.course(course, found, width_px=WIDTH),
             reading=(*say.why(found), *(say.rule(rule) for rule in found.rules.values())),
         )
     twin = _control_of(case, view)
@@ -433,7 +430,7 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
     )
     for picture in pictures(result, look):
         fig = draw(picture, result, SMALL if picture.low else view, look)
-        said = picture_caption(picture, result, look) + beside(picture, view, look)
+        said = picture_caption(picture, result, look) + curve_of(picture, view, look)
         yield picture.title, said, fig, *measures(picture, look)
 
 

@@ -85,7 +85,7 @@ def published() -> tuple[Published, ...]:
 def published_marks(
     model: str = "", dataset: str | None = None, n_layers: int | None = None, criterion: str | None = None
 ) -> list[tuple[str, str, float, str]]:
-    """Published verdicts as (model, criterion, ratio, dataset), for `depth_ruler`: those of the model of that name, all
+    """Published verdicts as (model, criterion, ratio, dataset): those of the model of that name, all
     without one."""
     return [
         (p.name, p.criterion, p.ratio, p.dataset)

@@ -198,7 +198,8 @@ def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
         ends = middle_half(kl) if len(kl) else None
         other = f" ({interval(*ends, 0)} at other thresholds)" if ends else ""
         copies = _copies(found, mean.name, 0)
-        settle = f"its words settle by layer {mean.depth:.0f} on average{other}{f', {copies}' if copies else ''}"
+        words = "its words" if found.read_for == ALL else f"the predictions {_where(found)}"
+        settle = f"{words} settle by layer {mean.depth:.0f} on average{other}{f', {copies}' if copies else ''}"
     line = " · ".join(filter(None, [among, "one prompt", settle]))
     return f"{line[0].upper()}{line[1:]}"
 
@@ -233,13 +234,18 @@ def average(found: Verdict) -> str:
         return "No average depth: the lens is the output from layer 1 on, or not finite." if found.means else ""
     subject = f"the words of {'this prompt' if found.n_prompts == 1 else f'{found.n_prompts} prompts'} settle"
     if found.read_for != ALL:
-        of_answer = found.read_for == ANSWER and found.answered
-        subject = f"the predictions {'of the answer' if of_answer else f'at {read_for(found.read_for, False)}'} settle"
+        subject = f"the predictions {_where(found)} settle"
     drawn = mean.interval.ends if mean.interval is not None else None
     at = f"layer {mean.depth:.1f} of {found.n_layers}" if drawn else layers(mean.depth, found.n_layers)
     over = f" ({interval(*drawn)} over {found.units.words})" if drawn else ""
     copies = _copies(found, mean.name, 1 if drawn else 0)
     return f"On average {subject} by {at}{over}{f'; {copies}' if copies else ''}."
+
+
+def _where(found: Verdict) -> str:
+    """Where the predictions are read that a verdict is about, if not everywhere."""
+    of_answer = found.read_for == ANSWER and found.answered
+    return "of the answer" if of_answer else f"at {read_for(found.read_for, False)}"
 
 
 def _copies(found: Verdict, name: str, digits: int = 1) -> str:
@@ -664,7 +670,7 @@ def skip(result: ProbeResult) -> tuple[str, str]:
     if not np.isfinite(output).all():
         return "", ""
     most, least = int(output.argmax()), int(output.argmin())
-    stay = f" Without layer {least} {share(float(result['top1_kept'][least]))} of the first choices stay."
+    stay = f" Without layer {least}, {share(float(result['top1_kept'][least]))} of the first choices stay."
     return (
         f"Leaving out layer {most} changes the next words most, layer {least} least.",
         f"{_one_prompt(result)} Layers count from 0.{stay}",
@@ -681,10 +687,8 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
     late = int((curve >= curve.max() / 2).nonzero()[0][-1]) + 1
     row, pos = np.unravel_index(int(np.nan_to_num(effect).argmax()), effect.shape)
     said = f"The prompt's tokens are needed up to {layers(min(late, n), n)}."
-    return (
-        said,
-        f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({quoted(result.tokens[pos])}, after layer {row}).",
-    )
+    largest = f"{quoted(result.tokens[pos])}, after layer {row}"
+    return said, f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({largest})."
 
 
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 
-from .canvas import shown, visible
+from .canvas import shown, spelled, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .course import course, small_map
 from .curves import (
@@ -33,7 +33,6 @@ from .pair import (
 )
 from .panel import View
 from .rooms import Row, forest, model_course
-from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
 from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
@@ -55,7 +54,6 @@ __all__ = [
     "cosine_map",
     "course",
     "depth_over_steps",
-    "depth_ruler",
     "describe",
     "describe_curves",
     "difference_map",
@@ -84,6 +82,7 @@ __all__ = [
     "skip_map",
     "slope_curves",
     "small_map",
+    "spelled",
     "spread_curve",
     "study_curves",
     "study_depths",

@@ -7,10 +7,12 @@ which a live page feels."""
 
 from __future__ import annotations
 
+import contextlib
 import html
 import math
+import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,26 @@ from . import colours
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows numbered entities, but not &quot;
+
+
+BYTES = re.compile(r"( ?)((?:<0x[0-9A-F]{2}>)+)")  # a token that is part of a character
+PARTS = "₁₂₃₄₅₆₇₈"
+
+
+def spelled(tokens: Sequence[str]) -> list[str]:
+    """Tokens for reading: those that are the bytes of one character show it, each with the number of its part."""
+    out, at = list(tokens), 0
+    while at < len(tokens):
+        data, end = b"", at
+        while end < len(tokens) and end - at < len(PARTS) and (found := BYTES.fullmatch(tokens[end])):
+            data, end = data + bytes.fromhex(found[2].replace("<0x", "").replace(">", "")), end + 1
+            with contextlib.suppress(UnicodeDecodeError):
+                char = data.decode()
+                space = " " * tokens[at].startswith(" ")
+                out[at:end] = [space * (i == 0) + char + PARTS[i] for i in range(end - at)]
+                break
+        at = max(end, at + 1)
+    return out
 
 
 def shown(token: str, limit: int = 24) -> str:
@@ -73,6 +95,7 @@ def _mark(char: str) -> str:
 
 
 LOGARITHMIC = ", logarithmic"  # ends the name of an axis of logarithms
+FONT = 12  # pixels of every label
 FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {
@@ -80,7 +103,7 @@ STEADY = {
     "unselected": {"marker": {"opacity": 1}},
 }  # a click must not fade anything
 PLAIN = dict(
-    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=11)
+    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=FONT)
 )  # an axis
 GRID = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT)  # one whose labels have lines across the plot
 ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
@@ -123,7 +146,7 @@ def whole_ticks(n: int) -> dict[str, Any]:
 
 def axis_title(text: str, standoff: int = 11) -> dict[str, Any]:
     """An axis's name. Of `standoff` the template's padding of 8 (`chart.js`) is taken; the rest is the gap."""
-    return dict(text=text, standoff=standoff, font=dict(size=11))
+    return dict(text=text, standoff=standoff, font=dict(size=FONT))
 
 
 class Canvas:
@@ -172,7 +195,7 @@ class Canvas:
         """The traces' names in one line above the plot."""
         self.layout["showlegend"] = shown
         self.layout["legend"] = dict(
-            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), **more
+            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=FONT), **more
         )
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
@@ -220,5 +243,5 @@ class Canvas:
             else:
                 place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
             self.write(
-                RULES[name].label if name in RULES else name, 11, None, **place
+                RULES[name].label if name in RULES else name, FONT, None, **place
             )  # in the page's own text colour: the line's would be hard to read on one of the themes

@@ -14,13 +14,12 @@ from ..depth import say
 from ..depth.course import Course
 from ..depth.verdict import Verdict
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, letters, visible
+from .canvas import FONT, PLAIN, STEADY, Canvas, letters, visible
 
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 58, 58  # pixels
 LETTER = 7.0  # pixels that a letter of 12 px is wide, about
 STRIP, GAP = 22, 26  # pixels: height of the words' strip, and from it to the plot
 BRACKET = 36  # pixels from the plot down to the bracket of rules
-FONT = 12
 
 
 def course(
@@ -37,7 +36,9 @@ def course(
     canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), uirevision="course", width_px=width_px)
     lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], tickvals=_ticks(n), tickangle=0)
-    left = dict(xref="paper", x=0, xanchor="right", xshift=-8, yref="paper", y=0, yanchor="top", yshift=-9)
+    left: dict[str, Any] = dict(
+        xref="paper", x=0, xanchor="right", xshift=-8, yref="paper", y=0, yanchor="top", yshift=-9
+    )
     canvas.write("after layer", FONT, **left)
     canvas.layout["yaxis"] = dict(
         PLAIN,
@@ -105,9 +106,9 @@ def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
     canvas.add("scatter", x=depths, y=found.expected_ranks, name="expected", hoverinfo="skip", **look)
     last = found.expected_ranks[-1]
     where = f"rank {last:.0f} at the end" if np.isfinite(last) else f"not among the best {found.listed}"
-    place = dict(x=depths[-1], xanchor="right", yanchor="top", yshift=-8)
-    y = math.log10(last if np.isfinite(last) else found.listed)
-    canvas.write(f"expected “{visible(found.expected)}”: {where}", FONT, colours.WRONG, y=y, **place)
+    place = dict(x=depths[-1], xanchor="right", yref="paper", y=0.1, yanchor="bottom")
+    word = visible(found.expected.strip() or found.expected)
+    canvas.write(f"expected “{word}”: {where}", FONT, colours.WRONG, **place)
 
 
 def _labels(canvas: Canvas, found: Course, n: int) -> None:

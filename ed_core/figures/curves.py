@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, visible, whole_ticks
+from .canvas import FONT, GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, visible, whole_ticks
 from .maps import mean_title, unit_of, values_of
 from .panel import Strip, View, mean_over_tokens, token_panel
 
@@ -138,7 +138,7 @@ def limit_bars(
     canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
     canvas.across(limit, colours.GREY, 1.5, "dash")
     # above the bars, which would cover it beside its line
-    canvas.write(f"┄ {limit_name}", 11, x=1, xref="paper", xanchor="right", y=1, yref="paper", yanchor="bottom")
+    canvas.write(f"┄ {limit_name}", FONT, x=1, xref="paper", xanchor="right", y=1, yref="paper", yanchor="bottom")
     canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
     return canvas.figure()
 

@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 from ..depth import halves, say
 from ..types import ProbeResult
 from . import colours
-from .canvas import STEADY, Canvas, letters, number, visible, width
+from .canvas import FONT, STEADY, Canvas, letters, number, visible, width
 from .maps import missing, read_title, unit_of, values_of
-from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
+from .panel import BOTTOM, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
 
 TOP_SHOWN = 5
-ROW, CELL_FONT, LARGEST_FONT = 15, 10, 13  # pixels: least height of a row; letters on cells, at least and at most
+ROW, CELL_FONT, LARGEST_FONT = 15, 12, 13  # pixels: least height of a row; letters on cells, at least and at most
 LETTER_SHARE = 0.58  # of a font's size that a letter is wide, about
 LINE, ROTATED, CUT = 16, 66, 10  # pixels over the map for the predicted tokens: of a line, or rotated; letters of one
 CORNER = 7  # pixels from a cell's edges to the cross in its corner
@@ -234,14 +234,12 @@ def first_position(result: ProbeResult) -> int:
     return result.answer_start or result.n_tokens
 
 
-def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figure:
+def writing_map(result: ProbeResult, view: View) -> go.Figure:
     """Written tokens to the right, depths upwards, as on the lens: bright is near the output, and what the lens would
     say stands in a cell where it is another token than in the row below. A bar stands at the depth from which the best
     token stays, a cross where the token would leave, red where it would say another. `view.window` and `selected` count
-    written tokens; a click tells a token's position in the whole text. `small`: as low as the view says; where a row is
-    too low for letters there are none."""
-    height = view.height if small else lens_height(result.n_layers, view)
-    view = replace(view, height=height, answer_start=None, sinks=())
+    written tokens; a click tells a token's position in the whole text."""
+    view = replace(view, height=lens_height(result.n_layers, view), answer_start=None, sinks=())
     z, best = result["jsd"], result["best_ids"]
     ids, names = result["ids"].tolist(), result.token_text
     texts = tuple(names.get(i, f"id {i}") if i >= 0 else "…" for i in ids)
@@ -265,8 +263,7 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
 
     def marks(canvas: Canvas) -> None:
         canvas.layout["meta"]["along"]["begin"] = begin
-        if view.plot_height >= ROW * len(z):
-            cell_letters(canvas, told, view, best, shade, z, 0)
+        cell_letters(canvas, told, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
         leave = result["exit_depth"]
         at = np.where(leave < result.n_layers, leave, np.nan)

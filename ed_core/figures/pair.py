@@ -44,7 +44,7 @@ def pair_ruler(
     verdicts: tuple[Verdict | None, Verdict | None], n_layers: tuple[int, int], names: tuple[str, str]
 ) -> go.Figure:
     """Both verdicts on one axis of relative depth: A's marks above its bar of layers, B's below its own, in the rows
-    and with the marks of `depth_ruler`. Depth d stands at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar
+    and with the marks of `Rows`. Depth d stands at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar
     has the colours of the mean cosine that rule and turn read, both bars in one colour scale, and is plain without it;
     a side that is not measured yet (None) has its bar alone. `names`: what the sides are called, escaped here."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), uirevision="pair-ruler", width_px=1100)

@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 from ..types import ProbeResult
 from . import colours
 from .canvas import (
+    FONT,
     PLAIN,
     ROUND_STEPS,
     STEADY,
@@ -25,6 +26,7 @@ from .canvas import (
     letters,
     number,
     size,
+    spelled,
     tick_step,
     visible,
     whole_ticks,
@@ -36,7 +38,7 @@ TITLE = 20  # further pixels on top where a panel has a title
 HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
 MOST_TEXTS = 6000  # cells with words of their own: more would make megabytes
 ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
-LETTER, FONT = 6.2, 11  # pixels: width of a letter of a label, and its size
+LETTER = 6.6  # pixels: width of a letter of a label
 LONGEST = 8  # letters of a rotated label: more would leave the figure
 SHORT = 2  # letters of a label that always stands upright
 BADGE = "◆"  # in front of a token that is a sink
@@ -147,7 +149,7 @@ class View:
 @dataclass(frozen=True)
 class Strip:
     """The curve beside a heatmap: one value per row; `behind` it a control's, dotted the same with the sinks
-    `counted`, where it leaves them out."""
+    `counted`, where it leaves them out. `bars`: its rows are no course."""
 
     values: np.ndarray
     low: float
@@ -158,6 +160,7 @@ class Strip:
     behind: np.ndarray | None = None
     behind_name: str = ""
     counted: np.ndarray | None = None
+    bars: bool = False
 
 
 def without(z: np.ndarray, tokens: Collection[int]) -> np.ndarray:
@@ -195,7 +198,7 @@ def token_panel(
     more(canvas)
     names = [
         f"<b>{visible(token)}</b>{' ' + BADGE + ' sink' if i in view.sinks else ''}<br>"
-        for i, token in enumerate(result.tokens)
+        for i, token in enumerate(spelled(result.tokens))
     ]
     add_hover(
         canvas,
@@ -206,7 +209,7 @@ def token_panel(
         result.complete,
     )
     add_strip(canvas, strip, row, HEATMAP)
-    label_tokens(canvas, view, result.tokens)
+    label_tokens(canvas, view, spelled(result.tokens))
     mark_tokens(canvas, view, n_tokens)
     mark_passes(canvas, result)
     canvas.draw_depths(view.depth_lines, row_px)
@@ -345,10 +348,14 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         look = dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))
         curves.append(("control", strip.behind_name, strip.behind, look))
     look = dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5))
+    kind = "scatter"
+    if strip.bars:
+        kind, fill = "bar", dict(color=strip.colour)
+        look = {"orientation": "h", "marker": fill, "textposition": "none"}
     curves.append(("mean", strip.title, strip.values, look))
     for name, title, values, look in curves:
         canvas.add(
-            "scatter",
+            kind if name == "mean" else "scatter",
             x=values,
             y=np.arange(len(values)),
             xaxis="x2",

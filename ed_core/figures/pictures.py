@@ -95,14 +95,14 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     return picture.caption
 
 
-def beside(picture: Picture, view: View, look: Look = Look()) -> str:
+def curve_of(picture: Picture, view: View, look: Look = Look()) -> str:
     """What the strip of a map does with the sinks, for its caption; "" where there are none, or no strip over tokens
     is drawn."""
     if not view.sinks or not picture.strip or picture.measures[0] == "attribution":  # which counts every token
         return ""
     if view.count_sinks:
-        return " · beside: sinks (◆) counted"
-    return f" · beside: without sinks (◆){', dotted: with them' * picture.read}"
+        return " · curve: attention sinks (◆) counted"
+    return f" · curve: without attention sinks (◆){', dotted: with them' * picture.read}"
 
 
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:

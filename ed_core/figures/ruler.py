@@ -1,67 +1,25 @@
-"""The depth ruler: L layers in a row; above it where the lens settles and the answer leads, and the papers' rules."""
+"""The rows of a verdict's marks over a bar of layers: where the lens settles and the answer leads, and the published
+rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from ..depth import say
 from ..depth.answer import first_choice
-from ..depth.mean_depth import MeanDepth
-from ..depth.rules import OF_LENS, RULES
+from ..depth.rules import RULES
 from ..depth.verdict import RuleVerdict, Verdict
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, number, tick_step, visible
+from .canvas import FONT, STEADY, Canvas, number, visible
 
 ANSWER = "answer"
 ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0
 NAMES = {ANSWER: ANSWER} | {name: rule.label for name, rule in RULES.items()}
 HALF = 0.4  # of the bar's height, in rows
-PUBLISHED_ROW = -0.62
-NUMBERS = 24  # layer numbers below the bar, at most
-LEFT = 58  # pixels for the rows' names
-
-
-def depth_ruler(
-    verdict: Verdict | None,
-    n_layers: int,
-    *,
-    published: Sequence[tuple[str, str, float, str]] = (),
-    ghost: Mapping[str, MeanDepth] = {},
-    height: int = 110,
-    passes: int = 1,
-) -> go.Figure:
-    """A row above the bar of layers for each of: the depth from which the answer is the first choice (of several tokens
-    the last of them), the average depths, and the switch where there is one, as filled marks, the latter with their
-    figure. In the same rows, lighter, what the published rules give, with the range of their variants and thresholds;
-    hollow where they are not robust.
-
-    The bar has the colours of the mean cosine, and is plain without a verdict. Depth d is at the left edge of layer d,
-    `d - 0.5`; a rule's mark on its layer. Grey bands: the range of the copies' average depths. Rings: the average
-    depths of the prompt before (`ghost`), where their ratio falls here. Another model's published figure is at
-    `ratio * L - 1`. `passes`: of a looped model, which lines part."""
-    canvas = Canvas(height, (LEFT, 8, 2, 22), uirevision="ruler", width_px=1100)
-    rows = Rows(canvas, n_layers)
-    rows.bar(verdict, bound(verdict))
-    for end in range(1, passes):
-        rows.part(end * n_layers // passes)
-    _published(canvas, published, n_layers)
-    for name in ROWS:
-        rows.name(name)
-        _ghost(canvas, name, ROWS[name], ghost.get(name), n_layers)
-    if verdict is not None:
-        for name in OF_LENS:
-            _twins(canvas, name, ROWS[name], verdict)
-        rows.marks(verdict)
-    ticks = list(range(0, n_layers, tick_step(n_layers, NUMBERS)))
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, tickangle=0)
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.85, 4.6], visible=False)
-    canvas.along("x", "layer", n_layers)
-    return canvas.figure()
 
 
 def bound(*verdicts: Verdict | None) -> float:
@@ -125,20 +83,14 @@ class Rows:
         for y in (low, high):
             self.canvas.line(colours.FAINT, 1, x0=self.depth(0), x1=self.depth(self.n_layers), y0=y, y1=y)
 
-    def part(self, depth: int) -> None:
-        """A line through all rows, where a pass of a looped model ends."""
-        at = self.depth(depth)
-        low, high = sorted((self.centre - self.sign * HALF, self.row(ANSWER) + self.sign * 0.5))
-        self.canvas.line(colours.GREY, 1, x0=at, x1=at, y0=low, y1=high, layer="below")
-
     def write(self, text: str, y: float, colour: str | None = None) -> None:
         """Text left of the rows."""
         place = dict(xref="paper", x=0, xanchor="right", xshift=-6, y=y, yanchor="middle")
-        self.canvas.write(text, 11, colour, **place)
+        self.canvas.write(text, FONT, colour, **place)
 
     def name(self, name: str) -> None:
         """What a row is about."""
-        self.write(NAMES[name], self.row(name), colours.CRITERIA.get(name))
+        self.write(NAMES[name], self.row(name))
 
     def marks(self, verdict: Verdict) -> None:
         """What the rules give, then the answer's depth, the average depths and the switch, each where there is one."""
@@ -172,7 +124,7 @@ class Rows:
             mode="markers+text",
             text=[text],
             textposition=f"middle {side}",
-            textfont=dict(size=11),
+            textfont=dict(size=FONT),
             cliponaxis=False,
         )
 
@@ -206,36 +158,3 @@ def _marks(
     x, y, said = ([place[i] for place in places] for i in range(3))
     told = dict(customdata=said, hovertemplate="%{customdata}<extra></extra>")
     canvas.add("scatter", x=x, y=y, mode=mode, name=name, marker=marker, **told, **look, **STEADY)
-
-
-def _twins(canvas: Canvas, name: str, row: float, verdict: Verdict) -> None:
-    """The range of the copies' average depths, as a faint band in its row."""
-    if not (found := verdict.twin_means(name)):
-        return
-    low, high = min(found) - 0.5, max(found) - 0.5
-    look = dict(x0=low, x1=high, y0=row - 0.3, y1=row + 0.3, name=f"{name} twins")
-    canvas.shapes.append(dict(type="rect", fillcolor=colours.FAINT, line=dict(width=1, color=colours.FAINT), **look))
-    copies = say.COPIES[verdict.control][len(verdict.twins) > 1]
-    hover = f"{copies}: average depth {say.interval(min(found), max(found))} by {NAMES[name]}"
-    _marks(canvas, f"{name} twins", [((low + high) / 2, row, hover)], dict(size=12, opacity=0))
-
-
-def _ghost(canvas: Canvas, name: str, row: float, before: MeanDepth | None, n_layers: int) -> None:
-    """The average depth of the prompt before, as a faint ring."""
-    if before is None or before.depth is None or before.ratio is None:
-        return
-    ring = dict(symbol="circle-open", size=9, color=colours.CRITERIA[name], opacity=0.55, line=dict(width=1.5))
-    hover = f"before: {NAMES[name]} {number(before.depth)} of {before.n_layers}<extra></extra>"
-    place = dict(x=[before.ratio * n_layers - 0.5], y=[row], mode="markers", name=f"{name} before", cliponaxis=False)
-    canvas.add("scatter", marker=ring, hovertemplate=hover, **place)
-
-
-def _published(canvas: Canvas, marks: Sequence[tuple[str, str, float, str]], n_layers: int) -> None:
-    """Faint ticks below the bar, in the criterion's colour."""
-    tints = [colours.CRITERIA.get(criterion, colours.GREY) for _, criterion, _, _ in marks]
-    hover = [
-        f"{visible(m, 60)}, {visible(d, 30)}<br>{NAMES.get(c, visible(c))} at ratio {number(r)} (published)"
-        for m, c, r, d in marks
-    ]
-    places = [(ratio * n_layers - 1, PUBLISHED_ROW, said) for (_, _, ratio, _), said in zip(marks, hover)]
-    _marks(canvas, "published", places, dict(symbol="line-ns", size=8, opacity=0.6, line=dict(width=1.5, color=tints)))

@@ -60,7 +60,9 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     _ring(canvas, z, shade)
     _cells(canvas, result, measure, z, shade)
     behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
-    add_strip(canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", **behind), "skipped layer", domain)
+    add_strip(
+        canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", bars=True, **behind), "skipped layer", domain
+    )
     layers_across(canvas, n_layers, "affected layer", domain)
     canvas.layout["yaxis"]["tickvals"] = canvas.layout["xaxis"]["tickvals"]  # both axes are the model's layers
     mark_passes(canvas, result, upright=True)

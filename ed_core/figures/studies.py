@@ -16,7 +16,7 @@ from ..depth.published import TRAINING
 from ..depth.rules import RULES
 from ..depth.side_by_side import relative_depth
 from . import colours
-from .canvas import GRID, PLAIN, Canvas, axis_title, escaped
+from .canvas import FONT, GRID, PLAIN, Canvas, axis_title, escaped
 
 WIDTH = 1100  # pixels
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # likewise
@@ -90,7 +90,7 @@ def study_depths(
         told = escaped(_short(name))
         if none:
             told += f" · {none}: {NOT_DEFINED}" if apart else f" · {NOT_DEFINED}"
-        canvas.write(told, 11, x=0, xanchor="left", y=at, yanchor="bottom", yshift=5)
+        canvas.write(told, FONT, x=0, xanchor="left", y=at, yanchor="bottom", yshift=5)
     for at in y.values():
         canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=at, y1=at, layer="below")
     canvas.layout["xaxis"] = dict(

@@ -79,7 +79,7 @@ class LayerSkip(Probe):
         Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
     )
     score: ClassVar[Score] = Score(
-        "depth score", "depth_score", share=("layer_effect", "skips' mean effect on later layers")
+        "The depth score", "depth_score", share=("layer_effect", "skips' mean effect on later layers")
     )
     derives_stacked: ClassVar[bool] = True
     thumbnail: ClassVar[tuple[int, str]] = (2, "effect")

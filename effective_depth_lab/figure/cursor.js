@@ -34,7 +34,7 @@ export function leave(chart) {
 // After a figure was drawn anew its marks are gone from it.
 export function redrawn(chart) {
   const along = chart.along;
-  if (along?.tokens) {
+  if (along?.tokens || (along && chart.clickable)) {
     chart.box.tabIndex = 0;
     chart.box.setAttribute('aria-keyshortcuts', Object.keys(STEPS).join(' '));
   }
@@ -61,16 +61,22 @@ function point(chart, event) {
 function key(chart, event) {
   const step = STEPS[event.key], { along } = chart;
   if (event.key === 'Escape') return set(null);
+  if (along && chart.clickable && (event.key === 'Enter' || event.key === ' ')) {
+    event.preventDefault();
+    return chart.tell([known.at ? onAxis(along, known.at) : 0, known.at?.token ?? lastToken(chart)]);
+  }
   if (!along || !step || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   known.byKey = true;
-  const columns = chart.box._fullData?.[0]?.z?.[0]?.length ?? 1, begin = along.begin ?? 0;
+  const columns = columnsOf(chart), begin = along.begin ?? 0;
   const at = known.at ?? { depth: along.n, n: along.n, token: null };
-  const last = begin + (along.says?.at ?? columns - 1);
-  const moved = Math.min(begin + columns - 1, Math.max(begin, (at.token ?? last) + step[1]));
+  const moved = Math.min(begin + columns - 1, Math.max(begin, (at.token ?? lastToken(chart)) + step[1]));
   const token = step[1] || at.token !== null ? moved : null;
   set({ n: at.n, depth: Math.min(at.n, Math.max(0, at.depth + (known.at ? step[0] : 0))), token, chart });
 }
+
+const columnsOf = ({ box }) => box._fullData?.[0]?.z?.[0]?.length ?? 1;
+const lastToken = (chart) => (chart.along.begin ?? 0) + (chart.along.says?.at ?? columnsOf(chart) - 1);
 
 export function set(at) {
   known.at = at;

@@ -138,7 +138,7 @@ class Chart {
     const around = this.box.closest('[class*="st-key-tall-"], [class*="st-key-wide-"]');
     const scrolls = around && (around.scrollHeight > around.clientHeight || around.scrollWidth > around.clientWidth);
     if (scrolls) this.box.tabIndex = 0;
-    else if (!this.along?.tokens) this.box.removeAttribute('tabindex');
+    else if (!this.along?.tokens && !this.clickable) this.box.removeAttribute('tabindex');
   }
 
   clicked({ fullData, customdata, y, x }) {

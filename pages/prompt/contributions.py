@@ -17,7 +17,7 @@ def figure(result, view):
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
-    said = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.beside(one, view)
+    said = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.curve_of(one, view)
     fig = show.once(draw, result, view, measure, COUNTED.value)
     show.figure("map", fig, said, result, measure, select=True)
 
@@ -61,7 +61,7 @@ probe_page.Page(
     TEXTS,
     more,
     figure=figure,
-    inputs=lambda: MEASURE.draw(st.selectbox, width=260),
+    inputs=lambda: MEASURE.draw(st.selectbox, width=260, label_visibility="collapsed"),
     over_sinks=True,
     parameters=(MEASURE,),
 ).show()

@@ -96,14 +96,16 @@ def readable(batch: running.Batch) -> running.Batch:
     """The batch itself; where it has nothing yet and only an answer was typed, that of the same text without one, whose
     results hold what the model says."""
     known = session.current()
-    if batch.results or batch.running or batch.errors or known.read is None:
+    former = known.read
+    if batch.results or batch.running or batch.errors or former is None or not former.results:
         known.read = batch
-    else:
-        now, before = (one.requests["contributions"] for one in (batch, known.read))
-        bare = replace(now.prompts[0], answer="")
-        if before.prompts[0] != bare or before.models != now.models:
-            known.read = batch
-    return known.read
+        return batch
+    now, before = (one.requests["contributions"] for one in (batch, former))
+    if before.models != now.models or before.prompts[0] != replace(now.prompts[0], answer=""):
+        known.read = batch
+        return batch
+    former.page = ""  # another batch is the page's now
+    return former
 
 
 def model_of(batch: running.Batch) -> ModelRef:
@@ -154,11 +156,9 @@ def answer(batch: running.Batch) -> None:
             show.error(message)
         if lens is not None and reached is not None:
             st.markdown(f"## {sentence(batch, lens)}")
-        elif batch.running:
-            st.markdown("## …")
-        elif not troubles:
+        elif batch.running or not troubles:
             st.markdown(f"## {show.plain(TEACH.format(model_of(batch).name))}")
-        if batch.running:
+        if batch.running and reached is None:
             live.status(batch, "{}".format)
         elif reached is None and not troubles:
             st.markdown(CANCELLED if batch.errors else ABOUT)
@@ -185,7 +185,7 @@ def sure(batch: running.Batch, reached: Verdict, lens: ProbeResult) -> None:
     with st.popover("Why?", type="tertiary", key="why"):
         why(batch, reached)
     if batch.running:
-        return
+        return live.status(batch, "{}".format)
     if (seconds := control_model.offered(batch)) is not None:
         label = f"Compare untrained copies ({running.about(seconds)})"
         st.button(label, type="tertiary", key="copies", on_click=control_model.ask_for_copies, args=(batch,))

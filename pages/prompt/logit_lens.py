@@ -89,7 +89,7 @@ probe_page.Page(
     TEXTS,
     more,
     lambda _: Look(shade=SHADES[LENS_SHADE.value]),
-    inputs=lambda: LENS_SHADE.draw(st.selectbox, width=260),
+    inputs=lambda: LENS_SHADE.draw(st.selectbox, width=260, label_visibility="collapsed"),
     over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
     parameters=(LENS_SHADE,),
