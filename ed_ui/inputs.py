@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core import fits
+from ed_core import lenses
 from ed_core.depth.rules import KL_THRESHOLD, OVERLAP_THRESHOLD
 from ed_core.depth.sample import ALL, ANSWER
 from ed_core.depth.say import read_for
@@ -309,7 +309,7 @@ SHADE = choice("shade", "shade", "probability", SHADES, "Lens shade", held=True)
 KL = number("kl", "kl_threshold", KL_THRESHOLD, 0.05, 0.95, label="KL: below this share of its maximum")
 OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, label="Overlap: above")
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
-LENS = Input("lens", "home.lens", "logit", fits.named, label="Lens of the map (the rules read the logit lens)")
+LENS = Input("lens", "home.lens", "logit", lenses.named, label="Lens of the map (the rules read the logit lens)")
 TOKEN = "token"
 READ_FOR = {ALL: read_for(ALL), ANSWER: read_for(ANSWER), TOKEN: "the selected token"}
 OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)

@@ -11,7 +11,7 @@ from workers import until
 
 from ed_core.depth import lenses, matching, say
 from ed_core.errors import NotAllowed, StudyError
-from ed_core.fits import measured
+from ed_core.lenses import measured
 from ed_core.models.bundled import EXAMPLE, load_prompts
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Lenses

@@ -372,7 +372,7 @@ def _other(args: argparse.Namespace) -> Opened:
 
 def _dry_run(args: argparse.Namespace, asked: Fit) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
-    from ..fits import affine, measured
+    from ..lenses import affine, measured
     from ..machine import ROOM, free_memory
 
     memory = asked.check()[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
@@ -381,13 +381,7 @@ def _dry_run(args: argparse.Namespace, asked: Fit) -> int:
 
         memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
-    a = asked.model.ref.size()
-    affine.require_rank(asked.rank, a.d_model, args.model)
-    if args.kind == "maps":
-        assert asked.other is not None
-        b = asked.other.ref.size()
-        planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)
-    else:
-        planned = measured.OF_ONE[args.kind](a.n_layers, a.d_model, memory)
-    print(planned.sentence())
+    sizes = [one.ref.size() for one in asked.models]
+    affine.require_rank(asked.rank, sizes[0].d_model, args.model)
+    print(measured.plan_of(args.kind, sizes, memory).sentence())
     return 0

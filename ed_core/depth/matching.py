@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..fits.measured import Maps
+from ..lenses.measured import Maps
 from ..probes.base import rank_correlation
 from .rules import TENTH
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..fits.measured import Maps, Replacement
+from ..lenses.measured import Maps, Replacement
 from ..probes.lenses import LENSES
 from ..types import ProbeResult
 from . import exactness, surgery

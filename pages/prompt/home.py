@@ -6,7 +6,7 @@ from functools import partial
 
 import streamlit as st
 
-from ed_core import figures, fits
+from ed_core import figures, lenses
 from ed_core.depth import say, sinks
 from ed_core.depth.answer import first_choice, is_right
 from ed_core.depth.published import published, published_marks
@@ -121,15 +121,15 @@ def wanted(spec: ModelSpec) -> dict[str, Request]:
     return asked | control_model.with_twins(measured)
 
 
-def fitted(spec: ModelSpec) -> fits.Fit | None:
+def fitted(spec: ModelSpec) -> lenses.Fit | None:
     """The fitted lens that the lens panel is asked for; None for the logit lens, or where this model has no such."""
     name = inputs.LENS.value
-    return next((fit for fit in fits.of_model(spec) if fit.path.stem == name), None) if name != LOGIT else None
+    return next((fit for fit in lenses.of_model(spec) if fit.path.stem == name), None) if name != LOGIT else None
 
 
 def lenses_of(spec: ModelSpec) -> list[str]:
     """The names of the lenses that this model can be read through."""
-    return [LOGIT, *(fit.path.stem for fit in fits.of_model(spec))]
+    return [LOGIT, *(fit.path.stem for fit in lenses.of_model(spec))]
 
 
 def maps_of(batch: running.Batch) -> list[tuple[str, str, Picture]]:
@@ -137,7 +137,7 @@ def maps_of(batch: running.Batch) -> list[tuple[str, str, Picture]]:
     asked = batch.requests.get("lenses")
     if asked is None:
         return list(MAPS)
-    kind = fits.find(dict(asked.parameters)["fit"]).kind
+    kind = lenses.find(dict(asked.parameters)["fit"]).kind
     one = next(one for one in Lenses.pictures if one.title == LENSES[kind])
     return [*MAPS[:-1], ("lens", "lenses", one)]
 

@@ -1,4 +1,4 @@
-"""What linear maps say of models, as files: `fit maps` between two models, `fit replacement` within one. Torch-free.
+"""The results of linear maps as files: `fit maps` between two models, `fit replacement` within one. Torch-free.
 
 A sealed `.npz` that `allow_pickle=False` opens: the arrays by their names, and `certificate`, a 0-d string of JSON
 (models, prompts, tokens, ridge, notes)."""
@@ -6,11 +6,13 @@ A sealed `.npz` that `allow_pickle=False` opens: the arrays by their names, and 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -23,7 +25,8 @@ from ..models import controls
 ENDING = ".npz"
 MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
 FLOAT = 8  # bytes
-BYTES = 1 << 30  # that the sums of a lens may take unless told
+BYTES = 1 << 30  # that the sums of a lens may take by default
+PARTS = 8  # of the taps of maps between models: each part is shown once it is finished
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,11 @@ class Maps:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the two models are called."""
-        return _called(self.certificate["a"]), _called(self.certificate["b"])
+        """The names of the two models."""
+        return _name(self.certificate["a"]), _name(self.certificate["b"])
 
     def sound(self) -> bool:
-        """Whether its shapes and names agree, as they may not in a file from elsewhere."""
+        """Whether its shapes and names agree; those of a stranger's file may not."""
         both = (self.error, self.r2, self.error_shuffled, self.r2_shuffled)
         return (
             self.error.ndim == 2
@@ -97,11 +100,11 @@ class Replacement:
 
     @property
     def name(self) -> str:
-        """What the model is called."""
-        return _called(self.certificate["model"])
+        """The name of the model."""
+        return _name(self.certificate["model"])
 
     def sound(self) -> bool:
-        """As of `Maps`."""
+        """Whether its shapes and names agree."""
         curves = (self.loss, self.loss_fitted, self.error)
         model = self.certificate.get("model")
         return (
@@ -113,10 +116,10 @@ class Replacement:
         )
 
 
-def _called(told: Mapping[str, Any]) -> str:
-    """A model of a certificate: its name, and what twin it is."""
-    twin = controls.KINDS.get(str(told.get("control")))
-    return f"{told['name']} ({twin})" if twin else str(told["name"])
+def _name(model: Mapping[str, Any]) -> str:
+    """A certificate's model by name, with its control."""
+    twin = controls.KINDS.get(str(model.get("control")))
+    return f"{model['name']} ({twin})" if twin else str(model["name"])
 
 
 def csv(found: Maps | Replacement) -> str:
@@ -140,7 +143,7 @@ KINDS = {one.kind: one for one in (Maps, Replacement)}
 
 
 class Header(Head):
-    """Which of the two it is."""
+    """The kind of result."""
 
     kind: Literal["maps", "replacement"]
 
@@ -150,7 +153,7 @@ MAPS = Kind(
     "a file of maps",
     2,
     Header,
-    "make it anew with `python -m ed_core fit maps` or `fit replacement`",
+    "make it again with `python -m ed_core fit maps` or `fit replacement`",
     members=r"\w+\.npy",
     bounds=Bounds(MOST_BYTES, 16, MOST_BYTES, MOST_BYTES),
     refuses=FitRefused,
@@ -158,22 +161,22 @@ MAPS = Kind(
 
 
 def packed(found: Maps | Replacement) -> bytes:
-    """The file's bytes, the same from the same numbers."""
+    """The file's bytes; equal numbers give equal bytes."""
     arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found)}
-    told = {name: value for name, value in found.certificate.items() if name != "kind"}  # the manifest has it
-    arrays["certificate"] = np.asarray(json.dumps(told, sort_keys=True, allow_nan=False))
+    certificate = {name: value for name, value in found.certificate.items() if name != "kind"}  # the manifest has it
+    arrays["certificate"] = np.asarray(json.dumps(certificate, sort_keys=True, allow_nan=False))
     return seal(MAPS, {"kind": found.kind}, arrays)
 
 
 def write(path: Path, found: Maps | Replacement) -> None:
-    """The file, all or nothing."""
+    """Write the file, all or nothing."""
     data = packed(found)
     disk.require_room(path.name, len(data), path.parent, "--out")
     disk.write(path, data)
 
 
 def read(path: str | Path) -> Maps | Replacement:
-    """What a file holds. `FitRefused` says what is wrong with it."""
+    """The result in a file; raise `FitRefused` where it cannot be read."""
     place = Path(path).expanduser()
     if not place.is_file():
         raise FitRefused(f"There is no file {place}; give one that `python -m ed_core fit maps` wrote.")
@@ -181,7 +184,7 @@ def read(path: str | Path) -> Maps | Replacement:
 
 
 def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replacement:
-    """The same of bytes that are there already; `name` stands for them in what is refused."""
+    """The result in a file or in bytes, which errors call `name`."""
     with open_sealed(source, MAPS, name) as sealed:
         kind, arrays = KINDS[sealed.head.kind], sealed.arrays()
         certificate = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
@@ -190,85 +193,101 @@ def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replace
         expect(set(arrays) == {f.name for f in fields(kind)} - {"certificate"}, "its arrays")
         parts: dict[str, Any] = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
         parts |= {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
-        found = kind(**parts, certificate=certificate)
-        expect(found.sound(), "its arrays are not as large as the models")
-        return found
+        result = kind(**parts, certificate=certificate)
+        expect(result.sound(), "its arrays are not as large as the models")
+        return result
 
 
-# ---------------------------------------------------------------- memory, before anything is opened
+# ---------------------------------------------------------------- memory and time, before anything is opened
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the sums of `n_taps` sources are held: `each` bytes a source, `at_once` sources a pass over the prompts."""
+    """How the sums of `n_taps` sources, of width `d_x` and with targets of width `d_y`, are made: `each` bytes a
+    source, `at_once` sources a pass over the prompts."""
 
     n_taps: int
-    each: int
+    d_x: int
+    d_y: int
     at_once: int
 
     @property
+    def each(self) -> int:
+        """Bytes of a source: a Gram matrix `[d_x, d_x]` and products `[d_x, d_y]`, float64."""
+        return FLOAT * self.d_x * (self.d_x + self.d_y)
+
+    @property
     def passes(self) -> int:
-        """How often the prompts are read: sources / sources at once, rounded up."""
+        """How often the prompts are read."""
         return -(-self.n_taps // self.at_once)
 
     @property
     def bytes(self) -> int:
-        """Held at once."""
+        """Bytes of the sums made at once."""
         return self.each * self.at_once
 
-    @property
-    def bytes_of_all(self) -> int:
-        """What one pass over the prompts would hold."""
-        return self.each * self.n_taps
-
-    def groups(self, taps: Sequence[int] | None = None) -> list[tuple[int, ...]]:
-        """These sources, all unless told, as many at once as are held."""
-        taps = range(self.n_taps) if taps is None else taps
+    def groups(self, taps: Sequence[int]) -> list[tuple[int, ...]]:
+        """These sources, as many at once as planned."""
         return [tuple(taps[i : i + self.at_once]) for i in range(0, len(taps), self.at_once)]
 
     def sentence(self) -> str:
         """ "29 source taps, 6.2 GB each, 179.0 GB in all: 3 at once (18.5 GB), 10 passes over the prompts"."""
         passes = f"{self.passes} pass{'es' * (self.passes != 1)} over the prompts"
         return (
-            f"{self.n_taps} source taps, {gigabytes(self.each)} each, {gigabytes(self.bytes_of_all)} in all: "
+            f"{self.n_taps} source taps, {gigabytes(self.each)} each, {gigabytes(self.each * self.n_taps)} in all: "
             f"{self.at_once} at once ({gigabytes(self.bytes)}), {passes}"
         )
 
-
-def plan(n_taps: int, d_x: int, d_y: int, memory: int) -> Plan:
-    """For `n_taps` sources of width `d_x` and targets of width `d_y` side by side: a Gram matrix `[d_x, d_x]` and
-    products `[d_x, d_y]` a source, float64; one source at once at the least."""
-    each = FLOAT * d_x * (d_x + d_y)
-    return Plan(n_taps, each, max(1, min(n_taps, memory // each)))
-
-
-def plan_of_maps(n_layers: tuple[int, int], d_model: tuple[int, int], memory: int) -> Plan:
-    """Of maps from every tap of A to every tap of B, the shuffled targets included."""
-    return plan(n_layers[0] + 1, d_model[0], 2 * (n_layers[1] + 1) * d_model[1], memory)
+    def seconds(self, tokens: int, judged: int, parameters: int) -> float:
+        """About how long the fit takes on this machine's CPU: sums over `tokens`, the solutions, errors on the
+        `judged` ones, and the forward passes of models of so many `parameters` together."""
+        sums = self.d_x * (self.d_x * SYMMETRIC + self.d_y)
+        solving = self.d_x**2 * (self.d_x / 3 + 2 * self.d_y)
+        fitting = self.n_taps * (tokens * sums + solving + judged * self.d_x * self.d_y)
+        forward = self.passes * (tokens + judged) * parameters / FASTER
+        return (fitting + forward) / products_per_second()
 
 
-def plan_of_affine(n_layers: int, d_model: int, memory: int) -> Plan:
-    """Of the affine lens at every depth, the shuffled targets included."""
-    return plan(n_layers, d_model, 2 * d_model, memory)
+SYMMETRIC = 0.625  # of a Gram matrix: the blocks that are computed
+FASTER = 2.0  # float32 against float64
 
 
-def plan_of_jacobian(n_layers: int, d_model: int, memory: int) -> Plan:
-    """Of the sums of Jacobians over either half of the prompts; all depths are held at once, whatever the `memory`."""
-    return Plan(n_layers, 2 * FLOAT * d_model**2, n_layers)
+@cache
+def products_per_second() -> float:
+    """Float64 multiply-adds a second of this machine in a matrix product, measured once."""
+    x = np.ones((512, 512))
+    x @ x
+    begin = time.perf_counter()
+    x @ x
+    return float(512**3 / (time.perf_counter() - begin))
 
 
-def plan_of_replacement(n_layers: int, d_model: int, memory: int) -> Plan:
-    """Of a map `h[s] -> h[s+1]` for every block."""
-    return plan(n_layers, d_model, d_model, memory)
+class Size(Protocol):
+    """A model's size, opened or not."""
+
+    @property
+    def n_layers(self) -> int: ...
+
+    @property
+    def d_model(self) -> int: ...
 
 
-OF_ONE = {"affine": plan_of_affine, "jacobian": plan_of_jacobian, "replacement": plan_of_replacement}  # of one model
+def plan_of(kind: str, models: Sequence[Size], memory: int) -> Plan:
+    """The plan of a kind of fit: as many sources at once as `memory` bytes hold, one at least. The Jacobian lens sums
+    all depths at once; maps between two models are made in `PARTS` parts at least, so that results can be shown."""
+    a, b = models[0], models[-1]
+    n, d, most = a.n_layers, a.d_model, a.n_layers
+    if kind == Maps.kind:
+        n, most = a.n_layers + 1, -(-(a.n_layers + 1) // PARTS)
+    d_y = {Maps.kind: 2 * (b.n_layers + 1) * b.d_model, "affine": 2 * d}.get(kind, d)
+    each = FLOAT * d * (d + d_y)
+    return Plan(n, d, d_y, most if kind == "jacobian" else max(1, min(most, memory // each)))
 
 
 def require_room(planned: Plan, free: int, what: str) -> None:
-    """Refuse where not even one source at once has room."""
+    """Raise `TooLarge` where the sums of one source do not fit."""
     if planned.each > free:
         raise TooLarge(
             f"{what} needs {gigabytes(planned.each)} for the sums of one source tap, and {gigabytes(free)} are free; "
-            "take smaller models, or a machine with more memory."
+            "use smaller models, or a machine with more memory."
         )
