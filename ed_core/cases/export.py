@@ -109,19 +109,18 @@ def npz(found: Mapping[str, np.ndarray]) -> bytes:
 def effective_depth(
     probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult], forms: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts, and the depth by each
+    """`effective_depth.<criterion>` with `_ratio`, `_stable`, `_low`, `_high`, and the depth by each
     variant: `_without_sinks`, of KL also `_from_depth_1`. `effective_depth.kl_mean` and `.overlap_mean`, in 0..L, with
-    `_low` and `_high` over the forms of the prompts where enough are known, else over prompts; `.turn`, a layer, and
-    `.turn_p`. NaN = not defined (or too few prompts, or sinks that cannot be told)."""
+    `_low` and `_high`; `.turn`, a layer, and `.turn_p`. All intervals are over the templates of the prompts where
+    enough are known, else over prompts. NaN = not defined (or too few prompts, or unknown sinks)."""
     out = {}
 
     def put(name: str, value: int | float | None) -> None:
         out[f"effective_depth.{name}"] = np.asarray(np.nan if value is None else value, np.float32)
 
     reached = verdict(Sample.of(contributions, lens, first_token=counts_first(probe), forms=forms))
-    prompts = verdict(Sample.of(contributions, lens, first_token=counts_first(probe))) if any(forms) else reached
     for name, rule in reached.rules.items():
-        low, high, _ = prompts.rules[name].interval or (None, None, None)
+        low, high, _ = rule.interval or (None, None, None)
         variants = {f"_{variant}": rule.variants.get(variant) for variant in RULES[name].variants if variant != PAPER}
         own = {"": rule.depth, "_ratio": rule.ratio, "_low": low, "_high": high}
         for suffix, value in (own | variants).items():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..models.identities import miss, slopes
-from ..sweeps.metrics import Against, contributions, relative_change
+from ..sweeps.metrics import Against, contributions, cosine, norm, relative_change
 
 STEPS = (1 << 24) - 1  # of a number from 0 to 1 in three bytes
 
@@ -195,19 +195,18 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
 
 def read(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
     """`contributions`: the lengths, and the cosines as shares; what is made of these is made at home."""
-    rows = []
+    rows, resid = [], base["resid"]
     for l in range(plan["n_layers"]):
         h, a, m = (base[name][l][0].float() for name in ("resid", "attn", "mlp"))
-        rows.append(contributions(h, a, m, update(base, l)[0], plan["parallel"]))
+        io_cos = cosine(h, resid[l + 1][0])
+        rows.append(contributions(h, a, m, update(base, l)[0], plan["parallel"]) | {"io_cos": io_cos})
     found = {
         name: share((torch.stack([row[name] for row in rows]) + 1) / 2)
         for name in ("attn_cos", "mlp_cos", "layer_cos", "io_cos")
     }
     for name in ("attn_norm", "mlp_norm", "mlp_ratio", "layer_ratio"):
         found[name] = torch.stack([row[name] for row in rows])
-    last = plan["n_layers"] - 1
-    end = (base["resid"][last][0].float() + update(base, last)[0]).norm(dim=-1)
-    return found | {"resid_norm": torch.stack([*(row["resid_norm"] for row in rows), end])}
+    return found | {"resid_norm": torch.stack([*(row["resid_norm"] for row in rows), norm(resid[-1][0])])}
 
 
 def lens(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
