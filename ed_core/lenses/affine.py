@@ -121,15 +121,15 @@ def _add(waiting: list[list[Tensor]], sums: Sequence[Sums]) -> None:
 
 
 def _lens(sources: Sequence[int], a: Sequence[Tensor], b: Sequence[Tensor]) -> Lens:
-    at = {depth: k for k, depth in enumerate(sources)}
-    return lambda depth, h: h.float() @ a[at[depth]].T + b[at[depth]]
+    row = {depth: k for k, depth in enumerate(sources)}
+    return lambda depth, h: h.float() @ a[row[depth]].T + b[row[depth]]
 
 
 def _lens_of_rank(sources: Sequence[int], maps: Maps) -> Lens:
-    at = {depth: k for k, depth in enumerate(sources)}
+    row = {depth: k for k, depth in enumerate(sources)}
 
     def read(depth: int, h: Tensor) -> Tensor:
-        scale, u, v, b = (maps[name][at[depth]] for name in ("scale", "U", "V", "b"))
+        scale, u, v, b = (maps[name][row[depth]] for name in ("scale", "U", "V", "b"))
         return scale * h.float() + (h.float() @ v.T) @ u.T + b
 
     return read

@@ -62,9 +62,9 @@ class Fit:
 
     def require(self, model: ModelSpec) -> None:
         """Raise `FitRefused` for a model with other weights than those it was fitted to."""
-        fitted, asked = self.certificate["model"], weights_of(model)
-        if fitted["identity"] != asked:
-            twin = " or a twin" if fitted["identity"].get("control") != asked["control"] else ""
+        fitted, own = self.certificate["model"], weights_of(model)
+        if fitted["identity"] != own:
+            twin = " or a twin" if fitted["identity"].get("control") != own["control"] else ""
             raise FitRefused(
                 f"{self.path.name} was fitted to {fitted['name']}{twin}, not to {model.name} as opened here, and a "
                 f"lens is valid for its own weights only: {REFIT} --model {model.name}."

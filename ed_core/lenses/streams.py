@@ -77,8 +77,8 @@ def other_tokens(y: Tensor, before: Tensor | None, prompt: int) -> Tensor:
     """For each token of this prompt one of the prompt before it (of itself for the first), `[pos, d]`: the shuffled
     control's targets. The prompt's number seeds the draw, so it does not depend on how the fit is divided."""
     pool = y if before is None else before
-    drawn = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(prompt))
-    return pool[drawn.to(y.device)]
+    chosen = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(prompt))
+    return pool[chosen.to(y.device)]
 
 
 # ---------------------------------------------------------------- certificates and refusals
