@@ -97,7 +97,7 @@ def test_the_command_it_shows_is_what_it_runs():
     twin = page(second="ed-demo-8", second_control="shuffled", second_seed="3")
     (code,) = [c.value for c in twin.code if "ed_core fit" in c.value]
     assert "--other ed-demo-8 --other-precision fp32 --other-control shuffled --other-seed 3" in code
-    assert "9 source taps" in said(test) and "1 pass over the prompts" in said(test)
+    assert "9 source taps" in said(test) and "passes over the prompts" in said(test)
 
 
 def test_run_fits_and_cancel_ends_it(monkeypatch):
@@ -177,7 +177,7 @@ def test_a_link_names_fits_and_never_a_path():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine")
     assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]
     app = fresh(lens="/etc/passwd", model="ed-demo-8").run()
-    assert any("is no name of a fitted lens" in one.value for one in (*app.warning, *app.info, *app.error))
+    assert any("a link cannot give a path" in one.value for one in (*app.warning, *app.info, *app.error))
     app = fresh(lens="ed-demo-16-affine", model="ed-demo-8").run()
     assert "lens 'ed-demo-16-affine', which is not here" in words(app)
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine,nowhere")
