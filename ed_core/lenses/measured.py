@@ -245,21 +245,22 @@ class Plan:
         solving = self.d_x**2 * (self.d_x / 3 + 2 * self.d_y)
         fitting = self.n_taps * (tokens * sums + solving + judged * self.d_x * self.d_y)
         forward = self.passes * (tokens + judged) * parameters / FASTER
-        return (fitting + forward) / products_per_second()
+        return (fitting + forward) / products_per_second(self.d_x)
 
 
 SYMMETRIC = 0.625  # of a Gram matrix: the blocks that are computed
 FASTER = 2.0  # float32 against float64
+TOKENS = 32  # of a prompt
 
 
 @cache
-def products_per_second() -> float:
-    """Float64 multiply-adds a second of this machine in a matrix product, measured once."""
-    x = np.ones((512, 512))
-    x @ x
+def products_per_second(d: int) -> float:
+    """Float64 multiply-adds a second when a prompt's tokens are added to sums of width `d`, measured once."""
+    x, y, sums = np.ones((d, TOKENS)), np.ones((TOKENS, 4096)), np.zeros((d, 4096))
+    sums += x @ y
     begin = time.perf_counter()
-    x @ x
-    return float(512**3 / (time.perf_counter() - begin))
+    sums += x @ y
+    return sums.size * TOKENS / (time.perf_counter() - begin)
 
 
 class Size(Protocol):

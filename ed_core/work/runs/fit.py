@@ -132,6 +132,10 @@ def fit(turn: Turn, asked: Fit) -> bytes:
     done = 0.0
     if asked.kind not in LENSES:
         print(fitting.plan.sentence(), file=sys.stderr)
+    if asked.kind == "maps":
+        parameters = sum(x.numel() for model in models for x in model.hf.parameters())
+        seconds = fitting.plan.seconds(fitting.tokens, fitting.test_tokens, parameters)
+        print(f"about {say.number(seconds, '.1g')} s on this processor", file=sys.stderr)
 
     def tell(share: float) -> None:
         nonlocal done
