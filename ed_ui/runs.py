@@ -19,9 +19,9 @@ from ed_core.claims import running as claims
 from ed_core.claims.record import Report
 from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, StudyError
-from ed_core.fits import ENDING, Fit, measured
-from ed_core.fits import file as fit_files
-from ed_core.fits.file import digest_of, digest_of_prompts
+from ed_core.lenses import ENDING, Fit, measured
+from ed_core.lenses import file as fit_files
+from ed_core.lenses.checkpoint import digest_of, digest_of_prompts
 from ed_core.machine import ROOM, free_memory
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
@@ -333,11 +333,8 @@ class Fitted:
             sizes = [model.size() for model in self.models]
         except EffectiveDepthError:
             return ""
-        layers, widths = zip(*((size.n_layers, size.d_model) for size in sizes), strict=True)
         memory = measured.BYTES if self.lens else int(ROOM * free_memory())
-        if len(sizes) == 2:
-            return measured.plan_of_maps(layers, widths, memory).sentence()
-        return measured.OF_ONE[self.kind](*layers, *widths, memory).sentence()
+        return measured.plan_of(self.kind, sizes, memory).sentence()
 
     def found(self) -> measured.Maps | measured.Replacement | Fit | None:
         """What the fit gave, None while there is nothing; a damaged file is as none."""

@@ -23,7 +23,7 @@ from ed_core.depth import mean_depth
 from ed_core.depth.rules import RULES
 from ed_core.errors import CardError
 from ed_core.files import seal
-from ed_core.fits import replacement
+from ed_core.lenses import replacement
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate

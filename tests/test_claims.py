@@ -32,7 +32,7 @@ from ed_core.cli import main
 from ed_core.depth import sinks
 from ed_core.depth.mean_depth import mean_depth_kl
 from ed_core.errors import ClaimRefused, PromptError
-from ed_core.fits import replacement, streams
+from ed_core.lenses import replacement, streams
 from ed_core.models.bundled import SETS
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Answers, Prune

@@ -15,7 +15,7 @@ from ed_core.depth.verdict import verdict
 from ed_core.figures import View
 from ed_core.figures.canvas import shown
 from ed_core.figures.panel import MOST_TEXTS
-from ed_core.fits import measured
+from ed_core.lenses import measured
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.sweeps.recorder import Recorder

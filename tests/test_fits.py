@@ -16,17 +16,20 @@ from safetensors.numpy import load_file, save_file
 from shell import refused
 from small_models import random_model
 
-from ed_core import fits
 from ed_core.cli import main
 from ed_core.depth import lenses, say
 from ed_core.depth.rules import OF_LENS
 from ed_core.depth.verdict import verdict
 from ed_core.errors import FitRefused, NotAllowed, ParameterError, TooLarge
-from ed_core.fits import affine, jacobian, judged
-from ed_core.fits import file as files
-from ed_core.fits.file import Checkpoint, checkpoint_file
-from ed_core.fits.judged import Reader
-from ed_core.fits.streams import Streams, Sums, split
+from ed_core.lenses import file as files
+from ed_core.lenses import find, is_name, jacobian, judged, of_model, read
+from ed_core.lenses.affine import Affine
+from ed_core.lenses.checkpoint import Checkpoint, checkpoint_file
+from ed_core.lenses.driver import silent
+from ed_core.lenses.jacobian import Jacobian
+from ed_core.lenses.judged import Reader
+from ed_core.lenses.least_squares import Sums
+from ed_core.lenses.streams import Streams, split
 from ed_core.models.bundled import FITS, MODELS
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Lenses, LogitLens
@@ -42,6 +45,10 @@ def prompts(n: int, words: int = 6) -> list[Prompt]:
     return [Prompt(" ".join(rng.choice(WORDS, words))) for _ in range(n)]
 
 
+def fit(kind, model, some, out, test=None, tick=silent, **more):
+    return kind(model, some, test, **more).fit(out, tick)
+
+
 @pytest.fixture(scope="module")
 def model(model_of):
     return model_of("qwen3")
@@ -50,13 +57,13 @@ def model(model_of):
 @pytest.fixture(scope="module")
 def fitted(model, tmp_path_factory):
     out = tmp_path_factory.mktemp("fits") / "mine.safetensors"
-    return out, affine.fit(model, prompts(60), out)
+    return out, fit(Affine, model, prompts(60), out)
 
 
 @pytest.fixture(scope="module")
 def jacobians(model, tmp_path_factory):
     out = tmp_path_factory.mktemp("fits") / "answers.safetensors"
-    return out, jacobian.fit(model, prompts(10), out)
+    return out, fit(Jacobian, model, prompts(10), out)
 
 
 def tokens_of(model, some):
@@ -102,8 +109,8 @@ def test_what_the_certificate_says_of_held_out_prompts_is_counted_anew(model, fi
         )
         r2 = 1 - float(((y - f) ** 2).sum() / ((y - y.mean(0)) ** 2).sum())
         assert found["r2"][depth] == pytest.approx(r2, abs=1e-4)
-        for name, read in (("lens", f), ("logit", h[depth]), ("constant", torch.from_numpy(held["mean"]).expand_as(y))):
-            log_p = model.unembed(read.float()).double().log_softmax(-1)
+        for name, h_l in (("lens", f), ("logit", h[depth]), ("constant", torch.from_numpy(held["mean"]).expand_as(y))):
+            log_p = model.unembed(h_l.float()).double().log_softmax(-1)
             kl = float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
             assert found["kl"][name][depth] == pytest.approx(kl, rel=1e-3, abs=1e-6), name
 
@@ -118,9 +125,10 @@ def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, 
     """By a second computation: a loop over tokens, plain softmax, the mean of each prompt's drawn tokens weighted by
     its length; and a plain loop over resamples of the bootstrap-t."""
     some = sets_of({"a": (4, 3), "b": (9, 14), "c": (2, 30)})
-    lens, mean = Reader(fits.read(fitted[0]), model), torch.from_numpy(load_file(fitted[0])["mean"])
+    lens, mean = Reader(read(fitted[0]), model), torch.from_numpy(load_file(fitted[0])["mean"])
     streams = Streams(model, some)
-    found = judged.judge(model, streams, lens, {}, mean, lambda share: None, 60)
+    rows = judged.evaluate(streams, range(model.n_layers), lens, {}, mean, lambda share: None, 60)
+    found = judged.certificate(streams, rows, 60)
     lengths = [len(model.encode(p)) - 1 for p in some]
     at = judged.drawn(lengths, 60)
     assert found["kl_tokens"] == sum(map(len, at)) and all(len(one) for one in at)
@@ -152,7 +160,8 @@ def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fit
 
 
 def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
+    monkeypatch.setattr("ed_core.lenses.checkpoint.EVERY", 0.0)
+    monkeypatch.setattr("ed_core.lenses.checkpoint.WRITING", np.inf)
     out, whole = tmp_path / "mine.safetensors", tmp_path / "whole.safetensors"
     two_depths = 2 * 3 * 8 * model.d_model**2
 
@@ -161,11 +170,11 @@ def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, tmp_path, monke
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        affine.fit(model, prompts(20), out, tick=stop, memory=two_depths)
-    assert not out.exists() and checkpoint_file(out, 1).exists()
+        fit(Affine, model, prompts(20), out, tick=stop, memory=two_depths)
+    assert not out.exists() and checkpoint_file(out).exists()
     again = []
-    affine.fit(model, prompts(20), out, tick=again.append, memory=two_depths)
-    affine.fit(model, prompts(20), whole)
+    fit(Affine, model, prompts(20), out, tick=again.append, memory=two_depths)
+    fit(Affine, model, prompts(20), whole)
     assert again[0] > 0.3 and sorted(p.name for p in tmp_path.iterdir()) == [out.name, whole.name]
     one, other = load_file(whole), load_file(out)
     assert one.keys() == other.keys() and all(np.allclose(one[k], other[k], atol=1e-6) for k in one)
@@ -184,7 +193,7 @@ def test_a_text_is_the_same_with_and_without_a_seam():
 
 def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):
     other = Checkpoint(tmp_path / "x.part", "one")
-    other.write({"next": np.asarray(3)}, now=True)
+    other.write({"next": np.asarray(3)})
     assert Checkpoint(tmp_path / "x.part", "two").read() is None
     assert int(Checkpoint(tmp_path / "x.part", "one").read()["next"]) == 3
     (tmp_path / "x.part").write_bytes(b"PK damaged")
@@ -224,25 +233,25 @@ def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
 
 
 def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
-    told = affine.fit(model, prompts(5, 2), tmp_path / "few.safetensors")
+    told = fit(Affine, model, prompts(5, 2), tmp_path / "few.safetensors")
     assert f"{told['prompts']['tokens']} tokens are few for {model.d_model} dimensions" in told["notes"][0]
     for n, said in ((1, "has 1 prompt, and a fifth"), (4, "has 4 prompts, and a fifth is held out")):
         with pytest.raises(FitRefused, match=said):
-            affine.fit(model, prompts(n), tmp_path / "fewer.safetensors")
+            fit(Affine, model, prompts(n), tmp_path / "fewer.safetensors")
     with pytest.raises(FitRefused, match="1 of the test prompts are among"):
-        affine.fit(model, prompts(5), tmp_path / "same.safetensors", test=prompts(1))
+        fit(Affine, model, prompts(5), tmp_path / "same.safetensors", test=prompts(1))
     with pytest.raises(FitRefused, match="no prompt .*besides its first|No prompt of the set"):
-        affine.fit(model, [Prompt(c) for c in "abcde"], tmp_path / "none.safetensors", test=prompts(1))
+        fit(Affine, model, [Prompt(c) for c in "abcde"], tmp_path / "none.safetensors", test=prompts(1))
 
 
 def test_tokens_that_are_all_alike_are_refused(model, tmp_path):
     """At depth 0 they differ by nothing; the fit ended in an error of JSON's."""
     alike = [Prompt("a" * n) for n in range(60, 70)]
     with pytest.raises(FitRefused, match="all alike at some depth"):
-        affine.fit(model, alike, tmp_path / "a.safetensors")
+        fit(Affine, model, alike, tmp_path / "a.safetensors")
 
 
-@pytest.mark.parametrize("kind", [affine, jacobian])
+@pytest.mark.parametrize("kind", [Affine, Jacobian])
 def test_held_out_prompts_that_cannot_be_judged_on_are_refused_before_anything_is_fitted(model, tmp_path, kind):
     def fitting(share):
         raise AssertionError("it is fitted")
@@ -250,7 +259,7 @@ def test_held_out_prompts_that_cannot_be_judged_on_are_refused_before_anything_i
     for test, words in (("a b c d", "No held-out prompt has a token"), (" ab", "have 1 token .* R² needs 2")):
         held_out = [Prompt(text) for text in test.split(" ") if text]
         with pytest.raises(FitRefused, match=words):
-            kind.fit(model, prompts(6), tmp_path / "j.safetensors", test=held_out, tick=fitting)
+            fit(kind, model, prompts(6), tmp_path / "j.safetensors", test=held_out, tick=fitting)
 
 
 # -------------------------------------------------------------------- the Jacobian lens
@@ -303,14 +312,15 @@ def test_the_jacobian_lens_is_the_mean_over_prompts_and_its_drift_that_of_its_ha
 
 def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model, tmp_path):
     short = [Prompt("abc" + chr(97 + i)) for i in range(4)]
-    told = jacobian.fit(model, [*short, *prompts(6)], tmp_path / "j.safetensors", test=prompts(8)[6:])
+    told = fit(Jacobian, model, [*short, *prompts(6)], tmp_path / "j.safetensors", test=prompts(8)[6:])
     assert (told["prompts"]["fitted"], told["prompts"]["too_short"]) == (6, 4)
     with pytest.raises(FitRefused, match="0 of 4 prompts have a valid position"):
-        jacobian.fit(model, short, tmp_path / "k.safetensors", test=prompts(2))
+        fit(Jacobian, model, short, tmp_path / "k.safetensors", test=prompts(2))
 
 
 def test_the_jacobian_lens_stopped_and_resumed(model, jacobians, tmp_path, monkeypatch):
-    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
+    monkeypatch.setattr("ed_core.lenses.checkpoint.EVERY", 0.0)
+    monkeypatch.setattr("ed_core.lenses.checkpoint.WRITING", np.inf)
     out = tmp_path / "j.safetensors"
 
     def stop(share):
@@ -318,9 +328,9 @@ def test_the_jacobian_lens_stopped_and_resumed(model, jacobians, tmp_path, monke
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        jacobian.fit(model, prompts(10), out, tick=stop)
+        fit(Jacobian, model, prompts(10), out, tick=stop)
     seen = []
-    jacobian.fit(model, prompts(10), out, tick=seen.append)
+    fit(Jacobian, model, prompts(10), out, tick=seen.append)
     assert seen[0] > 0.3
     whole, found = load_file(jacobians[0]), load_file(out)
     assert all(np.allclose(whole[name], found[name], atol=1e-7) for name in whole)
@@ -340,12 +350,12 @@ def test_every_lens_against_a_loop_over_depths_and_tokens(model, fitted, jacobia
         "affine": lambda l, x: torch.from_numpy(one[f"A.{l}"]).double() @ x + torch.from_numpy(one[f"b.{l}"]).double(),
         "jacobian": lambda l, x: torch.from_numpy(other[f"J.{l}"]).double() @ x,
     }
-    for lens, read in maps.items():
+    for lens, apply in maps.items():
         for t in (0, 3, len(ids) - 1):
             out = model.unembed(h[-1][t].float()).double()
             log_q = out.log_softmax(-1)
             for depth in range(model.n_layers + 1):
-                x = h[depth][t] if depth == model.n_layers else read(depth, h[depth][t])
+                x = h[depth][t] if depth == model.n_layers else apply(depth, h[depth][t])
                 logits = model.unembed(x.float()).double()
                 log_p = logits.log_softmax(-1)
                 kl = float((log_p.exp() * (log_p - log_q)).sum())
@@ -398,15 +408,15 @@ def test_two_lenses_of_a_kind_and_an_unknown_name_are_refused(model, fitted, tmp
 
 def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
     out = tmp_path / "low.safetensors"
-    told = affine.fit(model, prompts(30), out, rank=4)
-    reader, y = Reader(fits.read(out), model), []
+    told = fit(Affine, model, prompts(30), out, rank=4)
+    reader, y = Reader(read(out), model), []
     h = tokens_of(model, split(prompts(30), None)[1])
     for depth in range(model.n_layers):
         y.append(float(((h[-1] - reader(depth, h[depth])).norm(dim=1) / h[-1].norm(dim=1)).mean()))
     assert np.allclose(y, told["held_out"]["relative_error"], rtol=1e-3)
     assert load_file(out)["U.0"].shape == (model.d_model, 4) and load_file(out)["U.0"].dtype == np.float16
     with pytest.raises(FitRefused, match=f"The rank is 99999, and .* has {model.d_model} dimensions"):
-        affine.fit(model, prompts(30), out, rank=99999)
+        fit(Affine, model, prompts(30), out, rank=99999)
 
 
 # -------------------------------------------------------------------- files
@@ -439,21 +449,21 @@ BROKEN = {
 def test_a_file_that_is_not_what_it_says_is_refused(fitted, tmp_path, what):
     change, said = BROKEN[what]
     with pytest.raises(FitRefused, match=said):
-        fits.read(rewritten(fitted[0], tmp_path / "broken.safetensors", **change))
+        read(rewritten(fitted[0], tmp_path / "broken.safetensors", **change))
 
 
 def test_pickles_cut_foreign_and_missing_files_are_refused(fitted, tmp_path):
     (tmp_path / "lens.pt").write_bytes(b"\x80\x04.")
     with pytest.raises(FitRefused, match="lens.pt is a pickle, which may hold a program"):
-        fits.read(tmp_path / "lens.pt")
+        read(tmp_path / "lens.pt")
     (tmp_path / "cut.safetensors").write_bytes(fitted[0].read_bytes()[:-9])
     with pytest.raises(FitRefused, match="damaged or no safetensors"):
-        fits.read(tmp_path / "cut.safetensors")
+        read(tmp_path / "cut.safetensors")
     save_file({"x": np.ones(3, np.float32)}, tmp_path / "foreign.safetensors")
     with pytest.raises(FitRefused, match="no certificate of this program"):
-        fits.read(tmp_path / "foreign.safetensors")
+        read(tmp_path / "foreign.safetensors")
     with pytest.raises(FitRefused, match="There is no fit"):
-        fits.read(tmp_path / "none.safetensors")
+        read(tmp_path / "none.safetensors")
 
 
 def test_a_fit_of_other_weights_is_refused_before_anything_runs(model, model_of, fitted):
@@ -469,19 +479,19 @@ def test_a_fit_of_other_weights_is_refused_before_anything_runs(model, model_of,
 
 def test_the_same_numbers_are_the_same_file(model, tmp_path):
     for name in "ab":
-        affine.fit(model, prompts(10), tmp_path / f"{name}.safetensors")
+        fit(Affine, model, prompts(10), tmp_path / f"{name}.safetensors")
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
 
 
 def test_fits_are_found_by_name_here_and_in_the_cache(model, fitted, tmp_path, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    assert fits.of_model(model.spec) == []
+    assert of_model(model.spec) == []
     files.folder().mkdir()
     shutil.copy(fitted[0], files.folder() / "mine.safetensors")
     (files.folder() / "damaged.safetensors").write_bytes(b"?")
-    assert [fit.path.stem for fit in fits.of_model(model.spec)] == ["mine"]
-    assert fits.find("mine").content == fits.read(fitted[0]).content
-    assert fits.is_name("ed-demo-8-affine") and not fits.is_name("../mine") and not fits.is_name("mine.safetensors")
+    assert [fit.path.stem for fit in of_model(model.spec)] == ["mine"]
+    assert find("mine").content == read(fitted[0]).content
+    assert is_name("ed-demo-8-affine") and not is_name("../mine") and not is_name("mine.safetensors")
 
 
 def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeypatch):
@@ -527,7 +537,7 @@ def test_the_commands_fit_and_the_probe_reads_what_they_wrote(small_folder, tmp_
         out = made[kind] = tmp_path / f"{kind}.safetensors"
         assert main(["fit", kind, "--model", model, "--set", some, "--out", str(out), *more]) == 0
         assert lenses.LENSES[kind] in capsys.readouterr().out
-        assert fits.read(out).certificate["model"]["name"] == small_folder.name
+        assert read(out).certificate["model"]["name"] == small_folder.name
     asked = ["run", "lenses", "--model", model, "--prompts", lines(tmp_path / "one.jsonl", prompts(1))]
     named = f"lenses.fit={made['affine']},{made['jacobian']}"
     assert main([*asked, "--set", named, "--out", str(tmp_path / "r.npz")]) == 0
@@ -567,17 +577,17 @@ SHIPPED = sorted(FITS.glob("*.safetensors"))
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda f: f.stem)
 def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
-    fit = fits.read(file)
+    shipped = read(file)
     name, _, kind = file.stem.rpartition("-")
-    assert fit.kind == kind and fit.certificate["model"]["name"] == name
+    assert shipped.kind == kind and shipped.certificate["model"]["name"] == name
     told = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
-    assert told == {k: v for k, v in fit.certificate.items() if k not in ("format", "version")}
+    assert told == {k: v for k, v in shipped.certificate.items() if k not in ("format", "version")}
     if kind == "affine":
-        said = fit.certificate["held_out"]
+        said = shipped.certificate["held_out"]
         assert all(high < 0 for control in said["kl_minus"].values() for high in control["high"])
         assert said["says"] == 1
     if name in MODELS:
-        fit.require(ModelRef.parse(name))
+        shipped.require(ModelRef.parse(name))
 
 
 def test_a_jacobian_lens_whose_sums_do_not_fit_is_refused_before_any_pass(monkeypatch, tmp_path):
@@ -586,4 +596,4 @@ def test_a_jacobian_lens_whose_sums_do_not_fit_is_refused_before_any_pass(monkey
     monkeypatch.setattr(jacobian, "free_memory", lambda: 0.99 * needed / jacobian.ROOM)
     prompts = [Prompt("one two three four five six " * n) for n in range(5, 11)]
     with pytest.raises(TooLarge, match=f"sums {model.n_layers} matrices of"):
-        jacobian.fit(model, prompts, tmp_path / "lens.safetensors")
+        fit(Jacobian, model, prompts, tmp_path / "lens.safetensors")

@@ -21,8 +21,8 @@ from ed_core.claims import running as claims
 from ed_core.errors import EffectiveDepthError, ImportRefused
 from ed_core.figures.images import thumbnail
 from ed_core.files import Bounds
-from ed_core.fits import file as lens
-from ed_core.fits import measured
+from ed_core.lenses import file as lens
+from ed_core.lenses import measured
 from ed_core.models import controls, weights
 from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit

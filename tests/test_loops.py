@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 
 from ed_core.depth.loops import by_passes, loop_depth
 from ed_core.errors import ParameterError, RefusedFamily
-from ed_core.fits.jacobian import FIRST, of_prompt
+from ed_core.lenses.jacobian import FIRST, of_prompt
 from ed_core.models import bundled, sizes
 from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel

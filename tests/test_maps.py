@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from ed_core.cli import main
 from ed_core.depth import matching, say
 from ed_core.errors import FitRefused, TooLarge
-from ed_core.fits import maps, measured, replacement
-from ed_core.fits.file import checkpoint_file
+from ed_core.lenses import measured
+from ed_core.lenses.checkpoint import checkpoint_file
+from ed_core.lenses.driver import silent
+from ed_core.lenses.maps import Between, plan
+from ed_core.lenses.replacement import Within
 from ed_core.models.encoder import Encoder
 from ed_core.types import Prompt
 
@@ -33,6 +37,11 @@ def prompts(n: int, seed: int = 0) -> list[Prompt]:
 
 
 USED, HELD_OUT = prompts(8), prompts(4, seed=1)
+
+
+def fit(*models, of, out=None, test=HELD_OUT, tick=silent, **more):
+    kind = Between if len(models) == 2 else Within
+    return kind(*models, of, test, **more).fit(out, tick)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +83,7 @@ def other_tokens(of_prompts: list[torch.Tensor]) -> torch.Tensor:
 
 def test_every_pair_of_taps_agrees_with_least_squares_on_stacked_tokens(pair):
     a, b = pair
-    found = maps.fit(a, b, USED, test=HELD_OUT)
+    found = fit(a, b, of=USED)
     x, y, x_test, y_test = (stacked(m, of) for of in (USED, HELD_OUT) for m in pair)
     assert found.error.shape == found.r2.shape == (a.n_layers + 1, b.n_layers + 1)
     assert found.tokens == sum(map(len, x[0])) and found.test_tokens == sum(map(len, x_test[0]))
@@ -104,7 +113,7 @@ def test_a_rotated_copy_is_found_again_tap_by_tap():
         return trace
 
     b.trace = turned
-    found = maps.fit(a, b, USED, test=HELD_OUT)
+    found = fit(a, b, of=USED)
     error, r2 = found.error.diagonal()[1:], found.r2.diagonal()[1:]  # at tap 0 a new prompt may have new letters
     assert error.max() < 1e-5 and r2.min() > 0.9999
     assert (matching.match(found).best == np.arange(1, a.n_layers + 1)).all()
@@ -116,25 +125,25 @@ class Stopped(Exception):
     """What ends a fit in the middle."""
 
 
-@pytest.mark.parametrize("fit", ["maps", "replacement"])
-def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, fit):
-    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
-    of = pair if fit == "maps" else pair[:1]
-    module = maps if fit == "maps" else replacement
-    share, out, memory = 0.9, tmp_path / "found.npz", 2 * module.plan(*of, 1).each
+@pytest.mark.parametrize("kind", ["maps", "replacement"])
+def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("ed_core.lenses.checkpoint.EVERY", 0.0)
+    monkeypatch.setattr("ed_core.lenses.checkpoint.WRITING", np.inf)
+    models_of = pair if kind == "maps" else pair[:1]
+    share, out, memory = 0.9, tmp_path / "found.npz", 2 * plan(*models_of).each
 
     def stop(done: float) -> None:
         if done > share:
             raise Stopped
 
     shares: list[float] = []
-    whole = module.fit(*of, USED, test=HELD_OUT, tick=shares.append, memory=memory)
+    whole = fit(*models_of, of=USED, tick=shares.append, memory=memory)
     assert shares == sorted(shares) and shares[-1] == 1 and shares[0] < 0.1
     with pytest.raises(Stopped):
-        module.fit(*of, USED, out, HELD_OUT, stop, memory)
+        fit(*models_of, of=USED, out=out, tick=stop, memory=memory)
     assert checkpoint_file(out).is_file() and not out.is_file()
     shares.clear()
-    again = module.fit(*of, USED, out, HELD_OUT, shares.append, memory)
+    again = fit(*models_of, of=USED, out=out, tick=shares.append, memory=memory)
     assert not checkpoint_file(out).is_file() and shares[0] > share - 0.4
     for values, expected in zip(vars(again).values(), vars(whole).values()):
         assert isinstance(values, dict) or np.array_equal(values, expected)
@@ -148,29 +157,29 @@ def test_two_tokenizers_are_refused(pair):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     b.encoder = Encoder(tokenizer)
     with pytest.raises(FitRefused, match="different tokens"):
-        maps.fit(pair[0], b, USED, test=HELD_OUT)
+        fit(pair[0], b, of=USED)
     b.encoder = Encoder(byte_tokenizer().backend_tokenizer)
-    assert maps.fit(pair[0], b, USED, test=HELD_OUT).tokens
+    assert fit(pair[0], b, of=USED).tokens
 
 
 def test_no_more_tokens_than_dimensions_are_refused_with_both_numbers(pair):
     a, b = pair
     d = a.d_model
     exactly = [Prompt("x" * (d + 1))]
-    for fit in (lambda of: maps.fit(a, b, of, test=HELD_OUT), lambda of: replacement.fit(a, of, test=HELD_OUT)):
+    for models_of in ((a, b), (a,)):
         with pytest.raises(FitRefused, match=rf"have {d} tokens .* has {d} dimensions.*at least {d + 1} tokens"):
-            fit(exactly)
-        assert fit([Prompt(" ".join(WORDS * 2)[: d + 2])]).certificate["notes"], (
+            fit(*models_of, of=exactly)
+        assert fit(*models_of, of=[Prompt(" ".join(WORDS * 2)[: d + 2])]).certificate["notes"], (
             "one more is enough, and said to be few"
         )
     with pytest.raises(FitRefused, match="No held-out prompt"):
-        maps.fit(a, b, USED, test=[Prompt("x")])
+        fit(a, b, of=USED, test=[Prompt("x")])
 
 
 def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
     model = pair[0]
     held_out = [*HELD_OUT, next(p for p in map(Prompt, ("a", "it", "the")) if len(model.encode(p)) == 2)]
-    found = replacement.fit(model, USED, test=held_out)
+    found = fit(model, of=USED, test=held_out)
     x, x_test = stacked(model, USED), stacked(model, held_out)
 
     def loss(of: list[Prompt]) -> float:
@@ -201,8 +210,13 @@ def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
         assert abs(found.error[block] - naive_figures(guess, true)[0]) < 1e-6
 
 
+class Size(NamedTuple):
+    n_layers: int
+    d_model: int
+
+
 def test_the_plan_needs_no_model_and_says_what_a_large_pair_takes():
-    found = measured.plan_of_maps((28, 48), (1536, 5120), 20 << 30)
+    found = measured.plan_of("maps", [Size(28, 1536), Size(48, 5120)], 20 << 30)
     assert found.each == 8 * 1536 * (1536 + 2 * 49 * 5120)
     assert (found.at_once, found.passes, found.n_taps) == (3, 10, 29) and found.bytes <= 20 << 30
     assert found.sentence() == (
@@ -301,7 +315,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     test = ["--test", str(place / "test.jsonl")]
     assert main(["fit", "maps", *options, "--other", other, *test, "--out", str(out), "--progress"]) == 0
     said = capsys.readouterr()
-    assert "6 source taps" in said.err and "1 pass over the prompts" in said.err and "100 %" in said.err
+    assert "6 source taps" in said.err and "6 passes over the prompts" in said.err and "100 %" in said.err
     assert "fitted on" in said.out and "have a counterpart in" in said.out
     with np.load(out, allow_pickle=False) as file:
         assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 100

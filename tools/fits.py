@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 
-from ed_core.fits import ENDING, affine, jacobian
+from ed_core.lenses import ENDING
+from ed_core.lenses.affine import Affine
+from ed_core.lenses.jacobian import Jacobian
 from ed_core.models.bundled import FITS, MODELS, WORDS
 from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
@@ -30,11 +32,6 @@ def prompts(model: str) -> list[Prompt]:
     return bundled if model in MODELS else [*read_jsonl(TEXTS), *bundled[::4]]
 
 
-def every_fifth(used: list[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
-    """The prompts to fit on, and a fifth of each task, which are in blocks: the lens serves these tasks."""
-    return [p for i, p in enumerate(used) if i % 5 != 4], used[4::5]
-
-
 def fit(name: str) -> None:
     """Fit one lens, and write its certificate next to it, to be read without it."""
     model, _, kind = name.rpartition("-")
@@ -45,13 +42,10 @@ def fit(name: str) -> None:
         print(f"\r{name} {share:.1%}", end="", flush=True)
 
     if kind == "affine":
-        fitted_on, held_out = every_fifth(used)
-        rank = None if model in MODELS else RANK
-        certificate = affine.fit(opened, fitted_on, out, held_out, tick=tick, rank=rank)
+        fitting: Affine | Jacobian = Affine(opened, used, rank=None if model in MODELS else RANK)
     else:
-        some = [used[i * len(used) // n] for i in range(n)]
-        fitted_on, held_out = every_fifth(some)
-        certificate = jacobian.fit(opened, fitted_on, out, held_out, tick=tick)
+        fitting = Jacobian(opened, [used[i * len(used) // n] for i in range(n)])
+    certificate = fitting.fit(out, tick)
     out.with_suffix(".json").write_text(json.dumps(certificate, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print()
 

@@ -13,7 +13,7 @@ from ..claims.record import Found, Number, Record
 from ..depth.rules import RULES
 from ..errors import CardError
 from ..files import Bounds, Head, Kind, open_sealed, seal
-from ..fits.file import digest_of
+from ..lenses.checkpoint import digest_of
 from ..models.bundled import CARDS
 from ..types import ModelSpec
 

@@ -21,8 +21,8 @@ from ..depth.rules import OF_LENS, RULES
 from ..depth.verdict import Verdict
 from ..depth.verdict import verdict as verdict_of
 from ..errors import CardError, StudyError
-from ..fits import Fit, of_model
-from ..fits.file import digest_of, digest_of_prompts
+from ..lenses import Fit, of_model
+from ..lenses.checkpoint import digest_of, digest_of_prompts
 from ..models import sizes
 from ..models.bundled import set_names
 from ..models.ref import ModelRef

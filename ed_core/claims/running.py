@@ -16,7 +16,7 @@ import numpy as np
 from .. import disk
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
-from ..fits.file import Checkpoint, digest_of, digest_of_prompts
+from ..lenses.checkpoint import Checkpoint, digest_of, digest_of_prompts
 from ..models.bundled import set_names
 from ..models.ref import ModelRef
 from ..probes import find as find_probe
@@ -335,7 +335,7 @@ def _plan(study: Study, out: Path, device: str) -> planning.Plan:
 
 def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable[[float], None]) -> Part:
     """The losses with maps in the layers' place; read where they were made before."""
-    from ..fits import replacement
+    from ..lenses import replacement
 
     spec = asked.ref(control="" if label == MODEL else "untrained")
     examples = asked.load(asked.capped(REPLACED), len(asked.load().levels)).examples
@@ -344,7 +344,7 @@ def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable
     kept = Checkpoint(out / f"{REPLACEMENT}-{key[:16]}.npz", key)
     if (columns := kept.read()) is None:
         columns = replacement.by_prompt(opened.get(spec), prompts, within)
-        kept.write(columns, now=True)
+        kept.write(columns)
     index = np.asarray(columns["index"], int)
     forms = tuple(prompts[i].form for i in index)
     columns = {name: values for name, values in columns.items() if name != "index"}

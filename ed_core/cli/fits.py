@@ -97,7 +97,7 @@ def fit(
 def _dry_run(request: Fit) -> int:
     """Print what would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is
     free."""
-    from ..fits import affine, measured
+    from ..lenses import affine, measured
     from ..models import devices
 
     memory = request.check()[2] or (measured.BYTES if request.kind in LENSES else None)
@@ -105,12 +105,7 @@ def _dry_run(request: Fit) -> int:
         on_cpu = request.model.device == "cpu"
         free = None if on_cpu else devices.free_bytes(devices.pick(request.model.device))
         memory = int(ROOM * (free_memory() if free is None else free))
-    a = request.model.ref.size()
-    affine.require_rank(request.rank, a.d_model, request.model.source)
-    if request.other is not None:
-        b = request.other.ref.size()
-        planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)
-    else:
-        planned = measured.OF_ONE[request.kind](a.n_layers, a.d_model, memory)
-    print(planned.sentence())
+    sizes = [one.ref.size() for one in request.models]
+    affine.require_rank(request.rank, sizes[0].d_model, request.model.source)
+    print(measured.plan_of(request.kind, sizes, memory).sentence())
     return 0

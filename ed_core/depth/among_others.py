@@ -90,16 +90,16 @@ def without_sinks(
     contributions are not stored, or where a curve is no mean over tokens (`over_tokens`)."""
     if not over_tokens(probe):
         return None
-    found = []
+    summaries = []
     for result in results:
-        asked = result.request
+        request = result.request
         written: ProbeResult | None = result
-        if asked.probe != sinks.PROBE:
-            written = lookup.find(find(sinks.PROBE)().request(asked.models[0], asked.prompts[0]))
+        if request.probe != sinks.PROBE:
+            written = lookup.find(find(sinks.PROBE)().request(request.models[0], request.prompts[0]))
         if written is None or (known := sinks.of_result(written)) is None:
             return None
-        found.append(summary_without(result, {s.pos for s in known}, first_token))
-    return found
+        summaries.append(summary_without(result, {s.pos for s in known}, first_token))
+    return summaries
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def compared(
     assert probe.score is not None  # every probe with curves has one
     score, sound = probe.score, [s for s in others if probe.sound(s)]
     mine = curves_of(probe, this, first_token)
-    found = np.asarray([_value(score, curves_of(probe, s, first_token)) for s in sound])
-    defined = found[np.isfinite(found)]
+    scores = np.asarray([_value(score, curves_of(probe, s, first_token)) for s in sound])
+    defined = scores[np.isfinite(scores)]
     curve = mine[score.share[0] if score.share else score.mean_depth or probe.curves[0].name]
     half = float(curve[: (len(curve) + 1) // 2].sum() / curve.sum()) if score.share and curve.sum() else None
     of_depth = len(sound) >= FEWEST and bool(score.criterion or score.mean_depth)
@@ -136,7 +136,7 @@ def compared(
         _value(score, mine),
         np.quantile(defined, ends(len(defined))) if len(defined) >= FEWEST else np.empty(0),
         len(defined),
-        len(found) - len(defined),
+        len(scores) - len(defined),
         len(others) - len(sound),
         half,
         verdict(_sample(score, [this, *sound], first_token)) if of_depth else None,
@@ -154,8 +154,8 @@ def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
     """A score, NaN where it is not defined."""
     if score.mean_depth:
         return float(MEAN_DEPTH[score.mean_depth](curves[score.mean_depth][None])[0])
-    found = RULES[score.criterion].of(curves).depth if score.criterion else curves[score.value]
-    return float("nan") if found is None else float(found)
+    depth = RULES[score.criterion].of(curves).depth if score.criterion else curves[score.value]
+    return float("nan") if depth is None else float(depth)
 
 
 @dataclass(frozen=True)

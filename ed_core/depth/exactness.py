@@ -59,8 +59,8 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
     def of_result(result: ProbeResult, first: bool) -> dict[str, np.ndarray]:
         return aggregate(probe_of(result), [result.summary], first)
 
-    whole, rest = (of_result(contributions, first) | of_result(lens, first) for first in (True, False))
+    counted, rest = (of_result(contributions, first) | of_result(lens, first) for first in (True, False))
     return [
-        Row(name, rule.means(whole), rule.means(rest), rule.of(whole).depth, rule.of(rest).depth)
+        Row(name, rule.means(counted), rule.means(rest), rule.of(counted).depth, rule.of(rest).depth)
         for name, rule in RULES.items()
     ]

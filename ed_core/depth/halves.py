@@ -24,9 +24,9 @@ def has_halves(result: ProbeResult) -> bool:
 def interleaved(whole: ArrayLike, half: ArrayLike) -> np.ndarray:
     """Rows `[L + 1, …]` at depths 0, 1, …, L and rows `[L, …]` at ½, 1½, …, in the order of depth: `[2 L + 1, …]`."""
     whole, half = np.asarray(whole), np.asarray(half)
-    found = np.empty((len(whole) + len(half), *whole.shape[1:]), np.result_type(whole, half))
-    found[::2], found[1::2] = whole, half
-    return found
+    both = np.empty((len(whole) + len(half), *whole.shape[1:]), np.result_type(whole, half))
+    both[::2], both[1::2] = whole, half
+    return both
 
 
 def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
@@ -36,10 +36,10 @@ def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
     first = int(LOWEST[name])
     rows = interleaved(whole, half)[2 * first :].astype(np.float64)
     if name == "kl":  # its formula passes over a row 0
-        found = float(MEAN_DEPTH[name](np.concatenate([rows[:1], rows])[None])[0] - 1) / 2 + first
+        depth = float(MEAN_DEPTH[name](np.concatenate([rows[:1], rows])[None])[0] - 1) / 2 + first
     else:
-        found = float(MEAN_DEPTH[name](rows[None])[0]) / 2
-    return None if np.isnan(found) else found
+        depth = float(MEAN_DEPTH[name](rows[None])[0]) / 2
+    return None if np.isnan(depth) else depth
 
 
 def branch_at(depth: float) -> tuple[str, int]:
@@ -64,8 +64,8 @@ class Brought:
     def share(self) -> float | None:
         """Attention's share of all that is taken off from depth 1 on, where no token just read is predicted back; None
         where nothing is."""
-        whole = float(self.attention[1:].sum() + self.mlp[1:].sum())
-        return float(self.attention[1:].sum()) / whole if whole > 0 else None
+        total = float(self.attention[1:].sum() + self.mlp[1:].sum())
+        return float(self.attention[1:].sum()) / total if total > 0 else None
 
 
 def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:

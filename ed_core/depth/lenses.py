@@ -1,5 +1,5 @@
-"""Does depth depend on the lens? Hu et al.'s KL and overlap rules under each lens, and what a fitted lens's certificate
-says of it. Numpy only.
+"""Does depth depend on the lens? Hu et al.'s KL and overlap rules under each lens, and the curves of a fitted lens's
+certificate. Numpy only.
 
 The Jacobian lens is made to be read by ranks: its divergence is shown as such and enters no verdict."""
 

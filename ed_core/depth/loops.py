@@ -1,5 +1,5 @@
-"""Depth in passes of a looped model, from what `loops` measures: the rules of effective depth, read off after every
-pass instead of before every layer."""
+"""Depth in passes of a looped model, from what `loops` measures: the rules of effective depth, read after every pass
+instead of before every layer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def loop_depth(name: str, curve: ArrayLike) -> LoopDepth:
     passes = len(values) - 1
     mean = float(MEAN_DEPTH[name](values[None])[0])
     holds = values < KL_THRESHOLD * values.max() if name == "kl" else more_than(values, OVERLAP_THRESHOLD)
-    found = np.flatnonzero(holds[1:passes])
-    return LoopDepth(name, passes, int(found[0]) + 1 if len(found) else None, None if np.isnan(mean) else mean)
+    passing = np.flatnonzero(holds[1:passes])
+    return LoopDepth(name, passes, int(passing[0]) + 1 if len(passing) else None, None if np.isnan(mean) else mean)
 
 
 def by_passes(aggregates: Mapping[str, np.ndarray], name: str) -> list[LoopDepth]:

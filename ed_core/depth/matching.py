@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..fits.measured import Maps
+from ..lenses.measured import Maps
 from ..probes.base import rank_correlation
 from .rules import TENTH
 
@@ -52,8 +52,8 @@ def match(maps: Maps, by: str = "error") -> Matching:
     rows = np.arange(1, n_a + 1)
     off = maps.error[1:, 1:] if by == "error" else -maps.r2[1:, 1:]
     best = np.where(np.isfinite(off), off, np.inf).argmin(1) + 1
-    found, shuffled, mean = maps.error[rows, best], maps.error_shuffled[rows, best], maps.error_mean[best]
-    matches = found < MARGIN * np.fmin(shuffled, mean)
+    error, shuffled, mean = maps.error[rows, best], maps.error_shuffled[rows, best], maps.error_mean[best]
+    matches = error < MARGIN * np.fmin(shuffled, mean)
     slope = reach = float("nan")
     rank: float | None = None
     if matches.any():
@@ -62,7 +62,7 @@ def match(maps: Maps, by: str = "error") -> Matching:
         x, y = rows[matches] / n_a, best[matches] / n_b
         slope, rank = float(np.polyfit(x, y, 1)[0]), rank_correlation(x, y)
     return Matching(
-        best, found, shuffled, mean, matches, slope, float("nan") if rank is None else rank, reach, maps.n_layers
+        best, error, shuffled, mean, matches, slope, float("nan") if rank is None else rank, reach, maps.n_layers
     )
 
 
@@ -75,7 +75,7 @@ def reading(found: Matching) -> str:
         return "unclear"
     if not found.rank >= TRACKS:  # NaN too
         return "unordered"
-    a, b = (at[found.matches] for at in found.relative)
+    a, b = (shares[found.matches] for shares in found.relative)
     near = float(np.median(np.abs(b - a))) <= TENTH
     diagonal, early = near and SLOPE[0] <= found.slope <= SLOPE[1], found.reach <= 1 - LATE
     to_the_end = found.relative[0][found.matches].max() > 1 - LATE

@@ -1,7 +1,7 @@
-"""The depth without a threshold. Numpy only.
+"""The average depth: the depth without a threshold. Numpy only.
 
-The mean, over all thresholds between 0 and 1, of the depth from which a lens curve *stays* beyond the threshold:
-continuous, between 0 and L, always defined unless the lens is the output everywhere.
+It is the mean, over all thresholds between 0 and 1, of the depth from which a lens curve *stays* beyond the threshold:
+continuous, between 0 and L, and defined unless the lens equals the output everywhere.
 
 Shapes: curves `[n, L + 1]`, the output's row included."""
 
@@ -18,27 +18,27 @@ from ..statistics import Interval, Resampled, Units
 
 
 def mean_depth_kl(kl: ArrayLike) -> np.ndarray:
-    """`1 + Σ_{l ≥ 1} e[l]`, `e[l] = max_{j ≥ l} kl[j] / max_{j ≥ 1} kl[j]`: curves `[n, L + 1]` of the lens' divergence
-    from the output (row L is the output) → `[n]`, depths in [1, L]. Depth 0 is left out, since tied embeddings predict
-    the token just read there. NaN where no divergence from depth 1 on is above 0, or one is not finite."""
+    """`1 + Σ_{l ≥ 1} e[l]`, `e[l] = max_{j ≥ l} kl[j] / max_{j ≥ 1} kl[j]`, of the lens's divergence from the output,
+    `[n, L + 1]` → `[n]` in [1, L]. Depth 0 is left out, as tied embeddings predict the token just read there. NaN where
+    no divergence from depth 1 on is above 0, or one is not finite."""
     later = _rows(kl)[:, 1:]
     highest = later.max(1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = 1 + _highest_from(later).sum(1) / highest
-    return np.where(highest > 0, found, np.nan)
+        depth = 1 + _highest_from(later).sum(1) / highest
+    return np.where(highest > 0, depth, np.nan)
 
 
 def mean_depth_overlap(overlap: ArrayLike) -> np.ndarray:
-    """`Σ_{l ≥ 0} e[l]`, `e[l] = max_{j ≥ l} (1 - overlap[j])`: curves `[n, L + 1]` of the share of best tokens that the
-    lens has in common with the output → `[n]`, depths in [0, L]. NaN where the lens has all of them at every depth, or
-    a value is not finite."""
+    """`Σ_{l ≥ 0} e[l]`, `e[l] = max_{j ≥ l} (1 - overlap[j])`, of the share of best tokens that lens and output have in
+    common, `[n, L + 1]` → `[n]` in [0, L]. NaN where they have all in common at every depth, or a value is not
+    finite."""
     missing = 1 - _rows(overlap)
     return np.where(missing.max(1) > 0, _highest_from(missing).sum(1), np.nan)
 
 
 MEAN_DEPTH: dict[str, Callable[[ArrayLike], np.ndarray]] = {"kl": mean_depth_kl, "overlap": mean_depth_overlap}
-"""By the lens' measure; curves have all rows, the output's too."""
-LOWEST = {"kl": 1.0, "overlap": 0.0}  # the smallest depth that each can give
+"""By the lens's measure."""
+LOWEST = {"kl": 1.0, "overlap": 0.0}  # the smallest possible depth
 
 
 def middle_half(kl: ArrayLike) -> tuple[int, int] | None:
@@ -53,8 +53,8 @@ def middle_half(kl: ArrayLike) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class MeanDepth:
-    """A `mean_depth`: of one prompt's curve, or of the mean curve over prompts with its interval over them (None where
-    there are too few). `depth`: in [0, L], None where not defined."""
+    """The average depth of one curve, in [0, L], None where it is not defined. `interval`: over prompts, None for one
+    prompt or too few."""
 
     name: str
     depth: float | None
@@ -68,27 +68,27 @@ class MeanDepth:
 
 
 def of_curve(name: str, curve: ArrayLike) -> MeanDepth:
-    """Of one curve `[L + 1]`, the output's row included."""
+    """The average depth of one curve `[L + 1]`."""
     curve = np.asarray(curve, np.float64)
     return MeanDepth(name, _defined(MEAN_DEPTH[name](curve[None])[0]), len(curve) - 1)
 
 
 def resampled(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed: int = 0, **more: int) -> Resampled:
-    """The `mean_depth` of the mean curve over prompts, with its resamples. `sums` `[prompt, L + 1]` over `tokens`
+    """The average depth of the mean curve over prompts, with its resamples. `sums` `[prompt, L + 1]` over `tokens`
     `[prompt]`."""
-    found = statistics.read_off(lambda c: MEAN_DEPTH[name](c[name]), {name: sums}, tokens, over, seed, **more)
-    return found.bounded(LOWEST[name], np.asarray(sums).shape[1] - 1.0)
+    depth = statistics.read_off(lambda c: MEAN_DEPTH[name](c[name]), {name: sums}, tokens, over, seed, **more)
+    return depth.bounded(LOWEST[name], np.asarray(sums).shape[1] - 1.0)
 
 
 def of_prompts(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed: int = 0) -> MeanDepth:
-    """The same as one figure with its interval."""
+    """The average depth of the mean curve over prompts, with its interval."""
     sums, n_layers = np.asarray(sums, np.float64), np.asarray(sums).shape[1] - 1
     if not np.sum(tokens):
         return MeanDepth(name, None, n_layers)
     if not over.enough:
         return replace(of_curve(name, sums.sum(0) / np.sum(tokens)), n_layers=n_layers)
-    found = resampled(name, sums, tokens, over, seed)
-    return MeanDepth(name, _defined(found.value), n_layers, found.interval)
+    estimate = resampled(name, sums, tokens, over, seed)
+    return MeanDepth(name, _defined(estimate.value), n_layers, estimate.interval)
 
 
 def _rows(curves: ArrayLike) -> np.ndarray:

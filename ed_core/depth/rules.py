@@ -1,11 +1,10 @@
 """Hu et al.'s three rules of effective depth (arXiv 2512.14064), with their thresholds as defaults. Numpy only.
 
-`ED` is a block index, its ratio `(ED + 1) / L`. The rules answer different questions (the cosine reads block l's own
-write, the lens the stream *before* block l) and are never averaged. Variants are shown next to the paper's rule and
-never replace it.
+The effective depth `ED` is a layer's index, its ratio `(ED + 1) / L`. The rules answer different questions and are
+never averaged: the cosine reads what layer l adds, the lens reads the stream *before* layer l. Variants are shown next
+to the paper's rule and never replace it.
 
-Shapes: all curves that a rule reads have a value per layer, `[layer]`. A lens has a row more, the output, which the
-rules leave out."""
+Shapes: a rule reads curves `[layer]`. Those of a lens have one row more, the output, which the rules leave out."""
 
 from __future__ import annotations
 
@@ -18,17 +17,18 @@ from numpy.typing import ArrayLike
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
-TIE = 1e-6  # of an overlap: a share of k tokens stored in float32 may be this much above itself
+TIE = 1e-6  # of an overlap: float32 may store a share of k tokens this much too large
 BEST = 5  # tokens whose overlap the paper's rule compares
-COSINES = ("attn_cos", "mlp_cos", "layer_cos")  # contributions whose mean the cosine rule reads
-TENTH = 0.1  # of the layers: depths at most this far apart count as one place
+COSINES = ("attn_cos", "mlp_cos", "layer_cos")  # the cosine rule reads their mean
+TENTH = 0.1  # of the layers: depths this close count as equal
 PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS = "paper", "stable", "from_depth_1", "without_sinks"
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What a rule gives on one curve. `depth`, `stable`: block indices or None; `from_depth_1`, of KL alone: the same
-    rule without depth 0. `reason`: why `depth` is None, a key of `say.REASONS`."""
+    """The layer that a rule gives on one curve. `depth`: by the paper's rule, None where it is not defined, for a
+    `reason` (a key of `say.REASONS`). `stable`: from where the rule holds to the end. `from_depth_1`: the KL rule
+    without depth 0."""
 
     name: str
     depth: int | None
@@ -46,11 +46,10 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of Hu et al.: what it reads and what its curve is called.
+    """A rule of Hu et al.
 
-    `label`: within a sentence. `title`: what its curve is, over its `axis`, in its `unit`. `measures`: aggregated
-    curves of `probe`, whose mean is read. `threshold`: the paper's, `band` others around it. `variants`: of the tables,
-    the paper's rule first."""
+    `label`: its name in a sentence. `title`, `axis`, `unit`: of the curve it reads, the mean of these `measures` of
+    `probe`. `threshold`: the paper's; `band`: others around it. `variants`: the paper's rule first."""
 
     name: str
     label: str
@@ -66,7 +65,7 @@ class Rule:
 
     @property
     def heading(self) -> str:
-        """The label at the beginning of a line."""
+        """The label with a capital."""
         return self.label[0].upper() + self.label[1:]
 
     @property
@@ -74,35 +73,39 @@ class Rule:
         return self.axis == "depth"
 
     def others(self, threshold: float) -> tuple[float, ...]:
-        """The thresholds of the band without the one in use."""
+        """The band's other thresholds."""
         return tuple(at for at in self.band if not math.isclose(at, threshold, abs_tol=1e-9))
 
     def means(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
-        """The mean of the curves that it reads; of a lens with the output's row."""
-        mean: np.ndarray = np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0)
-        return mean
+        """The mean of its measures' curves; of a lens with the output's row."""
+        return np.asarray(np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0))
 
     def curve(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
-        """What it reads, `[layer]`."""
+        """The curve that it reads, `[layer]`."""
         return self.means(means)[:-1] if self.of_lens else self.means(means)
 
     def of(self, means: Mapping[str, ArrayLike], threshold: float | None = None) -> Criterion:
-        """The rule on aggregated curves."""
+        """The rule on the curves of its measures."""
         return self.of_curve(self.curve(means), threshold)
 
     def of_curve(self, curve: ArrayLike, threshold: float | None = None) -> Criterion:
-        """The rule on what it reads; not defined for one layer, or where a value is not finite."""
-        c, at = np.asarray(curve, np.float64), self.threshold if threshold is None else threshold
+        """The rule on one curve `[layer]`; not defined for a single layer, or where a value is not finite."""
+        c, used = np.asarray(curve, np.float64), self.threshold if threshold is None else threshold
         n = len(c)
         if n < 2 or not np.isfinite(c).all():
-            return Criterion(self.name, None, None, n, at, "one layer" if n < 2 else "not finite")
-        later = Criterion(self.name, *self._read(c, at, FROM_DEPTH_1), n, at) if FROM_DEPTH_1 in self.variants else None
-        depth, stable = self._read(c, at, PAPER)
-        return Criterion(self.name, depth, stable, n, at, "" if depth is not None else _reason(self.name, c, at), later)
+            return Criterion(self.name, None, None, n, used, "one layer" if n < 2 else "not finite")
+        later = (
+            Criterion(self.name, *self._read(c, used, FROM_DEPTH_1), n, used) if FROM_DEPTH_1 in self.variants else None
+        )
+        depth, stable = self._read(c, used, PAPER)
+        return Criterion(
+            self.name, depth, stable, n, used, "" if depth is not None else _reason(self.name, c, used), later
+        )
 
     def _read(self, curve: np.ndarray, threshold: float, variant: str) -> tuple[int | None, int | None]:
-        found = (_depths(self.name, curve[None], lasting, variant, threshold)[0] for lasting in (False, True))
-        depth, stable = (None if np.isnan(one) else int(one) for one in found)
+        """The layer by this variant, and that from which it holds to the end."""
+        both = (_depths(self.name, curve[None], lasting, variant, threshold)[0] for lasting in (False, True))
+        depth, stable = (None if np.isnan(one) else int(one) for one in both)
         return depth, None if depth is None else stable
 
 
@@ -123,18 +126,18 @@ OF_LENS = {name: rule for name, rule in RULES.items() if rule.of_lens}
 
 
 def depths(name: str, curves: ArrayLike, variant: str = PAPER, threshold: float | None = None) -> np.ndarray:
-    """A rule on many curves at once, `[n, layer]` → `[n]`, NaN where it is not defined.
+    """The layer that a rule gives on each curve, `[n, layer]` → `[n]`, NaN where it is not defined.
 
-    cosine: the last `l` with `c[l] < 0 <= c[l+1]`; stable: the last `l` with `c[l] < 0`, unless that is the last layer.
-    KL: the first `l < L-1` with `kl[l] < θ max(kl)`; overlap: the first with `overlap[l] > θ`; stable: the first from
-    which that holds through `L-1`; from_depth_1, of KL: maximum and rule over `l >= 1`, as with tied embeddings the
-    lens at depth 0 predicts the token just read."""
-    at = RULES[name].threshold if threshold is None else threshold
-    return _depths(name, np.asarray(curves, np.float64), variant == STABLE, variant, at)
+    - cosine: the last `l` with `c[l] < 0 <= c[l+1]`; stable: the last `l` with `c[l] < 0`, if `l < L-1`
+    - KL: the first `l < L-1` with `kl[l] < θ max(kl)`; overlap: the first with `overlap[l] > θ`; stable: the first from
+      which that holds through `L-1`
+    - KL from depth 1: maximum and rule over `l >= 1`, as tied embeddings predict the token just read at depth 0"""
+    own = RULES[name].threshold if threshold is None else threshold
+    return _depths(name, np.asarray(curves, np.float64), variant == STABLE, variant, own)
 
 
 def near(depth: float, other: float, n_layers: int) -> bool:
-    """Whether two depths are within a tenth of the layers of each other."""
+    """Whether two depths differ by a tenth of the layers at most."""
     return bool(abs(depth - other) <= TENTH * n_layers)
 
 
@@ -144,11 +147,12 @@ def tenth(n_layers: int) -> int:
 
 
 def more_than(overlap: np.ndarray, threshold: float) -> np.ndarray:
-    """Where an overlap is above a threshold; an exact tie is not."""
+    """Where an overlap is above a threshold, ties excluded."""
     return np.asarray(overlap > threshold + TIE)
 
 
 def _depths(name: str, c: np.ndarray, lasting: bool, variant: str, threshold: float) -> np.ndarray:
+    """`depths`; `lasting`: from where the variant holds to the end."""
     if c.shape[1] < 2:
         return np.full(len(c), np.nan)
     if name == "cosine":
@@ -164,7 +168,7 @@ def _depths(name: str, c: np.ndarray, lasting: bool, variant: str, threshold: fl
 
 
 def _holds(name: str, c: np.ndarray, threshold: float, start: int = 0) -> np.ndarray:
-    """Where a rule of the lens holds, `[n, layer]`, from depth `start` on."""
+    """Where a lens rule holds, `[n, layer]`, from depth `start` on."""
     if name == "overlap":
         return more_than(c, threshold)
     holds = np.zeros(c.shape, bool)
@@ -173,7 +177,7 @@ def _holds(name: str, c: np.ndarray, threshold: float, start: int = 0) -> np.nda
 
 
 def _reason(name: str, c: np.ndarray, threshold: float) -> str:
-    """Why a rule gives no layer on a finite curve of at least two."""
+    """Why a rule gives no layer on a finite curve of two layers or more."""
     if name != "cosine":
         return "only before the last" if _holds(name, c[None], threshold)[0, -1] else "never"
     below = np.flatnonzero(c < threshold)
@@ -185,6 +189,6 @@ def _reason(name: str, c: np.ndarray, threshold: float) -> str:
 
 
 def _last(holds: np.ndarray) -> np.ndarray:
-    """The last column that holds, of each row; NaN where none does."""
+    """Each row's last true column; NaN where none is."""
     n = holds.shape[1]
     return np.where(holds.any(1), n - 1 - holds[:, ::-1].argmax(1), np.nan)

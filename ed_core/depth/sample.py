@@ -92,13 +92,13 @@ class Sample:
         prompt. `twins`: the same results of copies of the model, a pair for each."""
         written, read = _listed(contributions), _listed(lens)
         some = written or read
-        found = tuple(sinks.of_result(result) for result in written)
+        known = tuple(sinks.of_result(result) for result in written)
         counted = [positions(result, of) for result in some]
         others = [set(range(r.n_tokens)) - at for r, at in zip(some, counted) if at is not None]
         curves = {}
         for name, results in zip(READS, (written, read), strict=True):
             first = first_token or bool(others) or name == LENS
-            if results and (of_one := _curves(results, CURVES[name], first, others, found, tuple(forms))).sums:
+            if results and (of_one := _curves(results, CURVES[name], first, others, known, tuple(forms))).sums:
                 curves[name] = of_one
         copies = (cls.of(a, b, first_token=first_token, of=of, forms=forms, seed=seed) for a, b in twins)
         return cls(
@@ -106,7 +106,7 @@ class Sample:
             curves,
             tuple(copies),
             control,
-            found,
+            known,
             tuple(map(answer.look, read)),
             any(result.answer_start is not None for result in some),
             of,
@@ -161,10 +161,10 @@ def positions(result: ProbeResult, of: Tokens) -> frozenset[int] | None:
         return None
     if of == ANSWER:
         return frozenset(range(start - 1, n - 1)) if start is not None and 0 < start < n else frozenset({n - 1})
-    at = of if isinstance(of, tuple) else (of,)
-    if not at or not all(isinstance(one, int) and 0 <= one < n for one in at):
+    chosen = of if isinstance(of, tuple) else (of,)
+    if not chosen or not all(isinstance(one, int) and 0 <= one < n for one in chosen):
         raise ValueError(f"Tokens are {ALL!r}, {ANSWER!r} or positions from 0 to {n - 1}; found {of!r}.")
-    return frozenset(at)  # type: ignore[arg-type]  # all of them are int
+    return frozenset(chosen)  # type: ignore[arg-type]  # all of them are int
 
 
 def prompt_sums(

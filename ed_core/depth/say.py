@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..fits.measured import Maps, Replacement
+from ..lenses.measured import Maps, Replacement
 from ..probes.lenses import LENSES
 from ..types import ProbeResult
 from . import exactness, surgery
@@ -132,8 +132,8 @@ def layers(layer: float, total: int) -> str:
 
 def listed(words: Iterable[str], last: str = "and") -> str:
     """ "a, b and c"; empty words are left out."""
-    found = [word for word in words if word]
-    return f" {last} ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
+    given = [word for word in words if word]
+    return f" {last} ".join(filter(None, [", ".join(given[:-1]), *given[-1:]]))
 
 
 def quoted(token: str) -> str:
@@ -159,7 +159,7 @@ def lines(found: Verdict) -> list[str]:
 
 
 def lead(found: Verdict) -> str:
-    """From which layer on the answer is the first choice, or the model's own next token; "" where nobody looked."""
+    """From which layer on the answer is the first choice, or the model's own next token; "" where no lens was read."""
     looks = [look for look in found.answers if look]
     if looks and found.n_prompts == 1:
         return _answer(looks[0])
@@ -292,8 +292,8 @@ def rule_name(found: RuleVerdict) -> str:
 
 def rule(found: RuleVerdict) -> str:
     """What one rule gives, and why that is not robust."""
-    drawn = found.interval.ends if found.interval is not None and found.depth is not None else None
-    over = f" ({interval(*drawn, 0)} over prompts)" if drawn else ""
+    ends = found.interval.ends if found.interval is not None and found.depth is not None else None
+    over = f" ({interval(*ends, 0)} over prompts)" if ends else ""
     return f"{rule_name(found)} gives {_layer(found.depth)}{over}; {not_robust(found)}."
 
 
@@ -317,7 +317,7 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
     sinks, over prompts, in copies of the model, and whether it is robust."""
     rows = []
     for one in found.rules.values():
-        drawn = one.interval.ends if one.interval is not None else None
+        ends = one.interval.ends if one.interval is not None else None
         copies, near = [depth for depth in one.twins if depth is not None], f" ({one.near} of {len(one.twins)} near)"
         cells = {variant: _layer(depth).removeprefix("layer ") for variant, depth in one.variants.items()}
         row = {
@@ -326,7 +326,7 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
             "Nearby thresholds": interval(*one.band, 0) if one.band else "no layer",
             "Lasts from": cells[STABLE],
             "Without sinks": cells.get(WITHOUT_SINKS, "–"),
-            "Over prompts": interval(*drawn, 0) if drawn else "–",
+            "Over prompts": interval(*ends, 0) if ends else "–",
             COPIES[found.control][1].capitalize(): f"{interval(min(copies), max(copies), 0)}{near}" if copies else "–",
             "Robust": "yes" if one.clear else "so far" if one.so_far else "no",
         }
@@ -346,8 +346,8 @@ def why(found: Verdict) -> list[str]:
 
 def depth(mean: MeanDepth) -> str:
     """An average depth in a cell: "18.3 (18.0 to 18.6)", "–" where there is none."""
-    drawn = mean.interval.ends if mean.interval is not None else None
-    return "–" if mean.depth is None else f"{mean.depth:.1f}{f' ({interval(*drawn)})' if drawn else ''}"
+    ends = mean.interval.ends if mean.interval is not None else None
+    return "–" if mean.depth is None else f"{mean.depth:.1f}{f' ({interval(*ends)})' if ends else ''}"
 
 
 def read_for(of: Tokens, answered: bool = True) -> str:
@@ -471,17 +471,17 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
 
 def pair(found: Pair) -> str:
     """Where two curves differ most, and how alike their shapes are."""
-    title, at = found.curve.title, found.largest
-    if at is None:
+    title, place = found.curve.title, found.largest
+    if place is None:
         return f"{title}: no layer has a value on both sides."
     left = " without attention sinks" if found.counted is not None else ""
     if not np.nanmax(np.abs(found.difference)):
         return f"{title}: the same{left}."
-    where = f"{found.curve.x} {at}"
+    where = f"{found.curve.x} {place}"
     if found.relative:
-        where = f"{share(relative_depth(len(found.difference), min(found.n_layers))[at])} of the depth"
+        where = f"{share(relative_depth(len(found.difference), min(found.n_layers))[place])} of the depth"
     shape = f"; {SHAPES[found.likeness.shape]}" if found.likeness.shape is not None else ""
-    return f"{title}: B − A is largest at {where}, {number(found.difference[at], '+.3g')}{left}{shape}."
+    return f"{title}: B − A is largest at {where}, {number(found.difference[place], '+.3g')}{left}{shape}."
 
 
 def both(a: Verdict, b: Verdict) -> str:
@@ -499,19 +499,19 @@ def both(a: Verdict, b: Verdict) -> str:
 
 def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
     """Where a map of differences is largest outside the attention sinks; "" where nothing differs there."""
-    at = largest_difference(values, sinks)
+    place = largest_difference(values, sinks)
     outside = ", outside attention sinks" if sinks else ""
-    return f"largest at {row} {at[0]}, token {at[1]}{outside}" if at else ""
+    return f"largest at {row} {place[0]}, token {place[1]}{outside}" if place else ""
 
 
 def checks(result: ProbeResult) -> str:
     """Whether the sums, slopes and logits of this prompt are the model's."""
-    found = exactness.checks(result)
-    failed = [check for check in found if not check.holds]
-    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found]
+    measured = exactness.checks(result)
+    failed = [check for check in measured if not check.holds]
+    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or measured]
     if failed:
-        return f"{len(failed)} of {len(found)} checks failed; largest errors: {listed(errors)}. Do not trust it."
-    return f"All {len(found)} checks passed; largest errors: {errors[0]}, {errors[1]}."
+        return f"{len(failed)} of {len(measured)} checks failed; largest errors: {listed(errors)}. Do not trust it."
+    return f"All {len(measured)} checks passed; largest errors: {errors[0]}, {errors[1]}."
 
 
 def without_first(rows: Sequence[exactness.Row]) -> str:
@@ -604,9 +604,9 @@ def matching(maps: Maps) -> str:
 
 def replacement(found: Replacement) -> str:
     """How many layers a linear map cannot replace, on held-out prompts and on those fitted on."""
-    held, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
+    useful, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
     n, raises = found.n_layers, f"raises the loss by more than {share(RAISED)}"
-    some = f"For {round(held * n)} of {n} layers of {found.name} a linear map in their place {raises}"
+    some = f"For {round(useful * n)} of {n} layers of {found.name} a linear map in their place {raises}"
     return f"{some} on held-out prompts; for {round(fitted * n)} on the prompts it was fitted on."
 
 

@@ -72,8 +72,8 @@ def pairs(
     """Every curve of a probe for two complete results; each with its own parameters (`first_token` changes how means
     are taken), means over tokens without each side's own `sinks` (their positions)."""
     first = [getattr(p, "first_token", True) for p in probes]
-    found = [curves_of(p, r.summary, counts) for p, r, counts in zip(probes, (a, b), first)]
-    n_layers, out, without = (a.n_layers, b.n_layers), [], found
+    curves_of_both = [curves_of(p, r.summary, counts) for p, r, counts in zip(probes, (a, b), first)]
+    n_layers, out, without = (a.n_layers, b.n_layers), [], curves_of_both
     if left := any(sinks) and over_tokens(probes[0]):
         lefts = [summary_without(r, at, counts) for r, at, counts in zip((a, b), sinks, first)]
         without = [curves_of(p, summary) for p, summary in zip(probes, lefts)]
@@ -82,9 +82,9 @@ def pairs(
         m, t = matched(mine, theirs, n_layers)
         counted = None
         if left:
-            first_whole, second_whole = (np.asarray(curves[curve.name], np.float64) for curves in found)
-            before, behind = matched(first_whole, second_whole, n_layers)
-            counted = behind - before
+            first_whole, second_whole = (np.asarray(curves[curve.name], np.float64) for curves in curves_of_both)
+            before, after = matched(first_whole, second_whole, n_layers)
+            counted = after - before
         out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t), counted))
     return out
 
@@ -106,10 +106,10 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
         return "Each side writes its own tokens: columns do not correspond, so no map of differences is drawn."
     if "pos" in dims and a.tokens != b.tokens:
         same = a.request.prompts == b.request.prompts
-        found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
+        differs = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
         at = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
         return (
-            f"{found} ({a.n_tokens} and {b.n_tokens} tokens; the first that differs is token {at}): columns do not "
+            f"{differs} ({a.n_tokens} and {b.n_tokens} tokens; the first that differs is token {at}): columns do not "
             "correspond, so no map of differences is drawn."
         )
     return ""
@@ -127,8 +127,8 @@ def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
     nearest in relative depth; of equals the lower."""
     first, more = (0, 1) if depths else (1, 0)
     x, own = (first + np.arange(n + more) for n in (shallower, n_layers))  # whole numbers: ties are ties
-    found: np.ndarray = np.abs(own * shallower - x[:, None] * n_layers).argmin(1)
-    return found
+    layers: np.ndarray = np.abs(own * shallower - x[:, None] * n_layers).argmin(1)
+    return layers
 
 
 def common(a: ProbeResult, b: ProbeResult, measure: str) -> tuple[np.ndarray, np.ndarray]:

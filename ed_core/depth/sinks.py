@@ -94,12 +94,12 @@ def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[
     if stream.shape[1] < FEWEST:
         return {}
     over = np.pad(times(stream) >= factor, ((1, 1), (0, 0)))
-    found: dict[int, list[tuple[int, int]]] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
     for pos in map(int, np.flatnonzero(over.any(0))):
         edges = np.diff(over[:, pos].astype(int))
         starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) - 1
-        found[pos] = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    return found
+        spans[pos] = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    return spans
 
 
 def long_at_end(resid_norm: ArrayLike) -> tuple[int, ...]:
@@ -180,5 +180,5 @@ def share(values: np.ndarray, positions: Collection[int]) -> np.ndarray:
     """Share of the sum over tokens (the last axis) that these tokens have, `[…]` in [0, 1]; 0 where the sum is 0."""
     total = np.asarray(values, np.float64).sum(-1)
     part = np.asarray(values, np.float64)[..., list(positions)].sum(-1)
-    found: np.ndarray = np.divide(part, total, out=np.zeros_like(total), where=total != 0)
-    return found
+    shares: np.ndarray = np.divide(part, total, out=np.zeros_like(total), where=total != 0)
+    return shares

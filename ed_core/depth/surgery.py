@@ -31,10 +31,10 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
         name: curves[name][start] if start is not None else curves[f"drop_{name}"]
         for name in ("kl", "top1_kept", "nll")
     }
-    found = {"kl": float(at["kl"]), "top1_kept": float(at["top1_kept"])}
+    figures = {"kl": float(at["kl"]), "top1_kept": float(at["top1_kept"])}
     if np.isnan(curves["nll_whole"]):
-        return found
-    return found | {"perplexity": float(np.exp(at["nll"])), "perplexity_whole": float(np.exp(curves["nll_whole"]))}
+        return figures
+    return figures | {"perplexity": float(np.exp(at["nll"])), "perplexity_whole": float(np.exp(curves["nll_whole"]))}
 
 
 Curves = Mapping[str, np.ndarray]
@@ -91,7 +91,7 @@ def kinds_of(curves: Curves) -> list[str]:
 
 def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Row]:
     """The variants by length, shortest first; lengths without a finite loss are left out."""
-    loss, found = np.asarray(curves[f"{kind}_loss"], np.float64), []
+    loss, cheapest = np.asarray(curves[f"{kind}_loss"], np.float64), []
     for length in range(1, len(loss) + 1):
         places = [(i, i + length) for i in range(len(loss)) if i + length < loss.shape[1]]
         values = np.array([loss[place] for place in places])
@@ -109,8 +109,8 @@ def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Ro
             layer = int(random_layer[length - 1]) if len(random_layer) >= length else -1
         n, median = int(finite.sum()), float(np.median(values[finite]))
         alike = n > 1 and np.ptp(values[finite]) == 0
-        found.append(Row(length, n, best, median, bool(alike), chosen, at_random, layer))
-    return found
+        cheapest.append(Row(length, n, best, median, bool(alike), chosen, at_random, layer))
+    return cheapest
 
 
 def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:

@@ -68,13 +68,13 @@ def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Uni
     if not np.sum(tokens):
         return None
     cosine = np.mean([np.asarray(values, np.float64) for values in sums.values()], axis=0)
-    found = fit(cosine.sum(0) / np.sum(tokens), seed)
-    if found is None or not over.enough:
-        return found
-    levels = [slice(None, found.split + 1), slice(found.split + 1, None)]
+    whole_turn = fit(cosine.sum(0) / np.sum(tokens), seed)
+    if whole_turn is None or not over.enough:
+        return whole_turn
+    levels = [slice(None, whole_turn.split + 1), slice(whole_turn.split + 1, None)]
     low, high = (statistics.mean(cosine[:, at].mean(1), tokens, over, seed).interval for at in levels)
-    failed = "sign" if not (low.high < 0 < high.low) else found.failed
-    return replace(found, failed=failed, before_ends=low.ends, after_ends=high.ends)
+    failed = "sign" if not (low.high < 0 < high.low) else whole_turn.failed
+    return replace(whole_turn, failed=failed, before_ends=low.ends, after_ends=high.ends)
 
 
 def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
@@ -103,19 +103,19 @@ def best_split(curves: ArrayLike) -> np.ndarray:
 def orders(n_layers: int, seed: int = 0) -> np.ndarray:
     """`[order, layer]`: the layers' own order, then random ones. From `DEEP` layers on blocks of `BLOCK` neighbours are
     moved together; each order cuts the layers into blocks at another place, as a ring, since a step between two blocks
-    that never change would come again in many orders and could not be told from chance."""
-    drawn, own = np.random.default_rng(seed), np.arange(n_layers)
+    that never change would recur in many orders and look like chance."""
+    draw, own = np.random.default_rng(seed), np.arange(n_layers)
 
     def order() -> np.ndarray:
         if n_layers < DEEP:
-            return drawn.permutation(n_layers)
-        ring = np.roll(own, drawn.integers(n_layers))
+            return draw.permutation(n_layers)
+        ring = np.roll(own, draw.integers(n_layers))
         blocks = [ring[at : at + BLOCK] for at in range(0, n_layers, BLOCK)]
-        return np.concatenate([blocks[i] for i in drawn.permutation(len(blocks))])
+        return np.concatenate([blocks[i] for i in draw.permutation(len(blocks))])
 
-    found = np.stack([own, *(order() for _ in range(ORDERS - 1))])
-    found.flags.writeable = False  # shared by all who ask
-    return found
+    several = np.stack([own, *(order() for _ in range(ORDERS - 1))])
+    several.flags.writeable = False  # shared by all who ask
+    return several
 
 
 def _between(curves: ArrayLike) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""The verdict on depth: what a `Sample` comes to, in numbers only. `say` puts them into words.
+"""The verdict on depth: a `Sample` in, numbers out; `say` puts them into words.
 
-The same function serves one prompt, many, a twin, or some of a prompt's tokens. Over prompts each number has an
-interval over what is independent (`statistics.units`); a single prompt has none, and the threshold band shows how far a
-rule's layer moves when its threshold does."""
+One function serves one prompt, many, an untrained copy, or some of a prompt's tokens. Over prompts each number has an
+interval, drawn over independent units (`statistics.units`). A single prompt has none; there the threshold band shows
+how far a rule's layer moves with its threshold."""
 
 from __future__ import annotations
 
@@ -37,23 +37,24 @@ from .sinks import Sink
 from .turn import Turn
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them is not robust
-FIVE = 5  # untrained twins that a verdict needs
+FIVE = 5  # untrained copies that a verdict needs
 
-# Doubts: other thresholds give another place or no layer; the rule does not hold from there to the end; without depth 0
-# or without the sinks it gives another place or none; too few prompts for an interval; the interval reaches another
-# place; no layer in more than `OFTEN` of the resamples; half or more of five untrained copies have it there
-THRESHOLDS, LASTING, DEPTH_0, SINKS = "thresholds", "lasting", "depth 0", "sinks"
-FEW, INTERVAL, UNDEFINED, TWINS = "few", "interval", "undefined", "twins"
+# Doubts that a rule's layer is robust, each a key of `say.DOUBTS`
+THRESHOLDS = "thresholds"  # other thresholds give another place, or no layer
+LASTING = "lasting"  # the rule does not hold from there to the end
+DEPTH_0, SINKS = "depth 0", "sinks"  # without the embedding, without attention sinks it gives another place
+FEW, INTERVAL = "few", "interval"  # too few prompts for an interval; the interval reaches another place
+UNDEFINED = "undefined"  # no layer in more than `OFTEN` of the resamples
+TWINS = "twins"  # half or more of five untrained copies have it there
 
 
 @dataclass(frozen=True)
 class RuleVerdict:
-    """What a rule of Hu et al. gives on a sample, and how far that can be trusted.
+    """The layer that a rule of Hu et al. gives on a sample, and how far it can be trusted.
 
-    `criterion`: on the mean curve, `[layer]`, which is None where no token counts. `without_sinks`: the same without
-    the sinks, None where these are unknown. `intervals`: by variant over prompts, None where there are too few.
-    `bands`: the layer at each threshold of the rule's band, NaN where it gives none. `twins`: the layer of each copy of
-    this kind of `control`. `several`: whether the sample has several prompts."""
+    `curve`: the mean curve `[layer]` that it reads, None where no token counts. `without_sinks`: None where the sinks
+    are unknown. `intervals`: by variant over prompts, None for too few. `bands`: the layer at each threshold
+    of the band, NaN for none. `twins`: the layer of each copy of this kind of `control`. `several`: several prompts."""
 
     criterion: Criterion
     without_sinks: Criterion | None
@@ -87,32 +88,29 @@ class RuleVerdict:
 
     @property
     def interval(self) -> Interval | None:
-        """Of the paper's rule."""
+        """The interval of the paper's rule."""
         return self.intervals.get(PAPER)
 
     @property
     def variants(self) -> dict[str, int | None]:
-        """The layer of every variant, the paper's rule first; without those that are unknown."""
-        found = {PAPER: self.depth, STABLE: self.stable}
-        if (later := self.criterion.from_depth_1) is not None:
-            found[FROM_DEPTH_1] = later.depth
-        if self.without_sinks is not None:
-            found[WITHOUT_SINKS] = self.without_sinks.depth
-        return found
+        """The layer of every variant that is known, the paper's rule first."""
+        layers = {PAPER: self.depth, STABLE: self.stable}
+        others = {FROM_DEPTH_1: self.criterion.from_depth_1, WITHOUT_SINKS: self.without_sinks}
+        return layers | {name: other.depth for name, other in others.items() if other is not None}
 
     @property
     def band(self) -> tuple[int, int] | None:
         """Smallest and largest layer over the rule's thresholds."""
-        found = self.bands[np.isfinite(self.bands)]
-        return (int(found.min()), int(found.max())) if len(found) else None
+        finite = self.bands[np.isfinite(self.bands)]
+        return (int(finite.min()), int(finite.max())) if len(finite) else None
 
     @property
     def range(self) -> tuple[int, int] | None:
         """Smallest and largest layer that rule, variants, thresholds and interval give."""
         criteria = (self.criterion, self.criterion.from_depth_1, self.without_sinks)
-        found = [float(d) for c in criteria if c is not None for d in (c.depth, c.stable) if d is not None]
-        found += [*map(float, self.band or ()), *((self.interval and self.interval.ends) or ())]
-        return (math.floor(min(found)), math.ceil(max(found))) if found else None
+        depths = [float(d) for c in criteria if c is not None for d in (c.depth, c.stable) if d is not None]
+        depths += [*map(float, self.band or ()), *((self.interval and self.interval.ends) or ())]
+        return (math.floor(min(depths)), math.ceil(max(depths))) if depths else None
 
     def far(self, depth: float | None) -> bool:
         """Whether a depth is more than a tenth of the layers from the rule's, or not defined."""
@@ -125,12 +123,12 @@ class RuleVerdict:
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:
-        """Why the layer is not robust; the copies only where five untrained ones were compared."""
+        """Why the layer is not robust; copies count where five untrained ones were compared."""
         if self.depth is None or self.curve is None:
             return ()
         rule, later, interval = RULES[self.name], self.criterion.from_depth_1, self.interval
         others = [depths(self.name, self.curve[None], PAPER, at)[0] for at in rule.others(self.criterion.threshold)]
-        found = {
+        doubts = {
             THRESHOLDS: any(map(self.far, others)),  # NaN is near nothing
             LASTING: self.far(self.stable),
             DEPTH_0: later is not None
@@ -141,7 +139,7 @@ class RuleVerdict:
             UNDEFINED: interval is not None and interval.undefined > OFTEN,
             TWINS: self.tested and self.shared,
         }
-        return tuple(doubt for doubt, so in found.items() if so)
+        return tuple(doubt for doubt, so in doubts.items() if so)
 
     @property
     def tested(self) -> bool:
@@ -155,19 +153,19 @@ class RuleVerdict:
 
     @property
     def clear(self) -> bool:
-        """Whether the layer is robust: nothing speaks against it, five untrained copies included."""
+        """Whether the layer is robust: no doubt, with five untrained copies compared."""
         return self.depth is not None and self.tested and not self.doubts
 
     @property
     def so_far(self) -> bool:
-        """Whether nothing speaks against it but that five untrained copies were not compared."""
+        """Whether there is no doubt yet, with fewer than five untrained copies compared."""
         return self.depth is not None and not (self.tested or self.shared or self.doubts)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a sample comes to. `rules`: by name, never averaged. `means`: the depth without a threshold, by "kl" and
-    "overlap". `turn`: of the cosine, None where there is nothing to fit. `twins`: the verdict of each. `units`: what
+    """The numbers of a sample. `rules`: by name, never averaged. `means`: the average depth by "kl" and "overlap".
+    `turn`: of the cosine, None where there is nothing to fit. `twins`: the verdict of each copy. `units`: what the
     intervals are over. `sinks`, `answers`, `read_for`, `answered`: as in the sample."""
 
     n_layers: int
@@ -191,22 +189,22 @@ class Verdict:
 
     @property
     def tested(self) -> bool:
-        """Whether five untrained twins were compared."""
+        """Whether five untrained copies were compared."""
         return self.control == UNTRAINED and len(self.twins) >= FIVE
 
     @property
     def turning(self) -> int:
-        """How many twins turn within a tenth of the depth."""
+        """How many copies turn within a tenth of the depth."""
         return 0 if self.turn is None else turn.turning_there(self.turn, [twin.turn for twin in self.twins])
 
     def twin_means(self, name: str) -> list[float]:
-        """The twins' depths without a threshold, where defined."""
-        found = (twin.means[name].depth for twin in self.twins if name in twin.means)
-        return [depth for depth in found if depth is not None]
+        """The copies' average depths, where defined."""
+        depths = (twin.means[name].depth for twin in self.twins if name in twin.means)
+        return [depth for depth in depths if depth is not None]
 
 
 def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_THRESHOLD) -> Verdict:
-    """The verdict on a sample, with these thresholds of the KL and overlap rules."""
+    """The verdict on a sample with these thresholds of the KL and overlap rules."""
     twins = tuple(verdict(twin, kl, overlap) for twin in sample.twins)
     thresholds = {"kl": kl, "overlap": overlap}
     rules = {
@@ -241,6 +239,7 @@ def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_T
 
 
 def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict, ...]) -> RuleVerdict:
+    """The verdict of one rule."""
     curves, n = sample.curves[rule.probe], sample.n_layers
     without, curve = curves.without_sinks, rule.curve(curves.means) if curves.means else None
     return RuleVerdict(
@@ -259,7 +258,7 @@ def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict,
 
 
 def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Interval | None:
-    """A rule's 5 to 95 % over prompts, from resamples of their units; None where there are too few."""
+    """A variant's 5 to 95 % over prompts, from resamples of their units; None where there are too few."""
     curves: Curves | None = sample.curves[rule.probe]
     if variant == WITHOUT_SINKS and curves is not None:
         curves = curves.without_sinks
@@ -267,8 +266,8 @@ def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Int
         return None
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        found = np.mean(list(means.values()), 0)
-        return depths(rule.name, found[:, :-1] if rule.of_lens else found, variant, threshold)
+        curves = np.mean(list(means.values()), 0)
+        return depths(rule.name, curves[:, :-1] if rule.of_lens else curves, variant, threshold)
 
     sums = {name: curves.sums[name] for name in rule.measures}
     return statistics.interval(statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed))

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from ..depth import matching, side_by_side
 from ..depth.verdict import Verdict
-from ..fits.measured import Maps, Replacement
+from ..lenses.measured import Maps, Replacement
 from ..types import ProbeResult
 from . import colours
 from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, size, tick_step, whole_ticks

@@ -49,6 +49,7 @@ class Contributions(Probe):
         "reads."
     )
     name: ClassVar[str] = "contributions"
+    version: ClassVar[int] = 2  # 1 formed the stream after a layer from its parts
     title: ClassVar[str] = "Contributions"
     first_page: ClassVar[bool] = True
     curves: ClassVar[tuple[Curve, ...]] = (
@@ -150,11 +151,15 @@ class Contributions(Probe):
         def measure(layer: int, trace: Trace) -> None:
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
             d = trace.update(layer)[0]
-            row = metrics.contributions(h, a, m, d, model.parallel)
-            for name, values in row.items():
+            for name, values in metrics.contributions(h, a, m, d, model.parallel).items():
                 record.write(name, layer, values)
+            ended = [layer - 1] * (layer > 0) + [layer] * (layer == n_layers - 1)  # whose output is recorded by now
+            for of in ended:
+                io_cos = metrics.cosine(trace.resid[of][0], trace.after(of + 1)[0])
+                record.write("io_cos", of, io_cos)
+                record.write("block_influence", of, 1 - io_cos)
             if layer == n_layers - 1:
-                record.write("resid_norm", n_layers, metrics.norm(h + d))
+                record.write("resid_norm", n_layers, metrics.norm(trace.resid[-1][0]))
             record.step((layer + 1) / n_layers)
 
         model.trace(model.tensor(encoding), on_block=measure, keep=1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ParameterError
-from ..fits import Fit, find, is_name, of_model
+from ..lenses import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 from .base import Curve, LensMap, Picture, Probe, Score, parameter
 
@@ -316,7 +316,7 @@ class Lenses(Probe):
         return request
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..fits.judged import Reader
+        from ..lenses.judged import Reader
         from ..sweeps import lenses
 
         if self.follow >= model.d_vocab:
@@ -326,7 +326,7 @@ class Lenses(Probe):
             fit.require(model.spec)
         readers = {fit.kind: Reader(fit, model) for fit in sorted(fits, key=lambda f: f.kind)}
         constant = next((reader.mean for reader in readers.values()), None)
-        record.provenance["fits"] = [fit.told for fit in fits]
+        record.provenance["fits"] = [fit.summary for fit in fits]
         through = {"logit_": None} | {f"{kind}_": reader for kind, reader in readers.items()}
         lenses.read(model, encoding, record, through, self.k, self.follow, constant)
 

@@ -160,7 +160,7 @@ class ResidualErasure(Probe):
 
         if model.between_passes:
             record.note(
-                "Where a pass begins, the stream is erased as the next pass reads it; the lens reads it before what is "
-                "between the passes."
+                "Between two passes this model changes the stream: erasing replaces it after that change, as the next "
+                "pass reads it, and the lens reads it before."
             )
         erasure_sweep(model, encoding, record, self.background_prompts(model.spec), self.target == "future")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..models.identities import miss, slopes
-from ..sweeps.metrics import AgainstOutput, contributions, overlap, relative_change, settle_depth
+from ..sweeps.metrics import AgainstOutput, contributions, cosine, norm, overlap, relative_change, settle_depth
 
 
 def measured(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
@@ -182,13 +182,14 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
 
 def read(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
     """`contributions`, `[layer, pos]`."""
-    rows = []
+    rows, resid = [], base["resid"]
     for l in range(plan["n_layers"]):
         h, a, m = (base[name][l][0].float() for name in ("resid", "attn", "mlp"))
-        rows.append(contributions(h, a, m, update(base, l)[0], plan["parallel"]))
+        io_cos = cosine(h, resid[l + 1][0])
+        row = contributions(h, a, m, update(base, l)[0], plan["parallel"])
+        rows.append(row | {"io_cos": io_cos, "block_influence": 1 - io_cos})
     result = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    end = (base["resid"][plan["n_layers"] - 1][0].float() + update(base, plan["n_layers"] - 1)[0]).norm(dim=-1)
-    return result | {"resid_norm": torch.cat([result["resid_norm"], end[None]])}
+    return result | {"resid_norm": torch.cat([result["resid_norm"], norm(resid[-1][0])[None]])}
 
 
 def lens(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:

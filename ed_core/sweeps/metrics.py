@@ -47,9 +47,9 @@ def contributions(
     update: Float[Tensor, "pos d"],
     parallel: bool,
 ) -> dict[str, Float[Tensor, " pos"]]:
-    """One layer's row of every measure of `contributions`: the stream `h` that enters it, what attention and the MLP
-    add, and its update. `parallel`: the MLP reads `h`, and not `h + a` [C25 §3.1, H25]."""
-    reads, io_cos = h if parallel else h + a, cosine(h, h + update)
+    """One layer's row of the measures of `contributions` that its input `h`, the additions `a` and `m` of attention and
+    MLP, and its `update` give. `parallel`: the MLP reads `h`, and not `h + a` [C25 §3.1, H25]."""
+    reads = h if parallel else h + a
     return {
         "attn_ratio": ratio(a, h),
         "mlp_ratio": ratio(m, reads),
@@ -57,8 +57,6 @@ def contributions(
         "attn_cos": cosine(a, h),
         "mlp_cos": cosine(m, reads),
         "layer_cos": cosine(update, h),
-        "io_cos": io_cos,
-        "block_influence": 1 - io_cos,
         "resid_norm": norm(h),
         "attn_norm": norm(a),
         "mlp_norm": norm(m),

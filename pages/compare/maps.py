@@ -9,7 +9,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import say
 from ed_core.errors import ParameterError
-from ed_core.fits import measured
+from ed_core.lenses import measured
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
 from ed_ui.finding import finding

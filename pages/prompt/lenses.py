@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import streamlit as st
 
-from ed_core import figures, fits
+from ed_core import figures
 from ed_core.depth import lenses, say
 from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
-from ed_core.fits.file import JUDGED
+from ed_core.lenses import find, named, of_model
+from ed_core.lenses.file import JUDGED
 from ed_core.models import tokens
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
@@ -27,7 +28,7 @@ COSTS = {
 }
 
 
-FIT = Input("fits", "lenses.fit", None, fits.named, label="Fitted lenses")
+FIT = Input("fits", "lenses.fit", None, named, label="Fitted lenses")
 PARAMETERS = (FIT, LENSES_SHADE)
 
 
@@ -35,7 +36,7 @@ def ask() -> Probe:
     """The lenses to read with, and a token to follow."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-lenses")
     spec = picker.current().spec
-    there = [fit.path.stem for fit in fits.of_model(spec)] if spec is not None else []
+    there = [fit.path.stem for fit in of_model(spec)] if spec is not None else []
     held = FIT.value
     if spec is not None:
         link.among(FIT, there, "lens", several=True)
@@ -140,7 +141,7 @@ def _settle(read: lenses.ByLens) -> str:
 def certificate(told: dict, n_layers: int) -> None:
     """What a fit is worth, on prompts it was not fitted on, with its controls."""
     try:
-        fit = fits.find(told["name"])
+        fit = find(told["name"])
     except FitRefused:
         st.caption(f"The fit {show.plain(told['name'])} is not here any more; its result stands.")
         return

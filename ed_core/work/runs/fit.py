@@ -103,7 +103,7 @@ class Fit:
             notebook.on(one.device)
         if self.kind == "jacobian":
             require_gradients(self.model.precision, "the Jacobian lens")
-        from ...fits import jacobian, streams  # torch, which what is refused above need not wait for
+        from ...lenses import jacobian, streams  # torch, which the refusals above need not wait for
 
         if self.kind == "jacobian" and self.max_tokens <= jacobian.FIRST + 1:
             raise ParameterError(f"--max-tokens is {self.max_tokens}; expected {jacobian.FIRST + 2} at least.")
@@ -113,31 +113,42 @@ class Fit:
 
 
 def fit(turn: Turn, asked: Fit) -> bytes:
-    """Fit, judge on held-out prompts, and write the file."""
+    """Fit, judge on held-out prompts, and write the file; maps so far are published as such files."""
     from ...depth import say
 
     prompts, test, memory = asked.check()
-    from ...fits import affine, jacobian, maps, measured, replacement
+    from ...lenses import measured
+    from ...lenses.affine import Affine
+    from ...lenses.jacobian import Jacobian
+    from ...lenses.maps import Between
+    from ...lenses.replacement import Within
     from ...models.opening import open_model
 
-    fits = {"affine": affine, "jacobian": jacobian, "maps": maps, "replacement": replacement}
-    fitting: Any = fits[asked.kind]
+    kinds = {"affine": Affine, "jacobian": Jacobian, "maps": Between, "replacement": Within}
+    kind: Any = kinds[asked.kind]
+    own: dict[str, Any] = {"jacobian": {"max_tokens": asked.max_tokens}, "affine": {"rank": asked.rank}}
     models = [open_model(one.resolved()) for one in asked.models]
-    own: dict[str, Any] = {"memory": memory or (measured.BYTES if asked.kind == "affine" else None)}
-    own |= {"max_tokens": asked.max_tokens} if asked.kind == "jacobian" else {}
-    own |= {"rank": asked.rank} if asked.kind == "affine" else {}
+    fitting = kind(*models, prompts, test, memory=memory, **own.get(asked.kind, {}))
+    done = 0.0
     if asked.kind not in LENSES:
-        print(f"{fitting.plan(*models, memory).sentence()}", file=sys.stderr)
+        print(fitting.plan.sentence(), file=sys.stderr)
+    if asked.kind == "maps":
+        parameters = sum(x.numel() for model in models for x in model.hf.parameters())
+        seconds = fitting.plan.seconds(fitting.tokens, fitting.test_tokens, parameters)
+        print(f"about {say.number(seconds, '.1g')} s on this processor", file=sys.stderr)
 
     def tell(share: float) -> None:
+        nonlocal done
+        done = share
         turn.tell(share)
         turn.item()
 
-    made = fitting.fit(*models, prompts, Path(asked.out), test, tell, **own)
+    def partial(found: measured.Maps | measured.Replacement) -> None:
+        turn.publish(measured.packed(found), done)
+
+    made = fitting.fit(Path(asked.out), tell, partial if asked.kind not in LENSES else None)
     if asked.kind in LENSES:
         return f"{asked.out}: {say.certificate(made['kind'], made)}".encode()
     notes = "".join(f" {note}" for note in made.certificate["notes"])
-    text = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
-    if asked.kind == "maps":
-        return f"{text}\n{say.matching(made)}".encode()
-    return f"{text}\n{say.replacement(made)}".encode()
+    fitted = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
+    return f"{fitted}\n{say.matching(made) if asked.kind == 'maps' else say.replacement(made)}".encode()

@@ -1,6 +1,0 @@
-"""What is fitted to a model on a prompt set: lenses, maps between models, replacements of blocks; each with its
-certificate. The file of a fit is read here without torch."""
-
-from .file import ENDING, Fit, find, is_name, named, of_model, read
-
-__all__ = ["ENDING", "Fit", "find", "is_name", "named", "of_model", "read"]

@@ -1,0 +1,204 @@
+"""The file of a fitted lens: safetensors with its certificate as JSON in the header. Torch-free.
+
+Affine lens: `A.<l>` `[d, d]` and `b.<l>` `[d]` for every depth l < L, read as `A h + b`; where the certificate has a
+`rank` r, `U.<l>` `[d, r]`, `V.<l>` `[r, d]` and `scale` `[L]` give `A = scale I + U V`. Jacobian lens: `J.<l>`
+`[d, d]`, read as `J h`. `mean` `[d]` is the mean of `h[L]` over the tokens fitted on, which predicts the same at every
+depth. Numbers may be float32, float16 or bfloat16."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, PositiveInt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from .. import disk, settings, untrusted
+from ..errors import BrokenWeights, FitRefused, ParameterError
+from ..files import expect, parse
+from ..models import weights
+from ..models.bundled import FITS
+from ..types import ModelSpec
+
+ENDING = ".safetensors"
+FORMAT, VERSION = "effective-depth fit", 1
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
+DTYPES = ("F32", "F16", "BF16")
+MOST_CERTIFICATE = 4 << 20  # bytes of JSON
+REFIT = "fit it again with `python -m ed_core fit`"
+JUDGED = "held_out"  # in a certificate: the figures on held-out prompts
+WEIGHTS = ("source", "revision", "content_hash", "adapter", "control", "control_seed")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted lens, from its file's header. `kind`: "affine" or "jacobian"; `certificate`: model, prompts, tokens,
+    how it was fitted, and its figures on held-out prompts."""
+
+    path: Path
+    kind: str
+    n_layers: int
+    d_model: int
+    certificate: Mapping[str, Any] = field(repr=False)
+
+    @cached_property
+    def content(self) -> str:
+        """SHA-256 of the file, the fit's identity in keys."""
+        return _content(self.path, self.path.stat().st_mtime_ns, self.path.stat().st_size)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Its entry in a result's birth certificate."""
+        prompts = self.certificate.get("prompts", {})
+        return {"name": self.path.stem, "kind": self.kind, "content": self.content, "prompts": prompts}
+
+    def require(self, model: ModelSpec) -> None:
+        """Raise `FitRefused` for a model with other weights than those it was fitted to."""
+        fitted, own = self.certificate["model"], weights_of(model)
+        if fitted["identity"] != own:
+            twin = " or a twin" if fitted["identity"].get("control") != own["control"] else ""
+            raise FitRefused(
+                f"{self.path.name} was fitted to {fitted['name']}{twin}, not to {model.name} as opened here, and a "
+                f"lens is valid for its own weights only: {REFIT} --model {model.name}."
+            )
+
+
+def folder() -> Path:
+    """The folder of this installation's own fits."""
+    return settings.current().cache / "fits"
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a fit's name, bundled or kept, rather than a path."""
+    return re.fullmatch(r"[\w][\w.+-]{0,99}", text) is not None and untrusted.ending(text) not in (ENDING, *PICKLES)
+
+
+def named(text: str) -> str:
+    """The text, if it is names of fits with commas between them, as in a link; else raise `ParameterError`."""
+    if wrong := [name for name in text.split(",") if name and not is_name(name)]:
+        raise ParameterError(f"{wrong[0][:40]!r} is not the name of a fitted lens; a link cannot give a path.")
+    return text
+
+
+def find(text: str) -> Fit:
+    """The fit of that name, bundled or kept, or in that file."""
+    if not is_name(text):
+        return read(text)
+    for place in (FITS, folder()):
+        if (file := place / f"{text}{ENDING}").is_file():
+            return read(file)
+    known = ", ".join(sorted(file.stem for place in (FITS, folder()) for file in place.glob(f"*{ENDING}"))) or "none"
+    raise FitRefused(f"There is no fit {text!r}; those of this installation are: {known}.")
+
+
+def of_model(model: ModelSpec) -> list[Fit]:
+    """The bundled and kept fits of a model's weights, bundled ones first; damaged files are skipped."""
+    fits = []
+    for file in (*sorted(FITS.glob(f"*{ENDING}")), *sorted(folder().glob(f"*{ENDING}"))):
+        try:
+            fit = read(file)
+            fit.require(model)
+        except FitRefused:
+            continue
+        fits.append(fit)
+    return fits
+
+
+def weights_of(model: ModelSpec) -> dict[str, Any]:
+    """The identity of a model's weights, without how they are run: a lens fitted in float32 may be read in bf16."""
+    return {name: value for name, value in model.identity().items() if name in WEIGHTS}
+
+
+def read(path: str | Path) -> Fit:
+    """The fit in a file, checked by its header alone; raise `FitRefused` for anything else."""
+    place = Path(path).expanduser()
+    if untrusted.ending(place) in PICKLES:
+        raise FitRefused(
+            f"{place.name} is a pickle, which may hold a program and is not opened; expected a fit of this program "
+            f"({ENDING}): {REFIT}."
+        )
+    if not place.is_file():
+        raise FitRefused(f"There is no fit {place}; give the path of a file that `python -m ed_core fit` wrote.")
+    return _read(place, place.stat().st_mtime_ns, place.stat().st_size)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed: int, size: int) -> Fit:
+    try:
+        shapes = weights.header(path)
+        with safe_open(path, framework="np") as file:
+            text = (file.metadata() or {}).get("certificate", "")
+    except (BrokenWeights, SafetensorError, OSError) as error:
+        raise FitRefused(f"{path.name} is damaged or no safetensors file; {REFIT}.") from error
+    certificate = _certificate(path, text)
+    kind, n_layers, d = certificate["kind"], certificate["n_layers"], certificate["d_model"]
+    differs = f"{path.name} does not hold what its certificate says ({kind} lens, {n_layers} layers × {d})"
+    if n_layers > len(shapes):
+        raise FitRefused(f"{differs}: it has {len(shapes)} tensors; {REFIT}.")
+    of_layer: dict[str, tuple[int, ...]] = {"J": (d, d)} if kind == "jacobian" else {"A": (d, d), "b": (d,)}
+    if rank := certificate.get("rank"):
+        of_layer = {"U": (d, rank), "V": (rank, d), "b": (d,)}
+    expected = {f"{name}.{l}": shape for l in range(n_layers) for name, shape in of_layer.items()}
+    expected |= {"mean": (d,)} | ({"scale": (n_layers,)} if rank else {})
+    actual = {name: shape for name, (_, shape) in shapes.items()}
+    if actual != expected or any(dtype not in DTYPES for dtype, _ in shapes.values()):
+        wrong = next((name for name in expected if actual.get(name) != expected[name]), next(iter(actual)))
+        raise FitRefused(f"{differs}, wrong at {wrong}; {REFIT}.")
+    return Fit(path, kind, n_layers, d, certificate)
+
+
+class Model(BaseModel, strict=True, extra="allow"):
+    """The model in a certificate."""
+
+    name: str
+    identity: dict[str, Any]
+
+
+class Certificate(BaseModel, strict=True, extra="allow"):
+    """The fields of every certificate."""
+
+    format: Literal["effective-depth fit"]
+    version: PositiveInt
+    kind: Literal["affine", "jacobian"]
+    n_layers: PositiveInt
+    d_model: PositiveInt
+    model: Model
+
+
+def _certificate(path: Path, text: str) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = parse(text.encode(), MOST_CERTIFICATE)
+        Certificate.model_validate(fields)
+        rank = fields.get("rank")
+        right = type(rank) is int and 0 < rank <= fields["d_model"] and fields["kind"] == "affine"
+        expect(rank is None or right, "the rank")
+    except (ValueError, TypeError) as error:
+        raise FitRefused(
+            f"{path.name} has no certificate of this program in its header, so its model and prompts are unknown; "
+            f"{REFIT}."
+        ) from error
+    if fields["version"] != VERSION:
+        raise FitRefused(f"{path.name} was written by another version of this program; {REFIT}.")
+    return fields
+
+
+@lru_cache(maxsize=64)
+def _content(path: Path, changed: int, size: int) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def write(path: Path, tensors: Mapping[str, np.ndarray], certificate: Mapping[str, Any]) -> None:
+    """Write the file, all or nothing; equal numbers give equal bytes."""
+    text = json.dumps({"format": FORMAT, "version": VERSION} | dict(certificate), sort_keys=True, allow_nan=False)
+    data = save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}, {"certificate": text})
+    disk.require_room(path.name, len(data), path.parent, "--out")
+    disk.write(path, data)

@@ -1,0 +1,209 @@
+"""The Jacobian lens: `J_l`, how `h[L]` changes on average when `h[l]` is changed.
+
+`J_l` = mean over prompts of the mean over valid source positions p of `sum_{p' >= p, valid} d h[L][p'] / d h[l][p]`;
+valid: neither the first 16 positions nor the last. One forward pass and `ceil(d / batch)` backward passes a prompt: a
+one-hot cotangent at output dimension i, at all valid positions at once, gives row i of every J_l.
+
+Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import FitRefused, NotFinite, TooLarge
+from ..machine import ROOM, free_memory, gigabytes
+from ..models.devices import total_bytes
+from ..models.identities import to_float64
+from ..models.language_model import LanguageModel
+from ..models.sizes import require_gradients
+from ..models.trace import Trace
+from ..sweeps.budget import Budget
+from ..types import Prompt
+from . import judged
+from .driver import Read, Tick, silent
+from .judged import LensFitting
+from .least_squares import Kept
+from .measured import plan_of
+
+FIRST = 16  # positions that are not valid, as models read them differently
+MAX_TOKENS = 128  # of a prompt, as the authors do
+
+
+class Halves(Kept):
+    """Sums of every other prompt's Jacobians, `first` and `second` `[L, d, d]` float64, of `n` prompts each, and the
+    sum of `h[L]` over `tokens` valid ones; in the host's memory, as the device has a model to hold."""
+
+    names = ("n", "tokens", "total", "first", "second")
+
+    def __init__(self, n_layers: int, d: int):
+        self.n, self.tokens = torch.zeros(2, dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+        zeros = partial(torch.zeros, dtype=torch.float64)
+        self.first, self.second, self.total = zeros(n_layers, d, d), zeros(n_layers, d, d), zeros(d)
+
+    def add(self, jacobians: Tensor, last: Tensor) -> None:
+        side = int(self.n.sum()) % 2
+        (self.second if side else self.first).add_(jacobians)
+        self.n[side] += 1
+        self.tokens += len(last)
+        self.total += last.cpu().double().sum(0)
+
+
+Maps = dict[str, Tensor]
+"""`J` `[L, d, d]`, `drift` `[L]` and `mean` `[d]`."""
+
+
+class Jacobian(LensFitting[Halves, Maps]):
+    """The matrices of all depths at once. `max_tokens`: how many tokens of a prompt are read; `memory`: bytes of the
+    backward passes. Prompts without a valid position are left out and counted."""
+
+    kind, summing = "jacobian", 0.95
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Prompt],
+        test: Sequence[Prompt] | None = None,
+        memory: int | None = None,
+        max_tokens: int = MAX_TOKENS,
+    ):
+        require_gradients(model.spec.precision, "the Jacobian lens")
+        super().__init__(model, prompts=prompts, test=test, first=max_tokens)
+        d, self.memory = model.d_model, memory
+        self.plan = plan_of(self.kind, (model,), 0)
+        maps: Any = {"J": ((d, d), np.float32), "drift": ((), float), "mean": ((d,), np.float32)}
+        self.rows = maps | judged.shapes(len(self.test[0].prompts))
+
+    def sums(self, sources: Sequence[int]) -> list[Halves]:
+        _require_room(self.model)
+        return [Halves(self.model.n_layers, self.model.d_model)]
+
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Halves], begin: int, read: Read) -> None:
+        for i, prompt in enumerate(self.on[0].prompts[begin:], begin):
+            ids = self.on[0].ids(prompt)
+            if len(ids) > FIRST + 1:
+
+                def within(share: float, i: int = i) -> None:
+                    read(i + share, added=False)
+
+                jacobians, last = of_prompt(self.model, ids, self.memory, within)
+                if not torch.isfinite(jacobians).all():
+                    raise NotFinite(
+                        f"The Jacobians of {self.model.spec.name} contain NaN or infinite values in "
+                        f"{self.model.spec.precision} on {prompt.text[:40]!r}; open it in bf16 or fp32, or leave that "
+                        "prompt out."
+                    )
+                sums[0].add(jacobians, last)
+            read(i + 1)
+
+    def solve(self, sources: Sequence[int], sums: Sequence[Halves]) -> Maps:
+        a, b, n = sums[0].first, sums[0].second, sums[0].n.tolist()
+        if min(n) == 0:
+            raise FitRefused(
+                f"{sum(n)} of {self.n_prompts} prompts have a valid position, being longer than {FIRST + 1} tokens; "
+                "the Jacobian lens needs two at least: give longer prompts."
+            )
+        pairs = ((x / n[0], y / n[1]) for x, y in zip(a, b))  # a depth at a time: the sums are large
+        drift = torch.tensor([float(2 * (x - y).norm() / (x + y).norm()) for x, y in pairs], dtype=torch.float64)
+        mean = (sums[0].total / sums[0].tokens).float()
+        return {"J": a.add_(b).div_(sum(n)).float(), "drift": drift, "mean": mean.expand(len(sources), -1)}
+
+    def evaluate(self, sources: Sequence[int], maps: Maps, tick: Tick) -> dict[str, np.ndarray]:
+        mean = maps["mean"][0].to(self.model.device)
+
+        def lens(depth: int, h: Tensor) -> Tensor:
+            return h.float() @ maps["J"][depth].to(h.device).T
+
+        rows = judged.evaluate(self.test[0], sources, lens, {}, mean, tick)
+        return rows | {name: x.numpy() for name, x in maps.items()}
+
+    def counts(self) -> dict[str, Any]:
+        valid = [n - FIRST for n in self.on[0].lengths() if n > FIRST]
+        return {"fitted": len(valid), "too_short": self.n_prompts - len(valid), "tokens": sum(valid)}
+
+    def more(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        longest = max(len(self.on[0].ids(prompt)) for prompt in self.on[0].prompts)
+        return {
+            "batch": min(self.model.d_model, _rows(self.model, longest, _budget(self.model, self.memory))),
+            "drift": [round(float(one), 9) for one in rows["drift"]],
+            "notes": ["The lens is made to be read by ranks: its distribution is not calibrated."],
+        }
+
+    def tensors(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {f"J.{depth}": x for depth, x in enumerate(rows["J"])}
+
+
+def _require_room(model: LanguageModel) -> None:
+    """Raise `TooLarge`, before any pass, where the fit's three sums do not fit into the host's free memory."""
+    needed, free = 3 * 8 * model.n_layers * model.d_model**2, free_memory()
+    if needed > ROOM * free:
+        raise TooLarge(
+            f"The Jacobian lens of {model.spec.name} sums {model.n_layers} matrices of {model.d_model} × "
+            f"{model.d_model} in float64, which takes {gigabytes(needed)} of memory, and {gigabytes(free)} are free; "
+            "fit a smaller model, or on a machine with more memory."
+        )
+
+
+def of_prompt(
+    model: LanguageModel, ids: Sequence[int], memory: int | None = None, tick: Tick = silent
+) -> tuple[Float[Tensor, "depth d d"], Float[Tensor, "valid d"]]:
+    """One prompt's `J_l` for every depth l < L, float64 in the host's memory, and `h[L]` at its valid positions."""
+    n_layers, d, n_tokens = model.n_layers, model.d_model, len(ids)
+    valid = slice(FIRST, n_tokens - 1)
+    trace = model.trace(model.tensor(tuple(ids)), keep=1)
+    jacobians = torch.zeros(n_layers, d, d, dtype=torch.float64)
+    budget = _budget(model, memory)
+    graph: list[Tensor] = []
+
+    def work(dims: slice) -> None:
+        nonlocal graph
+        n_rows = dims.stop - dims.start
+        try:
+            if not graph or len(graph[0]) < n_rows:
+                graph = []
+                graph = _streams_with_graph(model, trace, n_rows)
+            jacobians[:, dims] = slopes_of(dims, len(graph[0]))
+        except Exception:
+            graph = []  # where memory ran out a smaller one is made: this one would run out again
+            raise
+        tick(dims.stop / d)
+
+    def slopes_of(dims: slice, rows: int) -> Float[Tensor, "depth dim d"]:
+        n_rows = dims.stop - dims.start
+        cotangent = torch.zeros_like(graph[-1])
+        for row, dim in enumerate(range(dims.start, dims.stop)):
+            cotangent[row, valid, dim] = 1.0
+        slopes = torch.autograd.grad(graph[-1], graph[:-1], cotangent, retain_graph=True)
+        means = [to_float64(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
+        return torch.stack(means).cpu()
+
+    budget.run(d, lambda: _rows(model, n_tokens, budget), work)
+    return jacobians, trace.resid[-1][0, valid]
+
+
+def _budget(model: LanguageModel, memory: int | None) -> Budget:
+    return Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}", total_bytes(model.device))
+
+
+def _rows(model: LanguageModel, n_tokens: int, budget: Budget) -> int:
+    """Output dimensions that one backward pass takes at most."""
+    return budget.rows(n_tokens, model.n_layers * model.call_bytes(n_tokens, gradients=True))
+
+
+def _streams_with_graph(model: LanguageModel, trace: Trace, rows: int) -> list[Tensor]:
+    """`h[0..L]` of so many equal rows, with the graph that the last depends on them by."""
+    resid = trace.resid[0].expand(rows, -1, -1).clone().requires_grad_()
+    streams = [resid]
+    with torch.enable_grad():
+        for layer in range(model.n_layers):
+            *_, resid = model.run_block(trace, layer, resid, crosses=False)
+            streams.append(resid)
+            if model.crosses(layer, layer + 1):
+                resid = model.between(trace, resid)
+    return streams

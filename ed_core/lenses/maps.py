@@ -1,0 +1,158 @@
+"""Maps between two models that read the same tokens: for every pair of taps the best affine map `h_A[i] -> h_B[j]`, in
+closed form, and its error on held-out prompts.
+
+arXiv 2505.13898 §6 trains one linear layer per source tap with AdamW; the objective has a closed form in the sums over
+tokens (METHODS §8): float64, intercept not penalised, ridge 1e-6 tr(G) / d with G the centred Gram matrix of the
+source. The first token of each prompt is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial as with_arguments
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..machine import ROOM, free_memory
+from ..models.language_model import LanguageModel
+from ..sweeps.metrics import NORM_FLOOR
+from ..types import Prompt
+from . import measured
+from .driver import Fitting, Read, Tick
+from .least_squares import RIDGE, Sums
+from .measured import Maps, Plan, Replacement, plan_of
+from .streams import Streams, few, model_entry, other_tokens, prompts_entry, require_tokens
+
+PIECE = 256 << 20  # bytes of the targets of tokens that are read together
+PER_PAIR = ("error", "r2", "error_shuffled", "r2_shuffled")
+OF_MEAN = ("error_mean", "r2_mean")  # rows too, all alike
+
+
+def plan(model: LanguageModel, *other: LanguageModel, memory: int | None = None) -> Plan:
+    """How many sources are summed at once, maps to an `other` model or replacements in one; raises `TooLarge` where one
+    has no room. `memory`: nine tenths of what is free by default."""
+    free, kind = free_bytes(model), Maps.kind if other else Replacement.kind
+    planned = plan_of(kind, (model, *other), memory or int(ROOM * free))
+    measured.require_room(planned, free, f"A fit to {model.spec.name}")
+    return planned
+
+
+def free_bytes(model: LanguageModel) -> int:
+    """Free bytes of memory where the model computes."""
+    return torch.cuda.mem_get_info(model.device)[0] if model.device.type == "cuda" else free_memory()
+
+
+class Solved:
+    """Every source tap's maps, in place of its sums: `weights[k]` `[d_A, 2 * targets]` and `constant[k]` `[2 *
+    targets]`, float64; the second half is the shuffled control's. `mean` `[targets]` is the constant prediction."""
+
+    def __init__(self, sums: Sequence[Sums], d_b: int):
+        self.weights, self.constant = [], []
+        self.mean = sums[0].y[: len(sums[0].y) // 2] / sums[0].n
+        for one in sums:
+            solve, constant = one.solver(), torch.empty_like(one.y)
+            for begin in range(0, len(one.y), d_b):
+                at = slice(begin, begin + d_b)
+                matrix, constant[at] = solve(at)
+                one.xy[:, at] = matrix.T
+            self.weights.append(one.xy)
+            self.constant.append(constant)
+
+
+class Between(Fitting[Sums, Solved, Maps]):
+    """A map from each tap of A, with targets `[B's taps, B's taps of other tokens]`. `memory`: bytes that sums may
+    take; the taps beyond it are summed in further passes, and no number depends on it."""
+
+    summing = 0.6
+
+    def __init__(
+        self,
+        a: LanguageModel,
+        b: LanguageModel,
+        prompts: Sequence[Prompt],
+        test: Sequence[Prompt] | None = None,
+        memory: int | None = None,
+    ):
+        super().__init__(a, b, prompts=prompts, test=test, first=None)
+        require_tokens(self.on[0], True)
+        self.plan, self.n_b, self.d_b = plan(a, b, memory=memory), b.n_layers + 1, b.d_model
+        self.about = {"kind": Maps.kind, "a": model_entry(a), "b": model_entry(b), "ridge": RIDGE}
+        self.about |= {"prompts": prompts_entry(self.on[0].prompts), "held_out": prompts_entry(self.test[0].prompts)}
+        self.rows = dict.fromkeys((*PER_PAIR, *OF_MEAN), ((self.n_b,), float))
+
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int, read: Read) -> None:
+        last = self.on[1].before(begin)
+        before = None if last is None else torch.cat(last, 1).to(self.model.device)
+        for i, resid, y in self._both(self.on, begin):
+            other = other_tokens(y, before, i)
+            for at in self._pieces(len(y)):
+                both = torch.cat([y[at], other[at]], 1).double()
+                for tap, one in zip(sources, sums):
+                    one.add(resid[tap][at], both)
+            before = y
+            read(i + 1)
+
+    def _both(
+        self, streams: Sequence[Streams], begin: int = 0
+    ) -> Iterator[tuple[int, list[Float[Tensor, "pos d_a"]], Float[Tensor, "pos targets"]]]:
+        """From prompt `begin` on: its number, A's stream at every tap, and B's taps concatenated, on A's device."""
+        for (i, x), (_, y) in zip(*(one.each(begin) for one in streams), strict=True):
+            yield i, x, torch.cat(y, 1).to(x[0].device)
+
+    def _pieces(self, n: int) -> list[slice]:
+        """Of `n` tokens those whose targets, true and shuffled, fit into `PIECE` bytes."""
+        rows = max(1, PIECE // (measured.FLOAT * self.plan.d_y))
+        return [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
+
+    def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> Solved:
+        return Solved(sums, self.d_b)
+
+    def evaluate(self, sources: Sequence[int], maps: Solved, tick: Tick) -> dict[str, np.ndarray]:
+        device, n_b, d_b = self.model.device, self.n_b, self.d_b
+        zeros = with_arguments(torch.zeros, dtype=torch.float64, device=device)
+        relative, miss = (zeros(len(sources), 2, n_b) for _ in range(2))  # true maps, shuffled ones
+        of_mean, miss_mean = zeros(n_b), zeros(n_b)
+        y_sum, y_square = zeros(n_b, d_b), zeros(n_b)
+        mean, n = maps.mean.view(n_b, d_b), 0
+        for i, resid, targets in self._both(self.test):
+            for at in self._pieces(len(targets)):
+                y = targets[at].to(device, torch.float64).view(-1, n_b, d_b)
+                size = y.norm(dim=-1).clamp_min(NORM_FLOOR)
+                n += len(y)
+                y_sum += y.sum(0)
+                y_square += (y * y).sum((0, 2))
+                distance = (y - mean).norm(dim=-1)
+                of_mean += (distance / size).sum(0)
+                miss_mean += (distance * distance).sum(0)
+                for k, tap in enumerate(sources):
+                    guess = torch.addmm(maps.constant[k], resid[tap][at].to(device, torch.float64), maps.weights[k])
+                    distance = (guess.view(-1, 2, n_b, d_b) - y[:, None]).norm(dim=-1)
+                    relative[k] += (distance / size[:, None]).sum(0)
+                    miss[k] += (distance * distance).sum(0)
+            tick((i + 1) / len(self.test[0].prompts))
+        spread = y_square - (y_sum * y_sum).sum(-1) / n
+        error, r2 = relative / n, 1 - miss / spread
+        rows = {
+            "error": error[:, 0],
+            "r2": r2[:, 0],
+            "error_shuffled": error[:, 1],
+            "r2_shuffled": r2[:, 1],
+            "error_mean": (of_mean / n).expand(len(sources), -1),
+            "r2_mean": (1 - miss_mean / spread).expand(len(sources), -1),
+        }
+        return {name: values.cpu().numpy() for name, values in rows.items()}
+
+    def result(self, rows: Mapping[str, np.ndarray]) -> Maps:
+        return Maps(
+            **{name: rows[name].copy() for name in PER_PAIR},
+            **{name: rows[name][0].copy() for name in OF_MEAN},
+            tokens=self.tokens,
+            test_tokens=self.test_tokens,
+            certificate=self.about | {"notes": few(self.tokens, self.model)},
+        )
+
+    def write(self, out: Path, rows: Mapping[str, np.ndarray], result: Maps) -> None:
+        measured.write(out, result)

@@ -1,0 +1,294 @@
+"""The results of linear maps as files: `fit maps` between two models, `fit replacement` within one. Torch-free.
+
+A sealed `.npz` that `allow_pickle=False` opens: the arrays by their names, and `certificate`, a 0-d string of JSON
+(models, prompts, tokens, ridge, notes)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from .. import disk
+from ..errors import FitRefused, TooLarge
+from ..files import Bounds, Head, Kind, expect, open_sealed, parse, seal
+from ..machine import gigabytes
+from ..models import controls
+
+ENDING = ".npz"
+MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
+FLOAT = 8  # bytes
+BYTES = 1 << 30  # that the sums of a lens may take by default
+PARTS = 8  # of the taps of maps between models: each part is shown once it is finished
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The best affine maps `f_ij: h_A[i] -> h_B[j]` of two models that read the same tokens, judged on held-out
+    prompts. Rows are A's taps 0..L_A, columns B's taps 0..L_B; the first token of every prompt is left out.
+
+    `error` `[L_A+1, L_B+1]`: `mean_t |h_B[j] - f_ij(h_A[i])| / |h_B[j]|`.
+    `r2` `[L_A+1, L_B+1]`: `1 - sum_t |h_B[j] - f_ij(h_A[i])|^2 / sum_t |h_B[j] - mean h_B[j]|^2`, over all dimensions.
+    `error_shuffled`, `r2_shuffled`: of maps fitted to targets of other tokens, on the true targets.
+    `error_mean`, `r2_mean` `[L_B+1]`: of the constant that predicts the mean over the tokens fitted on.
+    `tokens`, `test_tokens`: how many were fitted on and judged on. NaN: not computed."""
+
+    error: np.ndarray
+    r2: np.ndarray
+    error_shuffled: np.ndarray
+    r2_shuffled: np.ndarray
+    error_mean: np.ndarray
+    r2_mean: np.ndarray
+    tokens: int
+    test_tokens: int
+    certificate: Mapping[str, Any] = field(repr=False)
+    kind: ClassVar[str] = "maps"
+
+    @property
+    def n_layers(self) -> tuple[int, int]:
+        """Layers of A and of B, one fewer than their taps."""
+        return self.error.shape[0] - 1, self.error.shape[1] - 1
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of the two models."""
+        return _name(self.certificate["a"]), _name(self.certificate["b"])
+
+    def sound(self) -> bool:
+        """Whether its shapes and names agree; those of a stranger's file may not."""
+        both = (self.error, self.r2, self.error_shuffled, self.r2_shuffled)
+        return (
+            self.error.ndim == 2
+            and min(self.error.shape) >= 2
+            and all(one.shape == self.error.shape for one in both)
+            and all(one.shape == self.error.shape[1:] for one in (self.error_mean, self.r2_mean))
+            and all(isinstance(self.certificate.get(side), dict) for side in "ab")
+            and all(isinstance(self.certificate[side].get("name"), str) for side in "ab")
+        )
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a model loses where block `s` is replaced by the least-squares map `h[s] -> h[s+1]`, on all tokens but the
+    first of each prompt.
+
+    `loss` `[L]`, nats: mean over next tokens of `-log p` with block s replaced, on held-out prompts; `loss_fitted`
+    `[L]`: on the prompts the maps were fitted on, as the paper measures. `whole`, `whole_fitted`: of the whole model.
+    `error` `[L]`: `mean_t |h[s+1] - f(h[s])| / |h[s+1]|` on held-out prompts. `tokens`, `test_tokens`: how many were
+    fitted on and judged on, the first of each prompt not counted."""
+
+    loss: np.ndarray
+    loss_fitted: np.ndarray
+    whole: float
+    whole_fitted: float
+    error: np.ndarray
+    tokens: int
+    test_tokens: int
+    certificate: Mapping[str, Any] = field(repr=False)
+    kind: ClassVar[str] = "replacement"
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.loss)
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return _name(self.certificate["model"])
+
+    def sound(self) -> bool:
+        """Whether its shapes and names agree."""
+        curves = (self.loss, self.loss_fitted, self.error)
+        model = self.certificate.get("model")
+        return (
+            self.loss.ndim == 1
+            and len(self.loss) > 0
+            and all(one.shape == self.loss.shape for one in curves)
+            and isinstance(model, dict)
+            and isinstance(model.get("name"), str)
+        )
+
+
+def _name(model: Mapping[str, Any]) -> str:
+    """A certificate's model by name, with its control."""
+    twin = controls.KINDS.get(str(model.get("control")))
+    return f"{model['name']} ({twin})" if twin else str(model["name"])
+
+
+def csv(found: Maps | Replacement) -> str:
+    """A line per pair of taps, or per block; every number in full."""
+    if isinstance(found, Maps):
+        names = ("error", "r2", "error_shuffled", "r2_shuffled")
+        places = np.ndindex(found.error.shape)
+        rows = [
+            [i, j, *(getattr(found, name)[i, j] for name in names), found.error_mean[j], found.r2_mean[j]]
+            for i, j in places
+        ]
+        head = ["tap_a", "tap_b", *names, "error_mean", "r2_mean"]
+    else:
+        head = ["layer", "loss", "loss_whole", "loss_fitted", "loss_fitted_whole", "error"]
+        curves = zip(found.loss, found.loss_fitted, found.error)
+        rows = [[s, loss, found.whole, fitted, found.whole_fitted, off] for s, (loss, fitted, off) in enumerate(curves)]
+    return "".join(",".join(map(str, row)) + "\n" for row in (head, *rows))
+
+
+KINDS = {one.kind: one for one in (Maps, Replacement)}
+
+
+class Header(Head):
+    """The kind of result."""
+
+    kind: Literal["maps", "replacement"]
+
+
+MAPS = Kind(
+    "maps",
+    "a file of maps",
+    2,
+    Header,
+    "make it again with `python -m ed_core fit maps` or `fit replacement`",
+    members=r"\w+\.npy",
+    bounds=Bounds(MOST_BYTES, 16, MOST_BYTES, MOST_BYTES),
+    refuses=FitRefused,
+)
+
+
+def packed(found: Maps | Replacement) -> bytes:
+    """The file's bytes; equal numbers give equal bytes."""
+    arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found)}
+    certificate = {name: value for name, value in found.certificate.items() if name != "kind"}  # the manifest has it
+    arrays["certificate"] = np.asarray(json.dumps(certificate, sort_keys=True, allow_nan=False))
+    return seal(MAPS, {"kind": found.kind}, arrays)
+
+
+def write(path: Path, found: Maps | Replacement) -> None:
+    """Write the file, all or nothing."""
+    data = packed(found)
+    disk.require_room(path.name, len(data), path.parent, "--out")
+    disk.write(path, data)
+
+
+def read(path: str | Path) -> Maps | Replacement:
+    """The result in a file; raise `FitRefused` where it cannot be read."""
+    place = Path(path).expanduser()
+    if not place.is_file():
+        raise FitRefused(f"There is no file {place}; give one that `python -m ed_core fit maps` wrote.")
+    return unpacked(place, place.name)
+
+
+def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replacement:
+    """The result in a file or in bytes, which errors call `name`."""
+    with open_sealed(source, MAPS, name) as sealed:
+        kind, arrays = KINDS[sealed.head.kind], sealed.arrays()
+        certificate = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
+        notes = certificate.get("notes", [])
+        expect(isinstance(notes, list) and all(isinstance(note, str) for note in notes), "its notes")
+        expect(set(arrays) == {f.name for f in fields(kind)} - {"certificate"}, "its arrays")
+        parts: dict[str, Any] = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
+        parts |= {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
+        result = kind(**parts, certificate=certificate)
+        expect(result.sound(), "its arrays are not as large as the models")
+        return result
+
+
+# ---------------------------------------------------------------- memory and time, before anything is opened
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the sums of `n_taps` sources, of width `d_x` and with targets of width `d_y`, are made: `each` bytes a
+    source, `at_once` sources a pass over the prompts."""
+
+    n_taps: int
+    d_x: int
+    d_y: int
+    at_once: int
+
+    @property
+    def each(self) -> int:
+        """Bytes of a source: a Gram matrix `[d_x, d_x]` and products `[d_x, d_y]`, float64."""
+        return FLOAT * self.d_x * (self.d_x + self.d_y)
+
+    @property
+    def passes(self) -> int:
+        """How often the prompts are read."""
+        return -(-self.n_taps // self.at_once)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the sums made at once."""
+        return self.each * self.at_once
+
+    def groups(self, taps: Sequence[int]) -> list[tuple[int, ...]]:
+        """These sources, as many at once as planned."""
+        return [tuple(taps[i : i + self.at_once]) for i in range(0, len(taps), self.at_once)]
+
+    def sentence(self) -> str:
+        """ "29 source taps, 6.2 GB each, 179.0 GB in all: 3 at once (18.5 GB), 10 passes over the prompts"."""
+        passes = f"{self.passes} pass{'es' * (self.passes != 1)} over the prompts"
+        return (
+            f"{self.n_taps} source taps, {gigabytes(self.each)} each, {gigabytes(self.each * self.n_taps)} in all: "
+            f"{self.at_once} at once ({gigabytes(self.bytes)}), {passes}"
+        )
+
+    def seconds(self, tokens: int, judged: int, parameters: int) -> float:
+        """About how long the fit takes on this machine's CPU: sums over `tokens`, the solutions, errors on the
+        `judged` ones, and the forward passes of models of so many `parameters` together."""
+        sums = self.d_x * (self.d_x * SYMMETRIC + self.d_y)
+        solving = self.d_x**2 * (self.d_x / 3 + 2 * self.d_y)
+        fitting = self.n_taps * (tokens * sums + solving + judged * self.d_x * self.d_y)
+        forward = self.passes * (tokens + judged) * parameters / FASTER
+        return (fitting + forward) / products_per_second(self.d_x)
+
+
+SYMMETRIC = 0.625  # of a Gram matrix: the blocks that are computed
+FASTER = 2.0  # float32 against float64
+TOKENS = 32  # of a prompt
+
+
+@cache
+def products_per_second(d: int) -> float:
+    """Float64 multiply-adds a second when a prompt's tokens are added to sums of width `d`, measured once."""
+    x, y, sums = np.ones((d, TOKENS)), np.ones((TOKENS, 4096)), np.zeros((d, 4096))
+    sums += x @ y
+    begin = time.perf_counter()
+    sums += x @ y
+    return sums.size * TOKENS / (time.perf_counter() - begin)
+
+
+class Size(Protocol):
+    """A model's size, opened or not."""
+
+    @property
+    def n_layers(self) -> int: ...
+
+    @property
+    def d_model(self) -> int: ...
+
+
+def plan_of(kind: str, models: Sequence[Size], memory: int) -> Plan:
+    """The plan of a kind of fit: as many sources at once as `memory` bytes hold, one at least. The Jacobian lens sums
+    all depths at once; maps between two models are made in `PARTS` parts at least, so that results can be shown."""
+    a, b = models[0], models[-1]
+    n, d, most = a.n_layers, a.d_model, a.n_layers
+    if kind == Maps.kind:
+        n, most = a.n_layers + 1, -(-(a.n_layers + 1) // PARTS)
+    d_y = {Maps.kind: 2 * (b.n_layers + 1) * b.d_model, "affine": 2 * d}.get(kind, d)
+    each = FLOAT * d * (d + d_y)
+    return Plan(n, d, d_y, most if kind == "jacobian" else max(1, min(most, memory // each)))
+
+
+def require_room(planned: Plan, free: int, what: str) -> None:
+    """Raise `TooLarge` where the sums of one source do not fit."""
+    if planned.each > free:
+        raise TooLarge(
+            f"{what} needs {gigabytes(planned.each)} for the sums of one source tap, and {gigabytes(free)} are free; "
+            "use smaller models, or a machine with more memory."
+        )

@@ -1,0 +1,188 @@
+"""Linear replacement: the loss of a model with one block replaced by the least-squares map `h[s] -> h[s+1]`.
+
+arXiv 2603.15389; METHODS §12: intercept not penalised, float64, ridge 1e-6 tr(G) / d. The fit leaves out the first
+token of each prompt, often an attention sink; so the map acts on all tokens but the first, which keeps the block's own
+output. The paper fits and measures on the same text; here both that and held-out text are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..machine import ROOM
+from ..models.devices import total_bytes
+from ..models.language_model import LanguageModel
+from ..models.trace import Trace
+from ..sweeps import metrics
+from ..sweeps.budget import Budget
+from ..types import Prompt
+from . import measured
+from .driver import Fitting, Read, Tick, silent
+from .least_squares import RIDGE, Sums
+from .maps import free_bytes, plan
+from .measured import Replacement
+from .streams import FOLDS, Streams, distinct, few, folds, model_entry, prompts_entry, require_tokens
+
+Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
+SUFFIXES = ("", "_fitted")  # on held-out prompts, on those fitted on
+LOSSES = ("loss", "whole", "error")
+
+
+class Within(Fitting[Sums, dict[int, Map], Replacement]):
+    """A map in place of each block. `memory`: bytes that sums may take; the blocks beyond it are summed in further
+    passes."""
+
+    summing, needs = 0.2, 1
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Prompt],
+        test: Sequence[Prompt] | None = None,
+        memory: int | None = None,
+    ):
+        super().__init__(model, prompts=prompts, test=test, first=None)
+        require_tokens(self.on[0], True)
+        self.plan = plan(model, memory=memory)
+        self.about = {"kind": Replacement.kind, "model": model_entry(model), "ridge": RIDGE}
+        self.about |= {"prompts": prompts_entry(self.on[0].prompts), "held_out": prompts_entry(self.test[0].prompts)}
+        self.rows = {f"{name}{suffix}": ((), float) for suffix in SUFFIXES for name in LOSSES}
+
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int, read: Read) -> None:
+        for i, trace in self.on[0].traces(begin):
+            add(trace, sources, sums)
+            read(i + 1)
+
+    def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> dict[int, Map]:
+        return {block: one.solve() for block, one in zip(sources, sums)}
+
+    def evaluate(self, sources: Sequence[int], maps: dict[int, Map], tick: Tick) -> dict[str, np.ndarray]:
+        rows: dict[str, np.ndarray] = {}
+        for part, (streams, suffix) in enumerate(zip((self.test[0], self.on[0]), SUFFIXES)):
+
+            def within(share: float, part: int = part) -> None:
+                tick((part + share) / 2)
+
+            lost = losses(streams, maps, within)
+            rows |= {f"{name}{suffix}": np.asarray(values) for name, values in zip(LOSSES, lost)}
+        return rows
+
+    def result(self, rows: Mapping[str, np.ndarray]) -> Replacement:
+        return Replacement(
+            loss=rows["loss"].copy(),
+            loss_fitted=rows["loss_fitted"].copy(),
+            whole=float(rows["whole"][0]),
+            whole_fitted=float(rows["whole_fitted"][0]),
+            error=rows["error"].copy(),
+            tokens=self.tokens,
+            test_tokens=self.test_tokens,
+            certificate=self.about | {"notes": few(self.tokens, self.model)},
+        )
+
+    def write(self, out: Path, rows: Mapping[str, np.ndarray], result: Replacement) -> None:
+        measured.write(out, result)
+
+
+def by_prompt(
+    model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, memory: int | None = None, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """The loss of every prompt with each block replaced by a map that was fitted on the other four of five folds of
+    forms (`streams.folds`): `loss` `[prompt, block]` and `whole` `[prompt]`, sums of -log p over the `tokens`
+    `[prompt]` that have a next one, nats; `index` `[prompt]`: their places in `prompts`. `FitRefused` as `fit`."""
+    streams = Streams(model, distinct(prompts))
+    fold = folds(streams.prompts, seed)
+    for held_out in range(FOLDS):
+        require_tokens(Streams(model, [p for p, f in zip(streams.prompts, fold) if f != held_out]), True)
+    lengths = np.array(streams.lengths(), np.float64)
+    judged = np.flatnonzero(lengths > 0)
+    loss, whole = np.zeros((len(lengths), model.n_layers)), np.zeros(len(lengths))
+    planned = plan(model, memory=(memory or int(ROOM * free_bytes(model))) // FOLDS)
+    for group, blocks in enumerate(groups := planned.groups(range(model.n_layers))):
+
+        def within(share: float, group: int = group) -> None:
+            tick((group + share) / len(groups))
+
+        of_folds = [[Sums(model.d_model, model.d_model, model.device) for _ in blocks] for _ in range(FOLDS)]
+        for i, trace in streams.traces():
+            add(trace, blocks, of_folds[fold[i]])
+            within((i + 1) / (2 * len(fold)))
+        for held_out in range(FOLDS):
+            others = [sums for f, sums in enumerate(of_folds) if f != held_out]
+            maps = {block: first.plus(more).solve() for block, first, *more in zip(blocks, *others)}
+            for i in map(int, judged[fold[judged] == held_out]):
+                lost, whole_mean, _ = losses(Streams(model, [streams.prompts[i]]), maps)
+                loss[i, list(blocks)], whole[i] = lost * lengths[i], whole_mean * lengths[i]
+            within((1 + (held_out + 1) / FOLDS) / 2)
+    place = {p.text + p.answer: i for i, p in enumerate(prompts)}
+    used = [streams.prompts[int(i)] for i in judged]
+    index = np.array([place[p.text + p.answer] for p in used], np.int64)
+    return {"loss": loss[judged], "whole": whole[judged], "tokens": lengths[judged], "index": index}
+
+
+def add(trace: Trace, blocks: Sequence[int], sums: Sequence[Sums]) -> None:
+    """Add a prompt's tokens to each block's sums: its input and its output."""
+    for block, one in zip(blocks, sums):
+        one.add(trace.resid[block][0, 1:], trace.after(block + 1)[0, 1:])
+
+
+def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tuple[np.ndarray, float, np.ndarray]:
+    """`(loss [blocks], whole, error [blocks])`: the mean over next tokens of `-log p`, nats, with each block replaced
+    by its map and of the whole model; and the maps' own error `mean_t |h[s+1] - f(h[s])| / |h[s+1]|`."""
+    model, blocks = streams.model, list(maps)
+    budget = Budget(None, model.device.type, f"Replacing the layers of {model.spec.name}", total_bytes(model.device))
+    lost, error, whole, n = torch.zeros(len(blocks)).double(), torch.zeros(len(blocks)).double(), 0.0, 0
+    for i, prompt in enumerate(streams.prompts):
+        ids = streams.ids(prompt)
+        if len(ids) < 2:
+            continue
+        following = torch.tensor(ids[1:], device=model.device)
+        with torch.no_grad():
+            trace = model.trace(model.tensor(ids), keep=1)
+            whole += float(_lost(model, trace.resid[-1], following)[0])
+            n += len(following)
+            most = budget.rows(len(ids), model.call_bytes(len(ids)))
+            for begin in range(0, len(blocks), most):
+                at = slice(begin, begin + most)
+                ends, errors = _replaced(model, trace, {block: maps[block] for block in blocks[at]})
+                error[at] += errors.cpu()
+                lost[at] += _lost(model, ends, following)
+        tick((i + 1) / len(streams.prompts))
+    return (lost / n).numpy(), whole / n, (error / n).numpy()
+
+
+def _replaced(
+    model: LanguageModel, trace: Trace, maps: Mapping[int, Map]
+) -> tuple[Float[Tensor, "block pos d_model"], Float[Tensor, " block"]]:
+    """`h[L]` with each of these blocks replaced, a row each, and the sum over tokens of each map's relative error. All
+    rows run together, and each joins at its block."""
+    errors = []
+    running: Tensor | None = None
+    for layer in range(min(maps), model.n_layers):
+        if running is not None:
+            if model.crosses(layer - 1, layer):
+                running = model.between(trace, running)
+            *_, running = model.run_block(trace, layer, running, crosses=False)
+        if layer in maps:
+            h, true = trace.resid[layer][0, 1:].double(), trace.after(layer + 1).clone()
+            matrix, constant = maps[layer]
+            guess, of_block = h @ matrix.T + constant, true[0, 1:].double()
+            off = (guess - of_block).norm(dim=-1) / of_block.norm(dim=-1).clamp_min(metrics.NORM_FLOOR)
+            errors.append(off.sum())
+            true[0, 1:] = guess.to(true)
+            running = true if running is None else torch.cat([running, true])
+    assert running is not None  # the layer of the first map was passed
+    return running, torch.stack(errors)
+
+
+def _lost(model: LanguageModel, ends: Float[Tensor, "row pos d_model"], following: Tensor) -> Float[Tensor, " row"]:
+    """The sum over next tokens of `-log p`, nats, of each row; one row at a time, because of the whole vocabulary."""
+    lost = []
+    for row in ends:
+        logp = metrics.log_probabilities(model.unembed(row[:-1]))
+        lost.append(-logp.gather(1, following[:, None]).double().sum())
+    return torch.stack(lost).cpu()
