@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
-from ed_core.commands.cases import exported
 
 from ed_core.cases import case_study
 from ed_core.cases.case_study import ITEMS, Case, Item, Shown
+from ed_core.cases.export import exported
 from ed_core.cases.kept import Kept
 from ed_core.depth import say
 from ed_core.errors import CaseError, EffectiveDepthError
