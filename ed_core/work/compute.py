@@ -144,7 +144,7 @@ def run(
     what = f"{request.probe} on {model.spec.name}"
     ended: JobError | None = None
     try:
-        probe = find(request.probe).make(dict(request.parameters))
+        probe = find(request.probe).of(request)
         if any(probe.content_hash(name, request.models[0]) != content for name, content in request.files):
             raise ParameterError(
                 f"A file that {request.probe} was asked to use has changed since; run again to use the new version."
