@@ -64,6 +64,7 @@ ROOMS = (
         (
             Entry("pages/intervene/skip.py", "Skip", "layer_skip"),
             Entry("pages/intervene/erase.py", "Erase", "residual_erasure"),
+            Entry("pages/intervene/patch.py", "Patch", "patching"),
             Entry("pages/intervene/gradients.py", "Gradients", "integrated_gradients"),
             Entry("pages/intervene/prune.py", "Prune and exit", "prune"),
             Entry("pages/intervene/surgery.py", "Surgery", "surgery"),

@@ -63,7 +63,7 @@ def test_the_shell_asks_all_probes_of_a_prompt_before_the_next(small_folder, tmp
 def test_numbers_are_the_same_with_and_without_whatever_ran_before(kept, spec):
     alone = open_model(spec)
     assert not alone.trace_bytes, "a model whose weights may change keeps none"
-    probes = [kind() for kind in PROBES if not kind.needs_passes and kind.name != "residual_erasure"]
+    probes = [asked(kind) for kind in PROBES if not kind.needs_passes and kind.name != "residual_erasure"]
     expected = {probe: compute.run(alone, probe.request(alone.spec, PROMPT)) for probe in probes}
     for probe in probes[::-1]:
         found = compute.run(kept, probe.request(kept.spec, PROMPT))

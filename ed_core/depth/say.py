@@ -598,3 +598,13 @@ def exits(found: Exits) -> str:
     at_0 = f" ({found.at_0} at the embedding)" if found.at_0 else ""
     gain = f" and save {spared:.1f} layers on average" if found.usable else ""
     return f"{settled}Leaving at {found.threshold:g} confidence {would}{at_0}{gain}."
+
+
+def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: int) -> str:
+    """Say where the other answer is decided, and where the lens reads it. `depths`: of `Patching.depths`."""
+    own, other = (quoted(answer.strip()) for answer in answers)
+    decided, lens = depths["decided"], depths["lens"]
+    if decided is None:
+        return f"Carried into this prompt, {other} never becomes the best guess in the place of {own}."
+    read = f"the lens reads it from depth {lens} on" if lens is not None else "the lens never stays on it"
+    return f"{other} is decided from depth {decided} of {n_layers} on; {read}."

@@ -225,9 +225,10 @@ def parameter(
 ) -> Any:
     """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the
     cache key. `file`: it names a file (or a bundled default), whose content enters the key in the path's place.
-    `prompt`: it is a second prompt, which is one of the request's prompts. `later`: it came when results were kept already, and is no part of the key at its default, with which everything is
-    as it was. `empty`: what an empty list means. `label`: what it is called where somebody reads it, if its name alone
-    does not say it; `labels`: the same of its choices."""
+    `prompt`: it is a further prompt of the request, so it is no part of the parameters. `later`: it came when results
+    were kept already, and is no part of the key at its default, with which everything is as it was. `empty`: what an
+    empty list means. `label`: what it is called where somebody reads it, if its name alone does not say it; `labels`:
+    the same of its choices."""
     meta = {
         "help": help,
         "low": low,
@@ -403,7 +404,9 @@ class Probe:
 
     def _in_key(self, f: Field[Any]) -> bool:
         """Whether a parameter is part of the key."""
-        return not (f.metadata["view_only"] or f.metadata["prompt"]) and not (f.metadata["later"] and getattr(self, f.name) == f.default)
+        if f.metadata["view_only"] or f.metadata["prompt"]:
+            return False
+        return not (f.metadata["later"] and getattr(self, f.name) == f.default)
 
     def paths(self, parameter: str) -> list[str]:
         """The files of this machine that a `file` parameter names; what is bundled has a name and is none."""

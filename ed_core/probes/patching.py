@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult, Prompt
-from .base import Curve, PatchMap, Picture, Probe, Score, Shape, parameter
+from .base import PatchMap, Picture, Probe, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -42,14 +41,10 @@ class Patching(Probe):
 
     Source: residual swaps by depth as in arXiv 2510.18871; activation patching: Meng et al. 2022, arXiv 2202.05262."""
 
-    other: Prompt | None = parameter(None, "the prompt that is carried in: text, or a JSON object", prompt=True)
+    other: Prompt | None = parameter(None, "the prompt that is carried in: text, or a JSON object", prompt=True)  # noqa: RUF009
 
     name: ClassVar[str] = "patching"
     title: ClassVar[str] = "Patch"
-    curves: ClassVar[tuple[Curve, ...]] = (
-        Curve("last", "Share of the other answer carried over", "share of the gap", "depth"),
-    )
-    score: ClassVar[Score] = Score("The commitment depth", "commitment")
     thumbnail: ClassVar[tuple[int, str]] = (4, "patch")
     min_tokens: ClassVar[int] = 2
     pictures: ClassVar[tuple[Picture, ...]] = (
@@ -58,8 +53,8 @@ class Patching(Probe):
             ("patch",),
             "share of the other answer that this token carries over at this depth",
             "Row l carries over the stream before layer l: 0 changes nothing, 1 is the other prompt's answer. Follow "
-            "the bright cells from the token that differs\nup to the position that predicts the answer: there the "
-            "answer has arrived. The line is the commitment depth.",
+            "the orange cells from the token that differs\nup to the position that predicts the answer. Lines: from "
+            "where on the other answer is decided there, and read there by the lens.",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -83,7 +78,9 @@ class Patching(Probe):
             "mean",
         ),
         MeasureSpec("gap", (), "logits", "F(other) - F(prompt), of which the shares are", reduce="mean"),
-        MeasureSpec("commitment", (), "depth", "first depth from which on the other answer is decided", 0.0, None, "mean"),
+        MeasureSpec(
+            "commitment", (), "depth", "first depth from which on the other answer is decided", 0.0, None, "mean"
+        ),
         MeasureSpec(
             "settle_depth",
             (),
@@ -102,15 +99,11 @@ class Patching(Probe):
         return shape.in_pieces(4 * (shape.n_layers + 1)) + shape.stream * (shape.n_layers + 1)
 
     @classmethod
-    def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
-        """Whether the two prompts differ enough for a share of it."""
-        return bool(np.isfinite(summary["last"]).all())
-
-    @classmethod
-    def commitment(cls, result: ProbeResult) -> int | None:
-        """Return the commitment depth; None where the other answer is never decided."""
-        depth = float(result["commitment"])
-        return int(depth) if np.isfinite(depth) else None
+    def depths(cls, result: ProbeResult) -> dict[str, int | None]:
+        """Return where the other answer is decided, and where the lens on the other prompt settles on it; None where
+        that never happens."""
+        found = {"decided": result["commitment"], "lens": result["settle_depth"]}
+        return {name: int(depth) if np.isfinite(depth) else None for name, depth in found.items()}
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)

@@ -1,4 +1,5 @@
-"""Skip sweeps, residual erasure and patching as staircases: one walk over the blocks instead of one forward pass per variant.
+"""Skip sweeps, residual erasure and patching as staircases: one walk over the blocks instead of one forward pass per
+variant.
 
 At block l the batch holds every variant that was changed before l. Skips: a no-op row and every variant whose skipped
 block lies before l; variant s joins behind its block. That is L batched calls instead of L forward passes, half the
