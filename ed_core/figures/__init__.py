@@ -13,6 +13,7 @@ from .curves import (
     miss_map,
     output_bars,
     slope_curves,
+    spared_layers,
     spread_curve,
     token_profile,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "shown",
     "skip_map",
     "slope_curves",
+    "spared_layers",
     "spread_curve",
     "study_curves",
     "study_depths",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.headroom import THRESHOLDS, Headroom
 from ..types import ProbeResult
 from . import colours
 from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, visible, whole_ticks
@@ -35,8 +36,8 @@ class _Curves(Canvas):
         """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
         whoever took it from outside."""
         hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
-        look = dict(meta=name) | look
-        self.add(kind, x=np.arange(len(values)), y=values, name=name, hovertemplate=hover, **look, **STEADY)
+        look = dict(meta=name, x=np.arange(len(values))) | look
+        self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
 
     def behind(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
         """What the curves are held against."""
@@ -250,3 +251,25 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
         "others' largest": norms[:, 1:].max(1),
     }
     return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)
+
+
+def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go.Figure:
+    """Agreement with the output against the layers spared: leaving all tokens at one depth, each where it is sure
+    enough, and by an oracle. Bars: 5 to 95 % over the prompts."""
+    canvas = _Curves(found.n_layers + 1, View(height=height, width_px=width_px), "layers spared on average", "share")
+    agreement, spared = np.moveaxis(found.confident.value, -1, 0)
+    low, high = found.confident.ends[..., 0]
+    depths = np.arange(found.n_layers + 1)
+    curves = {
+        "all at one depth": (found.n_layers - depths, found.fixed.value, found.fixed.ends, depths, "depth"),
+        "each where it is sure": (spared, agreement, (low, high), THRESHOLDS, "confidence"),
+        "oracle": (found.oracle.value[None], np.ones(1), None, [""], "agreement by construction"),
+    }
+    for colour, (name, (x, y, ends, at, of)) in zip(colours.OTHERS, curves.items()):
+        bars = {} if ends is None or not found.over.enough else {"error_y": _bars(y, *ends)}
+        look = dict(marker=dict(size=10 if name == "oracle" else 5), line=dict(color=colour, width=2))
+        text = [f"{of} {value}" for value in at]
+        canvas.curve("scatter", y, name, x=x, text=text, mode="lines+markers", **look, **bars)
+    canvas.layout["showlegend"] = True
+    canvas.layout["yaxis"].update(range=[-0.04, 1.08])
+    return canvas.figure()

@@ -4,7 +4,8 @@ each item. Numpy and pyarrow; torch and models in functions alone.
 Sums are a row per prompt and a column per small sum of `results.aggregate`, never an array over tokens. Column
 `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over
 tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks are unknown); `logit_lens.echo` the
-share of tokens that the lens at depth 0 takes for the token just read. A sum that a prompt lacks (of a probe with a
+share of tokens that the lens at depth 0 takes for the token just read, `logit_lens.kinds` sums by the kind of token
+(`depth.kinds`). A sum that a prompt lacks (of a probe with a
 limit) is null.
 
 An item's file has the columns' shapes and the first result's certificate, without its prompt, in its metadata. `pack`
@@ -32,16 +33,16 @@ from pyarrow import parquet
 from pydantic import BaseModel, Field, model_validator
 
 from .. import bounds, disk, outside, settings
-from ..depth import answer, sinks
+from ..depth import answer, kinds, sinks
 from ..depth.sample import CURVES, prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
 from ..probes import Probe, find
-from ..types import ProbeResult, Prompt, from_json
+from ..types import ProbeResult, from_json
 from . import parquets
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan
-from .sets import split_points
+from .sets import Example, split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk])
         for i, example in enumerate(chunk.examples):
             try:
                 for entry in chunk.probes(plan.study, label, i):
-                    _probe(model, entry, example.prompt)
+                    _probe(model, entry, example)
             except InputError as error:
                 raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
 
@@ -108,7 +109,7 @@ def compute(
     found = []
     for i, example in enumerate(item.chunk.examples):
         entries = item.chunk.probes(plan.study, item.model.label, i)
-        probes = [_probe(model, entry, example.prompt) for entry in entries]
+        probes = [_probe(model, entry, example) for entry in entries]
         requests = [probe.request(item.model.known, example.prompt) for probe in probes]
         model.expect(list(zip(probes, requests)))
         found.append({e.column: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
@@ -236,11 +237,11 @@ def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> 
     expect(kind in (pyarrow.int64(), pyarrow.float32(), pyarrow.float64()), f"{where}: the type")
 
 
-def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
+def _probe(model: LanguageModel, entry: ProbeEntry, example: Example) -> Probe:
     """The probe as it goes with this prompt; an `InputError` where it does not."""
     from ..prompts import max_tokens
 
-    encoding = model.encode(prompt, max_tokens())
+    encoding = model.encode(example.prompt, max_tokens())
     boundaries: tuple[int, ...] = ()
     if entry.split_points:
         if encoding.answer_start is None:
@@ -248,7 +249,7 @@ def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
         boundaries = split_points(entry.split_points, encoding.answer_start, len(encoding))
         if not boundaries:
             raise PromptError("its answer has at most 4 tokens, too few for split points within it; leave it out.")
-    probe = entry.make(boundaries)
+    probe = entry.make(boundaries, example.other)
     probe.check_precision(model.spec.precision)
     probe.check(len(encoding), encoding.answer_start)
     return probe
@@ -268,6 +269,7 @@ def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
             row[f"{name}.n_no_sinks"] = np.asarray(n)
     if "logit_lens" in results:
         row["logit_lens.echo"] = np.asarray(answer.echo(results["logit_lens"]))
+        row[kinds.COLUMN] = kinds.sums(results["logit_lens"])
     if found is not None:
         row["contributions.n_sinks"] = np.asarray(len(found))
         row["contributions.first_is_sink"] = np.asarray(int(any(s.pos == 0 for s in found)))

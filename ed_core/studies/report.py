@@ -18,7 +18,7 @@ from ..depth import say
 from ..depth.rules import RULES
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
-from . import difficulty, precisions, steps, tables
+from . import difficulty, kinds, precisions, steps, tables
 from .items import Folder, open_folder, pack
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -149,6 +149,7 @@ def _part(folder: Folder, name: str) -> Part:
     views = {
         "Difficulty": _difficulty(folder, name),
         "Precisions": _precisions(folder, name),
+        "Which tokens go deep": _kinds(folder, name),
         **{f"Training {series}".strip(): view for series, view in _training(folder, name, rows)},
     }
     depths = [
@@ -192,6 +193,11 @@ def _precisions(folder: Folder, name: str) -> View | None:
         return None
     by_pair = [list(own) for _, own in groupby(found, lambda one: (one.model, one.precision))]
     return View(precisions.rows(found), [precisions.sentence(own) for own in by_pair])
+
+
+def _kinds(folder: Folder, name: str) -> View | None:
+    found = kinds.rows(folder, name)
+    return View(found, [*kinds.differences(folder, name)]) if found else None
 
 
 def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, View]]:

@@ -5,12 +5,13 @@ import math
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, say, surgery, writing
+from ed_core.depth import among_others, headroom, say, surgery, writing
 from ed_core.figures.canvas import size
 from ed_core.models import controls
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
 from ed_core.probes.surgery import PROXIES as BY_PROXY
 from ed_core.results import aggregate
+from ed_core.statistics import units
 from ed_ui import control_model, link, live, picker, probe_page, prompt_set, running, show
 from ed_ui.inputs import of_probe
 
@@ -191,6 +192,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
         agrees = say.share(float(curves["exit_agrees"]), signs=True)
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
+        spared(leaving, left)
     else:
         with left:
             show.empty(EXIT_TITLE, "" if busy else TEACH["exit"], HEIGHT)
@@ -204,7 +206,24 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     right.caption(EXIT_CAUTION)
 
 
+def spared(leaving: list, place) -> None:
+    """Agreement against the layers spared, by a fixed exit, a confident one and an oracle."""
+    over = units(len(leaving), [r.request.prompts[0].form for r in leaving])
+    found = headroom.headroom([headroom.Tokens.of(r) for r in leaving], over)
+    show.conclusion("spared", say.headroom(found), place=place)
+    best = int(found.accepted[:-1].argmax())
+    about = f"{SPARED} Drafting with the first {best} layers, {found.accepted[best]:.1f} tokens in a row are accepted."
+    values = found.fixed.value
+    with place:
+        of = ("early_exit.agreement", "depth", values, "Agreement against layers spared", about)
+        show.figure_of_many("spared", figures.spared_layers(found, HEIGHT), of[3], leaving, *of)
+
+
 HEIGHT = 280
+SPARED = (
+    "The oracle leaves each token at the first depth whose best token is the output's, so it always agrees; headroom "
+    "is the mean settle depth less the mean oracle depth."
+)
 WRITTEN = {  # titles, and how to read them
     "Measured: share of known answers that are written exactly": "The model writes greedily; the answer is there or "
     "not. Leaving out a layer can add little loss and lose the answer, or add much loss and keep it.",
