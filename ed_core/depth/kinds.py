@@ -66,13 +66,15 @@ def kinds_at(lens: ProbeResult) -> np.ndarray:
 
 def sums(lens: ProbeResult) -> np.ndarray:
     """Return the sums over the tokens of each kind, `[measure, kind]`. A token's mean depth is that of its own KL curve
-    (1, the least, where its curve is 0 throughout); its first guess is the best token at the first depth where that is
-    `SURE` times as probable as the next, and a flip where it is not the output's; its oracle depth is the first one at
+    (1, the least, where its curve is 0 throughout); its first guess is the best token at the first depth from 1 on
+    (tied embeddings repeat the token just read at depth 0) where that is `SURE` times as probable as the next, and a
+    flip where it is not the output's; its oracle depth is the first one at
     which the best token is the output's."""
     at = kinds_at(lens)
     best, probs = lens["top_ids"][..., 0], lens["top_probs"]
     same = best == best[-1]
     sure = probs[..., 0] >= SURE * probs[..., 1] if probs.shape[-1] > 1 else np.zeros(best.shape, bool)
+    sure[0] = False
     first, guesses = sure.argmax(0), sure.any(0)
     flips = guesses & ~same[first, np.arange(lens.n_tokens)]
     depth = np.nan_to_num(mean_depth_kl(lens["kl"].T), nan=1.0)

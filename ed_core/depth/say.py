@@ -625,6 +625,6 @@ def headroom(found: Headroom) -> str:
     over = f" ({interval(*found.headroom.interval.ends)})" if found.over.enough else ""
     spared, more = float(found.oracle.value), float(found.headroom.value)
     return (
-        f"An oracle would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than waiting until the best "
-        f"token has settled; {count(found.n, 'token')}, {found.over.words}."
+        f"An oracle would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than waiting until the "
+        f"best token has settled; {count(found.n, 'token')}, {found.over.words}."
     )

@@ -64,8 +64,8 @@ MOST = 24  # other prompts that the mix of kinds is read from
 COLUMNS = ("Token", "Tokens", "Settle depth", "Average depth (KL)", "Flip rate")
 KINDS = (
     "By the token that the model says at a position; answers by the positions that predict the given one; ids follow "
-    "the merges of the vocabulary, so that low ones are frequent. Flip rate: how often the first best token that is "
-    "twice as probable as the next is not the final one."
+    "the merges of the vocabulary, so that low ones are frequent. Flip rate: how often the first best token behind "
+    "depth 0 that is twice as probable as the next is not the final one."
 )
 MEANS = (
     ("mean-kl", {"KL": "kl", "uncertainty": "entropy"}, "nats", "kl", "Divergence from the output, and uncertainty"),
