@@ -368,6 +368,30 @@ def stretch_mean(curve: np.ndarray, at: slice) -> np.ndarray:
     return about(float(curve[at].mean()), error * _in_common(len(curve), size), len(blocks) - 1)
 
 
+def correlated_layers(value: float, a: np.ndarray, b: np.ndarray, n_layers: int) -> np.ndarray:
+    """Draws `[RESAMPLES]` of the rank correlation of two measured curves over layers `[place]`, on Fisher's scale, on
+    which it is `value`; uncertain over blocks of layers.
+
+    Student's t about the value with a degree of freedom less than there are blocks; its standard error is the spread of
+    the correlation with the blocks of one curve in random order. That rests on all pairs of blocks, a jackknife on as
+    many numbers as there are blocks. NaN where a curve is constant or not finite."""
+    size = _block_size(n_layers)
+    shuffled = b[_block_orders(len(b), size)]
+    chance = rank_correlations(np.broadcast_to(a, shuffled.shape), shuffled)
+    return about(value, math.sqrt(float((chance**2).mean())), -(-len(b) // size) - 1)
+
+
+@lru_cache(maxsize=16)
+def _block_orders(places: int, size: int) -> np.ndarray:
+    """`[RESAMPLES, place]`: random orders of blocks of neighbouring places, which are a ring cut at a random one."""
+    rng, orders = np.random.default_rng(0), []
+    for _ in range(RESAMPLES):
+        ring = np.roll(np.arange(places), rng.integers(places))
+        blocks = [ring[at : at + size] for at in range(0, places, size)]
+        orders.append(np.concatenate([blocks[i] for i in rng.permutation(len(blocks))]))
+    return np.stack(orders)
+
+
 def _block_size(n_layers: int) -> int:
     return BLOCK if n_layers >= DEEP else BLOCK // 2
 

@@ -4,8 +4,7 @@ it does not.
 Prompts are written from 1, 2, 5 or 10 forms. Everything that varies from prompt to prompt varies as much from form to
 form, where there are five forms or more; with fewer the statement is about prompts of these forms, so the forms do
 not differ there. *Noise* is data in which nothing can be told: no effect where the statement is about a direction, a
-quantity exactly on its limit where it is about a limit, differences that are none but of measurement where it is
-about an order."""
+quantity exactly on its limit where it is about a limit."""
 
 from __future__ import annotations
 
@@ -30,15 +29,40 @@ KINDS = ("noise", "small", "holds", "fails")
 RESAMPLES = 200  # in the place of 1 000, of which errors of 3 % need no more
 
 
+def autoregressive(x: np.ndarray, alike: float) -> np.ndarray:
+    """Each value remembers the one before: correlations fall as `alike ** distance`."""
+    for i in range(1, len(x)):
+        x[i] = alike * x[i - 1] + np.sqrt(1 - alike**2) * x[i]
+    return x
+
+
+def moving_average(x: np.ndarray, alike: float) -> np.ndarray:
+    """Means of as many neighbours as make neighbouring means correlated by about `alike`; no correlation beyond."""
+    n = int(1 / (1 - alike) + 0.6)
+    return np.convolve(x, np.ones(n), "valid") / np.sqrt(n)
+
+
+def long_range(x: np.ndarray, alike: float) -> np.ndarray:
+    """Fractional Gaussian noise, whose correlations fall as a power of the distance."""
+    h2, k = 1 + np.log2(1 + alike), np.abs(np.subtract.outer(np.arange(len(x)), np.arange(len(x))))
+    return np.linalg.cholesky(((k + 1) ** h2 - 2 * k**h2 + np.abs(k - 1) ** h2) / 2) @ x
+
+
+FAMILIES = {"autoregressive": autoregressive, "moving average": moving_average, "long range": long_range}
+LONGEST = 10  # more values than are needed, of which moving averages are made
+
+
 @dataclass
 class Draw:
-    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers."""
+    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers, in
+    noise of this `family` (`FAMILIES`)."""
 
     kind: str
     forms: int
     rng: np.random.Generator
     layers: int = L
     alike: float = 0.0
+    family: str = "autoregressive"
 
     def pick(self, noise, small, holds, fails):
         return dict(zip(KINDS, (noise, small, holds, fails)))[self.kind]
@@ -54,10 +78,8 @@ class Draw:
         return found
 
     def of_layers(self, sd: float, n: int | None = None) -> np.ndarray:
-        found = self.rng.normal(0, sd, n or self.layers)
-        for i in range(1, len(found)):
-            found[i] = self.alike * found[i - 1] + np.sqrt(1 - self.alike**2) * found[i]
-        return found
+        n = n or self.layers
+        return sd * FAMILIES[self.family](self.rng.normal(0, 1, n + LONGEST), self.alike)[:n]
 
     def part(self, columns: dict[str, np.ndarray], levels: bool = False) -> Part:
         """Prompts of these columns; with `levels` in triples, each of one form."""
@@ -151,7 +173,7 @@ def thinking(d: Draw) -> Evidence:
     return d.evidence(writing=d.part({"mean_ratio": ratio}), answers=d.part({"exact_whole": right}))
 
 
-def uncorrelated(x: np.ndarray, rng: np.random.Generator, wanted: float) -> np.ndarray:
+def correlated(x: np.ndarray, rng: np.random.Generator, wanted: float) -> np.ndarray:
     """The same values in an order whose rank correlation with `x` is about so much."""
     rank = x.argsort().argsort()
     for _ in range(10_000):
@@ -163,8 +185,12 @@ def uncorrelated(x: np.ndarray, rng: np.random.Generator, wanted: float) -> np.n
 
 
 def proxy(d: Draw) -> Evidence:
-    n, score = 30, d.of_layers(1.0)
-    loss = d.pick(np.zeros(L), uncorrelated(score, d.rng, 0.25), uncorrelated(score, d.rng, 0.0), score)
+    """Noise: curves over layers whose rank correlation would be 0.5 over more and more layers."""
+    n, score, r = 30, d.of_layers(1.0), 2 * np.sin(np.pi / 12)
+    if d.kind == "noise":
+        loss = r * score + np.sqrt(1 - r * r) * d.of_layers(1.0)
+    else:
+        loss = score if d.kind == "fails" else correlated(score, d.rng, 0.25 if d.kind == "small" else 0.0)
     columns = per_token(
         block_influence=score + d.own(n, 0.1, L),
         update_cosine=-score + d.own(n, 0.1, L),
@@ -268,21 +294,22 @@ def fewer_resamples() -> Iterator[None]:
         yield
 
 
-def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0) -> str:
-    """Of one made-up set; what is refused is as good as not told."""
+def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0, family: str = "autoregressive") -> str:
+    """Of one made-up set; a refusal counts as undecided."""
     claim = find(name)
-    drawn = Draw(
-        kind, forms, np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)]), alike=alike
-    )
+    rng = np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)])
+    drawn = Draw(kind, forms, rng, alike=alike, family=family)
     try:
         with fewer_resamples():
-            return judged(claim.quantities, claim.of(MADE_UP[name](drawn)).estimates).verdict
+            return judged(claim.quantities, claim.of(MADE_UP[name](drawn)).estimates)[0]
     except ClaimRefused:
         return UNDECIDED
 
 
-def counts(name: str, kind: str, forms: int, sets: int, alike: float = 0.0) -> Counter:
-    return Counter(verdict(name, kind, forms, seed, alike) for seed in range(sets))
+def counts(
+    name: str, kind: str, forms: int, seeds: range, alike: float = 0.0, family: str = "autoregressive"
+) -> Counter:
+    return Counter(verdict(name, kind, forms, seed, alike, family) for seed in seeds)
 
 
 def wrong(kind: str, found: Counter) -> float:

@@ -95,7 +95,7 @@ class Cut(Record):
 
 class Card(Record):
     """The document. `about`: a digest of model, prompts and settings. `said`: the verdict in sentences, the answer
-    first; `rules`: the table of the published rules; `notes`: what to know of the numbers."""
+    first; `rules`: the table of the published rules; `notes`: checks, controls and limits of the numbers."""
 
     about: str
     made: str = ""
@@ -134,7 +134,7 @@ class Header(Card, Head, extra="allow"):
 CARD = Kind(
     "card",
     "a depth card",
-    3,
+    4,
     Header,
     "make it again with `python -m ed_core card`",
     bounds=Bounds(MOST_BYTES, head=MOST_BYTES),

@@ -1,37 +1,29 @@
 """Published statements about depth, each checked on a model and a prompt set. Importing this costs no torch.
 
-To add a claim: a file here, a line below, and its made-up data: noise, a small effect, clear ones on which it must hold
-and must not (`tests/made_up_claims.py`)."""
+To add a claim: a function under `@claim(...)` in `layers.py` or `prompts.py`, its name below, and its made-up data
+(`tests/made_up_claims.py`)."""
 
 from __future__ import annotations
 
 from ..errors import ParameterError
 from ..studies.study import nearest
+from . import layers, prompts
 from .claim import Claim
-from .layers import COSINE_WEAK_PROXY, DEEP_SKIPS_LATE, EVEN_TURNS, ROBUST, SECOND_HALF_WEAK, TURN, USEFULNESS
-from .prompts import (
-    ADAPTIVE,
-    DEEP_THINKING,
-    LIKELIHOOD_OR_GENERATION,
-    NO_HARDER_DEEPER,
-    REASONING,
-    STATIC_RATIO,
-)
 
 CLAIMS: tuple[Claim, ...] = (
-    TURN,
-    SECOND_HALF_WEAK,
-    STATIC_RATIO,
-    NO_HARDER_DEEPER,
-    ADAPTIVE,
-    DEEP_THINKING,
-    COSINE_WEAK_PROXY,
-    ROBUST,
-    EVEN_TURNS,
-    USEFULNESS,
-    DEEP_SKIPS_LATE,
-    LIKELIHOOD_OR_GENERATION,
-    REASONING,
+    layers.turn,
+    layers.second_half_weak,
+    prompts.static_ratio,
+    prompts.no_harder_deeper,
+    prompts.adaptive,
+    prompts.deep_thinking,
+    layers.cosine_weak_proxy,
+    layers.one_layer_robust,
+    layers.even_turns,
+    layers.usefulness,
+    layers.deep_skips_late,
+    prompts.likelihood_or_generation,
+    prompts.reasoning_breaks,
 )
 
 

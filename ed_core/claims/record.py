@@ -1,16 +1,14 @@
-"""What a run of claims found, as its file holds it: one schema for writing, reading and showing."""
+"""The findings of a run of claims as its file has them: one schema for writing, reading and showing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ..errors import StudyError
 from ..files import Bounds, Head, Kind
-from ..statistics import Resampled, ends
 
 
 def _finite(value: Any) -> Any:
@@ -47,13 +45,13 @@ class Value(Record):
 
 
 class Judged(Record):
-    """A claim's quantity (`judging.Quantity`), with its value here and on the untrained twin; `why`: why it is not
+    """A claim's quantity (`judging.Quantity`), with its value here and on the untrained copy; `why`: why it is not
     judged. `flips`: the verdicts with a limit that was chosen here moved by 20 % inwards and outwards."""
 
     name: str
     unit: str
     limits: tuple[Number, Number]
-    found: str
+    paper: str
     digits: int
     chosen: bool
     shown: bool
@@ -64,30 +62,10 @@ class Judged(Record):
     flips: tuple[str, str] | None = None
 
 
-class Curve(Record):
-    """What is drawn of a claim: values with 5 and 95 % at places along x; `ticks` where places have names."""
-
-    x_title: str
-    unit: str
-    x: tuple[Number, ...]
-    values: tuple[Number, ...]
-    low: tuple[Number, ...]
-    high: tuple[Number, ...]
-    ticks: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, x_title: str, unit: str, curve: Resampled, x: Sequence[float] = (), ticks: Sequence[str] = ()) -> Curve:
-        """From a curve over places, which are counted from 0 unless given."""
-        low, high = ends(curve.draws)
-        drawn = {"x": x or range(len(curve.value)), "values": curve.value, "low": low, "high": high}
-        numbers = {name: tuple(float(v) for v in one) for name, one in drawn.items()}
-        return cls(x_title=x_title, unit=unit, ticks=tuple(ticks), **numbers)
-
-
 class Found(Record):
-    """What became of a claim. `alone`, `p`: the verdict by itself and its probability of error; `verdict`, `adjusted`:
+    """How a claim came out. `alone`, `p`: the verdict by itself and its probability of error; `verdict`, `adjusted`:
     among `together` claims that were tested together (Holm). `reason`: why it does not apply. `over`: what is
-    independent among the prompts. `twin`: the untrained twin's verdict, "" without one."""
+    independent among the prompts. `twin`: the untrained copy's verdict, "" without one."""
 
     id: str
     title: str
@@ -103,7 +81,6 @@ class Found(Record):
     note: str = ""
     quantities: tuple[Judged, ...] = ()
     twin: str = ""
-    curves: dict[str, Curve] = {}
 
     @property
     def judging(self) -> tuple[Judged, ...]:
@@ -112,7 +89,7 @@ class Found(Record):
 
 
 class Report(Record):
-    """What a run of claims writes. `about`: a digest of model, prompts and settings."""
+    """The document that a run of claims writes. `about`: a digest of model, prompts and settings."""
 
     about: str
     model: str
@@ -130,7 +107,7 @@ class Header(Report, Head, extra="allow"):
 KIND = Kind(
     "claims",
     "a file of claims",
-    3,
+    4,
     Header,
     "delete it and run the claims again: what was measured stays",
     bounds=Bounds(head=64 << 20),

@@ -106,7 +106,12 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
         model = f"{adapter(told)} {told.model.precision}, {told.model.layers} layers"
         over = f"{len(told.set.prompts)} of {told.set.name}{title.removeprefix(titled(told))}"
-        lines.append([show.plain(cell) for cell in (model, over, *cells, claim_words.counted(told.claims), *cuts)])
+        lines.append(
+            [
+                show.plain(cell)
+                for cell in (model, over, *cells, claim_words.counted(told.claims, adjusted=False), *cuts)
+            ]
+        )
         lines[-1][0] = f"**{show.plain(told.model.name)}**{lines[-1][0]}"
     show.markdown_table("cards-table", head, lines)
     rows = [

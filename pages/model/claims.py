@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from ed_core import figures
 from ed_core.cards import page as card_page
-from ed_core.claims import CLAIMS, Claim, find, words
+from ed_core.claims import CLAIMS, find, words
 from ed_core.claims.judging import DOES_NOT_APPLY, FAILS, HOLDS, UNDECIDED
 from ed_core.claims.record import Found
 from ed_ui import link, live, picker, probe_page, prompt_set, runs, show
@@ -48,10 +47,10 @@ def body(wanted: Claims) -> None:
     }
     runs.panel(wanted.out, "claims", begin, unfinished=wanted.unfinished)
     by_id = {one.id: one for one in found.findings} if found else {}
-    of, standing = f"{wanted.model.name} on {wanted.what}", ""
+    of = f"{wanted.model.name} on {wanted.what}"
     if found:
-        of, standing = f"{found.model} on {found.set}", words.standing(found.findings)
-        st.markdown(f"**{show.plain(of)}** · {words.counted(found.findings)}{f' · {standing}' if standing else ''}")
+        of = f"{found.model} on {found.set}"
+        st.markdown(f"**{show.plain(of)}** · {words.counted(found.findings)}")
     elif (card := card_of(wanted.model)) is not None and card.claims:
         by_id, of = {one.id: one for one in card.claims}, f"{card.model.name} on {card.set.name}"
         st.markdown(f"**{show.plain(of)}**, from its depth card · {card_page.counted(card)} {OF_CARD}")
@@ -61,17 +60,16 @@ def body(wanted: Claims) -> None:
 
 def listed(found: Mapping[str, Found]) -> None:
     """All claims, with verdict, value, the paper's figure and the untrained copy's value."""
-    head = ["claim", "verdict", "here (5 to 95 %)", "the paper found", "untrained copy"]
     lines = []
     for claim in CLAIMS:
         title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
         if (one := found.get(claim.id)) is None:
-            lines.append([title, "not run", "–", show.plain(claim.judging[0].found), "–"])
+            lines.append([title, "not run", "–", show.plain(claim.judging[0].paper), "–"])
             continue
         for name, _, *cells in words.rows([one]):
             first = [title, badge(one)] if name else ["", ""]
             lines.append([*first, *(show.plain(on_page(cell)) for cell in cells)])
-    show.markdown_table("claims-table", head, lines)
+    show.markdown_table("claims-table", list(words.HEAD), lines)
 
 
 def on_page(said: str) -> str:
@@ -84,7 +82,7 @@ def badge(found: Found) -> str:
 
 
 def detail(wanted: Claims, found: Mapping[str, Found], of: str) -> None:
-    """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
+    """One claim: the sentence; why, and how it is measured, behind a click."""
     name = CLAIM.draw(st.selectbox)
     claim, one = find(name), found.get(name)
     if one is None:
@@ -94,9 +92,6 @@ def detail(wanted: Claims, found: Mapping[str, Found], of: str) -> None:
         st.code(on_page(words.sentence(one, *of.split(" on ", 1))), language=None, wrap_lines=True)
         with st.expander("Why"):
             st.markdown("\n".join(f"- {show.plain(on_page(reason))}" for reason in words.reasons(one)))
-        if one.curves:
-            fig = figures.claim_curves(one.curves)
-            show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
     told = {
         "It says": f"{claim.title} ({claim.source}).",
         "Formula": claim.formula,
@@ -111,12 +106,6 @@ def detail(wanted: Claims, found: Mapping[str, Found], of: str) -> None:
         st.code(wanted.asked((name,)).command, language="bash")
 
 
-def about(claim: Claim, one: Found) -> None:
-    """What the figure's numbers are, and the numbers."""
-    st.markdown(show.plain(claim.formula))
-    st.json({name: curve.fields() for name, curve in one.curves.items()}, expanded=False)
-
-
 TITLES = {claim.id: claim.title for claim in CLAIMS}
 BOX = "Also of its family"
 ALSO = text("also", "claims.also", label=BOX)
@@ -124,7 +113,6 @@ CLAIM = choice("claim", "claims.claim", CLAIMS[0].id, TITLES.keys(), "Details", 
 PARAMETERS = (*prompt_set.of_set("claims"), ALSO, CLAIM)
 ABOUT_ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
 OF_CARD = "**Run** checks them on the prompts above."
-CAPTION = "**{}** · whiskers: 5 to 95 % over prompts or their forms"
 TEACH = (
     "Not checked yet on this model and these prompts. **Run** measures what the claim needs, on the model and, where "
     "it has one, on untrained copies; all claims share what is measured."

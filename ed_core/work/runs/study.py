@@ -129,14 +129,12 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
-    told = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
-    width, lines = max(len(f.id) for f in told.findings), []
-    for one in told.findings:
+    report = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    width, lines = max(len(one.id) for one in report.findings), []
+    for one in report.findings:
         values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
         lines.append(f"{one.id:<{width}}  {one.verdict:<14}  {values or one.reason}")
-    if stand := words.standing(told.findings):
-        lines.append(f"{stand}.")
-    lines.append(f"Checked: {words.counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
+    lines.append(f"Checked: {words.counted(report.findings)}; {out / running.REPORT}, {out / running.FOUND}")
     return "\n".join(lines).encode()
 
 
@@ -148,6 +146,6 @@ def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     asked.check()  # before anything is fetched
     files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
     _prepare(asked.model, asked.also, asked.prompts, files)
-    told = making.make(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
-    lines = [page.headline(told), f"{len(told.claims)} claims: {page.counted(told)}"]
+    made = making.make(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    lines = [page.headline(made), f"{len(made.claims)} claims: {page.counted(made)}"]
     return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()
