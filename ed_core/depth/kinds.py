@@ -109,15 +109,12 @@ def mix(own: np.ndarray, others: np.ndarray, n: int, measure: int = SETTLE) -> M
     return Mix(mine, float(shares @ np.where(tokens > 0, depth / np.maximum(tokens, 1), mean)), mean, n)
 
 
-def explained(by_prompt: np.ndarray, measure: int = SETTLE) -> float:
-    """Return the share of the variance between prompts of their mean depth that the mix of kinds explains: 1 less the
-    variance of what is left over that of the depths; NaN where these do not vary. `by_prompt` `[prompt, measure,
-    kind]`; what the mix gives rests on the kinds' means over the other prompts."""
-    total = by_prompt.sum(0)
-    found = [mix(one, total - one, len(by_prompt) - 1, measure) for one in by_prompt]
-    depth = np.array([one.depth for one in found])
-    left = depth - [one.expected for one in found]
-    return float(1 - left.var() / depth.var()) if depth.var() > 0 else float("nan")
+def by_prompt(sums: np.ndarray, measure: int = SETTLE) -> tuple[np.ndarray, np.ndarray]:
+    """Return each prompt's mean depth `[prompt]`, and what its mix of kinds alone would give by the other prompts.
+    `sums` `[prompt, measure, kind]`."""
+    total = sums.sum(0)
+    found = [mix(one, total - one, len(sums) - 1, measure) for one in sums]
+    return np.array([one.depth for one in found]), np.array([one.expected for one in found])
 
 
 def equal_mix(a: np.ndarray, b: np.ndarray, over: Units, seed: int = 0, measure: int = SETTLE) -> Resampled:
