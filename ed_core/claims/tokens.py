@@ -72,7 +72,9 @@ def kinds_explain_depth(evidence: Evidence) -> Measured:
             return np.asarray(np.where(variance > 0, 1 - (left_squares - left**2) / variance, np.nan))
 
     depth, left = depth - depth.mean(), depth - expected
-    return Measured.of(part, Estimate.of(part.read_curve(share, np.stack([depth, depth**2, left, left**2], 1))))
+    return Measured.of(
+        part, Estimate.of(part.read_curve(share, np.stack([depth, depth**2, left, left**2], 1)).bounded(high=1.0))
+    )
 
 
 @claim(

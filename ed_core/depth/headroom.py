@@ -44,18 +44,18 @@ class Tokens:
     @property
     def oracle(self) -> np.ndarray:
         """The first depth whose best token is the output's `[token]`."""
-        return self.agreement.argmax(0)
+        return np.argmax(self.agreement, 0)
 
     def leaving(self, threshold: float) -> np.ndarray:
         """The first depth that is sure enough, at the latest the output `[token]`."""
         sure = self.confidence >= threshold
         sure[-1] = True
-        return sure.argmax(0)
+        return np.argmax(sure, 0)
 
     def runs(self) -> np.ndarray:
         """How many runs of agreement there are along the text, at each depth `[depth]`."""
         begins = self.agreement & ~np.pad(self.agreement[:, :-1], ((0, 0), (1, 0)))
-        return begins.sum(1)
+        return np.asarray(begins.sum(1))
 
 
 @dataclass(frozen=True)

@@ -622,7 +622,7 @@ def mix(found: Mix, n_layers: int) -> str:
 
 def headroom(found: Headroom) -> str:
     """Say what leaving early could spare at most, and how much of it lies before the tokens settle."""
-    over = f" ({interval(*found.headroom.interval.ends)})" if found.over.enough else ""
+    over = f" ({interval(*found.headroom.interval[:2])})" if found.over.enough else ""
     spared, more = float(found.oracle.value), float(found.headroom.value)
     return (
         f"An oracle would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than waiting until the "

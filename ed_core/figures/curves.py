@@ -258,18 +258,19 @@ def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go
     enough, and by an oracle. Bars: 5 to 95 % over the prompts."""
     canvas = _Curves(found.n_layers + 1, View(height=height, width_px=width_px), "layers spared on average", "share")
     agreement, spared = np.moveaxis(found.confident.value, -1, 0)
-    low, high = found.confident.ends[..., 0]
-    depths = np.arange(found.n_layers + 1)
-    curves = {
-        "all at one depth": (found.n_layers - depths, found.fixed.value, found.fixed.ends, depths, "depth"),
-        "each where it is sure": (spared, agreement, (low, high), THRESHOLDS, "confidence"),
-        "oracle": (found.oracle.value[None], np.ones(1), None, [""], "agreement by construction"),
-    }
-    for colour, (name, (x, y, ends, at, of)) in zip(colours.OTHERS, curves.items()):
-        bars = {} if ends is None or not found.over.enough else {"error_y": _bars(y, *ends)}
-        look = dict(marker=dict(size=10 if name == "oracle" else 5), line=dict(color=colour, width=2))
-        text = [f"{of} {value}" for value in at]
-        canvas.curve("scatter", y, name, x=x, text=text, mode="lines+markers", **look, **bars)
+    left = found.n_layers - np.arange(found.n_layers + 1)
+    at_depths = [f"depth {depth}" for depth in range(found.n_layers + 1)]
+    sure = [f"confidence {threshold:g}" for threshold in THRESHOLDS]
+    curves: list[tuple[str, np.ndarray, np.ndarray, np.ndarray, Sequence[str]]] = [
+        ("all at one depth", left, found.fixed.value, found.fixed.ends, at_depths),
+        ("each where it is sure", spared, agreement, found.confident.ends[..., 0], sure),
+        ("oracle", found.oracle.value[None], np.ones(1), np.ones((2, 1)), ["by construction"]),
+    ]
+    for colour, (name, x, y, (low, high), text) in zip(colours.OTHERS, curves):
+        look: dict[str, Any] = dict(marker=dict(size=10 if name == "oracle" else 5), line=dict(color=colour, width=2))
+        if found.over.enough:
+            look["error_y"] = _bars(y, low, high)
+        canvas.curve("scatter", y, name, x=x, text=text, mode="lines+markers", **look)
     canvas.layout["showlegend"] = True
     canvas.layout["yaxis"].update(range=[-0.04, 1.08])
     return canvas.figure()

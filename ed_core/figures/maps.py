@@ -188,10 +188,9 @@ def patch_map(result: ProbeResult, view: View) -> go.Figure:
     is decided, and where the lens settles on it."""
     z, last, random = (result[name] for name in ("patch", "last", "random"))
     lines = {name: None if depth is None else depth - 1 for name, depth in Patching.depths(result).items()}
-    ends = np.nanmin(np.append(last, random), initial=-0.1), np.nanmax(np.append(last, random), initial=1.0)
-    strip = Strip(
-        last, *map(float, ends), "where the answer<br>is predicted", behind=random, behind_name="random vector"
-    )
+    both = np.append(last, random)
+    low, high = float(np.nanmin(both, initial=-0.1)), float(np.nanmax(both, initial=1.0))
+    strip = Strip(last, low, high, "at the answer", behind=random, behind_name="random vector")
     shown = replace(view, depth_lines=lines)
     hover = plain_hover(result, "patch", z)
     return token_panel(result, shown, z, colours.signed(1.0), unit_of(result, "patch"), strip, hover, "depth")

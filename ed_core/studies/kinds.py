@@ -35,12 +35,13 @@ def differences(folder: Folder, name: str) -> Iterator[str]:
     for a, b in combinations(measured, 2):
         if folder.models[a].get("n_layers") != folder.models[b].get("n_layers"):
             continue
-        both, values = [folder.sums(label, name) for label in (a, b)], []
-        at = np.intersect1d(*(one.ran("logit_lens") for one in both))
-        values = [one.of(at).columns[COLUMN] for one in both]
-        over = tables.units_of(folder, name, both[0].of(at), "logit_lens")
+        one, two = (folder.sums(label, name) for label in (a, b))
+        at = np.intersect1d(one.ran("logit_lens"), two.ran("logit_lens"))
+        one, two = one.of(at), two.of(at)
+        over = tables.units_of(folder, name, one, "logit_lens")
         if over.enough:
-            apart = kinds.equal_mix(*values, over, folder.plan["seed"])
-            ends = say.interval(*apart.interval.ends, 1, over.words)
+            apart = kinds.equal_mix(one.columns[COLUMN], two.columns[COLUMN], over, folder.plan["seed"])
+            low, high = apart.interval[:2]
+            ends = say.interval(low, high, 1, over.words)
             deeper = f"{say.number(float(apart.value), '+.1f')} ({ends}) layers deeper"
             yield f"With the mix of kinds held equal, tokens of {b} settle {deeper} than those of {a}."
