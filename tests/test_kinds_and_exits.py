@@ -55,7 +55,7 @@ def test_kinds_are_those_of_a_loop_over_tokens(prompts):
                 row = (1, settle, depth, bool(sure), flip, best.index(best[-1]))
                 expected[name] = [a + b for a, b in zip(expected[name], row)]
         np.testing.assert_allclose(kinds.sums(lens), np.array(list(expected.values())).T, rtol=1e-6)
-        assert kinds.whole(kinds.sums(lens))[kinds.TOKENS] == lens.n_tokens
+        assert kinds.over_kinds(kinds.sums(lens))[kinds.TOKENS] == lens.n_tokens
 
 
 def test_exits_are_those_of_a_loop_over_tokens(prompts):

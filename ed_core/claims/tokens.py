@@ -89,6 +89,6 @@ def kinds_explain_depth(evidence: Evidence) -> Measured:
 def headroom(evidence: Evidence) -> Measured:
     part = evidence.parts["logit_lens"]
     part.require()
-    sums = kinds.whole(part["kinds"])
+    sums = kinds.over_kinds(part["kinds"])
     spared = (sums[:, kinds.SETTLE] - sums[:, kinds.ORACLE]) / evidence.n_layers
     return Measured.of(part, Estimate.of(part.mean(spared, sums[:, kinds.TOKENS])))

@@ -38,8 +38,7 @@ class Tokens:
     @property
     def settle(self) -> np.ndarray:
         """The first depth from which the best token stays the output's `[token]`."""
-        found: np.ndarray = len(self.agreement) - np.logical_and.accumulate(self.agreement[::-1]).sum(0)
-        return found
+        return np.asarray(len(self.agreement) - np.logical_and.accumulate(self.agreement[::-1]).sum(0))
 
     @property
     def oracle(self) -> np.ndarray:
@@ -48,9 +47,9 @@ class Tokens:
 
     def leaving(self, threshold: float) -> np.ndarray:
         """The first depth that is sure enough, at the latest the output `[token]`."""
-        sure = self.confidence >= threshold
-        sure[-1] = True
-        return np.argmax(sure, 0)
+        leaves = self.confidence >= threshold
+        leaves[-1] = True
+        return np.argmax(leaves, 0)
 
     def runs(self) -> np.ndarray:
         """How many runs of agreement there are along the text, at each depth `[depth]`."""
@@ -86,9 +85,9 @@ def headroom(prompts: Sequence[Tokens], over: Units, seed: int = 0) -> Headroom:
     runs = np.sum([one.runs() for one in prompts], 0)
     confident = []
     for one in prompts:
-        at = np.stack([one.leaving(threshold) for threshold in THRESHOLDS])
-        agrees = one.agreement[at, np.arange(at.shape[1])]
-        confident.append(np.stack([agrees.sum(1), (n_layers - at).sum(1)], 1))
+        exits = np.stack([one.leaving(threshold) for threshold in THRESHOLDS])
+        agrees = one.agreement[exits, np.arange(exits.shape[1])]
+        confident.append(np.stack([agrees.sum(1), (n_layers - exits).sum(1)], 1))
     return Headroom(
         n_layers,
         int(n.sum()),

@@ -55,38 +55,36 @@ def kinds_at(lens: ProbeResult) -> np.ndarray:
     """Return which kinds each position of a logit lens's result is of, `[kind, pos]`; kinds as in `ALL`."""
     ids, n = lens["top_ids"][-1, :, 0], lens.n_tokens
     texts = [lens.token_text.get(int(token), "") for token in ids]
-    found = np.zeros((len(ALL), n), bool)
-    found[[KINDS.index(kind_of(text, before)) for text, before in zip(texts, lens.tokens)], np.arange(n)] = True
+    member = np.zeros((len(ALL), n), bool)
+    member[[KINDS.index(kind_of(text, before)) for text, before in zip(texts, lens.tokens)], np.arange(n)] = True
     if lens.answer_start:
-        found[len(KINDS), lens.answer_start - 1] = True
-        found[len(KINDS) + 1, lens.answer_start : n - 1] = True
-    found[-3:] = [ids < 1_000, (ids >= 1_000) & (ids < 10_000), ids >= 10_000]
-    return found
+        member[len(KINDS), lens.answer_start - 1] = True
+        member[len(KINDS) + 1, lens.answer_start : n - 1] = True
+    member[-3:] = [ids < 1_000, (ids >= 1_000) & (ids < 10_000), ids >= 10_000]
+    return member
 
 
 def sums(lens: ProbeResult) -> np.ndarray:
-    """Return the sums over the tokens of each kind, `[measure, kind]`. A token's mean depth is that of its own KL curve
+    """Return the sums over the tokens of each kind, `[measure, kind]`. A token's mean depth is that of its KL curve
     (1, the least, where its curve is 0 throughout); its first guess is the best token at the first depth from 1 on
     (tied embeddings repeat the token just read at depth 0) where that is `SURE` times as probable as the next, and a
     flip where it is not the output's; its oracle depth is the first one at
     which the best token is the output's."""
-    at = kinds_at(lens)
+    member = kinds_at(lens)
     best, probs = lens["top_ids"][..., 0], lens["top_probs"]
     same = best == best[-1]
-    sure = probs[..., 0] >= SURE * probs[..., 1] if probs.shape[-1] > 1 else np.zeros(best.shape, bool)
-    sure[0] = False
-    first, guesses = sure.argmax(0), sure.any(0)
+    likely = probs[..., 0] >= SURE * probs[..., 1] if probs.shape[-1] > 1 else np.zeros(best.shape, bool)
+    likely[0] = False
+    first, guesses = likely.argmax(0), likely.any(0)
     flips = guesses & ~same[first, np.arange(lens.n_tokens)]
     depth = np.nan_to_num(mean_depth_kl(lens["kl"].T), nan=1.0)
     rows = np.stack([np.ones(lens.n_tokens), lens["settle_depth"], depth, guesses, flips, same.argmax(0)])
-    found: np.ndarray = rows @ at.T.astype(float)
-    return found
+    return np.asarray(rows @ member.T.astype(float))
 
 
-def whole(by_kind: np.ndarray) -> np.ndarray:
+def over_kinds(by_kind: np.ndarray) -> np.ndarray:
     """Return the sums over all tokens `[…, measure]`, from those by kind `[…, measure, kind]`."""
-    found: np.ndarray = by_kind[..., : len(KINDS)].sum(-1)
-    return found
+    return np.asarray(by_kind[..., : len(KINDS)].sum(-1))
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,8 @@ def mix(own: np.ndarray, others: np.ndarray, n: int, measure: int = SETTLE) -> M
     """Return a prompt's `Mix`, from its sums by kind and those of `n` others together. A kind that none of them has
     counts as their mean."""
     tokens, depth = others[TOKENS, : len(KINDS)], others[measure, : len(KINDS)]
-    mean, mine = (float(whole(one)[measure] / whole(one)[TOKENS]) for one in (others, own))
-    shares = own[TOKENS, : len(KINDS)] / whole(own)[TOKENS]
+    mean, mine = (float(over_kinds(one)[measure] / over_kinds(one)[TOKENS]) for one in (others, own))
+    shares = own[TOKENS, : len(KINDS)] / over_kinds(own)[TOKENS]
     return Mix(mine, float(shares @ np.where(tokens > 0, depth / np.maximum(tokens, 1), mean)), mean, n)
 
 
@@ -113,8 +111,8 @@ def by_prompt(sums: np.ndarray, measure: int = SETTLE) -> tuple[np.ndarray, np.n
     """Return each prompt's mean depth `[prompt]`, and what its mix of kinds alone would give by the other prompts.
     `sums` `[prompt, measure, kind]`."""
     total = sums.sum(0)
-    found = [mix(one, total - one, len(sums) - 1, measure) for one in sums]
-    return np.array([one.depth for one in found]), np.array([one.expected for one in found])
+    mixes = [mix(one, total - one, len(sums) - 1, measure) for one in sums]
+    return np.array([one.depth for one in mixes]), np.array([one.expected for one in mixes])
 
 
 def equal_mix(a: np.ndarray, b: np.ndarray, over: Units, seed: int = 0, measure: int = SETTLE) -> Resampled:
@@ -126,8 +124,7 @@ def equal_mix(a: np.ndarray, b: np.ndarray, over: Units, seed: int = 0, measure:
         weights = np.where((n_a > 0) & (n_b > 0), n_a + n_b, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             apart = np.where(weights > 0, d_b / n_b - d_a / n_a, 0.0)
-        found: np.ndarray = (weights * apart).sum(-1) / weights.sum(-1)
-        return found
+        return np.asarray((weights * apart).sum(-1) / weights.sum(-1))
 
     parts = [one[:, which, : len(KINDS)] for which in (TOKENS, measure) for one in (a, b)]
     return read_off(read, {"": np.concatenate(parts, 1)}, np.ones(len(a)), over, seed)

@@ -102,8 +102,8 @@ class Patching(Probe):
     def depths(cls, result: ProbeResult) -> dict[str, int | None]:
         """Return where the other answer is decided, and where the lens on the other prompt settles on it; None where
         that never happens."""
-        found = {"decided": result["commitment"], "lens": result["settle_depth"]}
-        return {name: int(depth) if np.isfinite(depth) else None for name, depth in found.items()}
+        depths = {"decided": result["commitment"], "lens": result["settle_depth"]}
+        return {name: int(depth) if np.isfinite(depth) else None for name, depth in depths.items()}
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)

@@ -14,15 +14,15 @@ from . import tables
 from .items import Folder
 
 
-def rows(folder: Folder, name: str) -> list[list[str]]:
+def table(folder: Folder, name: str) -> list[list[str]]:
     """Return a row for each model and kind, its head first; none where nothing was measured."""
-    found = []
+    rows = []
     for label in folder.models:
         some = folder.sums(label, name)
         if COLUMN in some.columns and len(some):
             for kind, n, settle, depth, flips in kinds.table(np.nansum(some.columns[COLUMN], 0)):
-                found.append([label, kind, str(n), f"{settle:.1f}", f"{depth:.1f}", say.number(flips, ".2f")])
-    return [["model", "token", "tokens", "settle depth", "average depth, KL", "flip rate"], *found] if found else []
+                rows.append([label, kind, str(n), f"{settle:.1f}", f"{depth:.1f}", say.number(flips, ".2f")])
+    return [["model", "token", "tokens", "settle depth", "average depth, KL", "flip rate"], *rows] if rows else []
 
 
 def differences(folder: Folder, name: str) -> Iterator[str]:
@@ -36,8 +36,8 @@ def differences(folder: Folder, name: str) -> Iterator[str]:
         if folder.models[a].get("n_layers") != folder.models[b].get("n_layers"):
             continue
         one, two = (folder.sums(label, name) for label in (a, b))
-        at = np.intersect1d(one.ran("logit_lens"), two.ran("logit_lens"))
-        one, two = one.of(at), two.of(at)
+        shared = np.intersect1d(one.ran("logit_lens"), two.ran("logit_lens"))
+        one, two = one.of(shared), two.of(shared)
         over = tables.units_of(folder, name, one, "logit_lens")
         if over.enough:
             apart = kinds.equal_mix(one.columns[COLUMN], two.columns[COLUMN], over, folder.plan["seed"])

@@ -196,7 +196,7 @@ def _precisions(folder: Folder, name: str) -> View | None:
 
 
 def _kinds(folder: Folder, name: str) -> View | None:
-    found = kinds.rows(folder, name)
+    found = kinds.table(folder, name)
     return View(found, [*kinds.differences(folder, name)]) if found else None
 
 

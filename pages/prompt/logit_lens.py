@@ -1,6 +1,5 @@
 """What the model would predict if it ended at each depth."""
 
-import numpy as np
 import streamlit as st
 
 from ed_core import figures
@@ -43,7 +42,7 @@ def deep_tokens(result):
     own = kinds.sums(result)
     others = [kinds.sums(other) for other in map(lookup.by_key, list(lookup.alike(result.request))[:MOST]) if other]
     if others:
-        show.conclusion("mix", say.mix(kinds.mix(own, np.sum(others, 0), len(others)), result.n_layers))
+        show.conclusion("mix", say.mix(kinds.mix(own, sum(others), len(others)), result.n_layers))
     rows = [dict(zip(COLUMNS, row)) for row in kinds.table(own)]
     show.table("kinds", rows, 460, dict.fromkeys(COLUMNS[2:4], ".1f") | {COLUMNS[4]: ".2f"})
     st.caption(KINDS)
