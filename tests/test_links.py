@@ -302,7 +302,7 @@ def test_a_value_of_a_link_has_a_longest_length():
 
 ROOMS = {  # every address that ever was, and where it leads
     "Prompt": ("home", "contributions", "logit_lens", "lenses", "writing"),
-    "Intervene": ("skip", "erase", "gradients", "prune", "surgery"),
+    "Intervene": ("skip", "erase", "patch", "gradients", "prune", "surgery"),
     "Compare": ("two", "maps"),
     "Studies": ("studies", "difficulty"),
     "Model": ("cards", "claims", "numerics", "loops"),

@@ -170,7 +170,7 @@ def test_one_prompt_is_pruned_as_before(stored, stored_set):
     curves = aggregate.aggregate(Prune, [stored["prune"].summary])
     cheapest = surgery.best_stretch(curves["kl"], 1)[0]
     assert f"Least KL, one layer: {cheapest}" in " ".join(m.value for m in test.markdown)
-    assert len(charts(test)) == 7 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
+    assert len(charts(test)) == 8 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
     assert test.query_params["run"] == stored["prune"].request.key[:12]
 
 
