@@ -43,13 +43,13 @@ class Tokens:
     @property
     def oracle(self) -> np.ndarray:
         """The first depth whose best token is the output's `[token]`."""
-        return np.argmax(self.agreement, 0)
+        return np.asarray(self.agreement.argmax(0))
 
     def leaving(self, threshold: float) -> np.ndarray:
         """The first depth that is sure enough, at the latest the output `[token]`."""
         leaves = self.confidence >= threshold
         leaves[-1] = True
-        return np.argmax(leaves, 0)
+        return np.asarray(leaves.argmax(0))
 
     def runs(self) -> np.ndarray:
         """How many runs of agreement there are along the text, at each depth `[depth]`."""
