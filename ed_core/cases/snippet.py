@@ -17,7 +17,7 @@ from ..models.sizes import PRECISIONS
 from ..probes import Probe
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
-from ..types import ModelSpec, command_line
+from ..types import ModelSpec, Prompt, command_line
 from .case_study import Case, View
 
 
@@ -32,7 +32,7 @@ class Snippet:
 
 
 def snippet(case: Case) -> Snippet:
-    """How to reproduce a case study; a `CaseError` where the command line has no words for it (two models or prompts in
+    """How to reproduce a case study; a `CaseError` where the command line has no words for it (two models in
     one result, an attention implementation of its own)."""
     views = case.views
     for view in views:
@@ -75,10 +75,8 @@ def run_command(probes: Iterable[Probe], model: ModelSpec, prompts: str, out: st
 
 
 def _check(view: View) -> None:
-    if len(view.models) != 1 or len(view.prompts) != 1:
-        raise CaseError(
-            "This case study compares several models or prompts in one result; no command line makes that yet."
-        )
+    if len(view.models) != 1:
+        raise CaseError("This case study compares several models in one result; no command line makes that yet.")
     if view.models[0].attention != "default":
         raise CaseError(
             "This case study's model has an attention implementation of its own; no command line says that yet."
@@ -132,7 +130,9 @@ def _python(view: View) -> str:
 def text_of(value: object) -> str:
     """A parameter's value as the command line and a link take it."""
     return (
-        ",".join(map(str, value))
+        to_jsonl([value]).strip()
+        if isinstance(value, Prompt)
+        else ",".join(map(str, value))
         if isinstance(value, tuple)
         else str(value).lower()
         if isinstance(value, bool)
