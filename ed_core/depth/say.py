@@ -714,16 +714,17 @@ def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: 
     own, other = (quoted(answer.strip()) for answer in answers)
     decided, lens = depths["decided"], depths["lens"]
     if decided is None:
-        return f"Carried into this prompt, {other} never becomes the best guess in the place of {own}."
-    read = f"the lens reads it from depth {lens} on" if lens is not None else "the lens never stays on it"
-    return f"{other} is decided from depth {decided} of {n_layers} on; {read}."
+        return f"Carried into this prompt, {other} never replaces {own} as the first choice."
+    when = f"by {layers(decided, n_layers)}" if decided else "before any layer"
+    read = f"the lens can read it from layer {lens} on" if lens is not None else "the lens never stays on it"
+    return f"{other} is decided {when}; {read}."
 
 
 def mix(found: Mix, n_layers: int) -> str:
     """Say how deep a prompt's tokens settle, and what their kinds alone would give."""
     return (
-        f"The tokens settle at depth {found.depth:.1f} of {n_layers} on average; their mix of kinds alone would give "
-        f"{found.expected:.1f}, and {count(found.n, 'other prompt')} settle at {found.others:.1f}."
+        f"The words settle by layer {found.depth:.1f} of {n_layers} on average; their mix of kinds alone would give "
+        f"{found.expected:.1f}, and {count(found.n, 'other prompt')} settle by {found.others:.1f}."
     )
 
 
@@ -732,6 +733,6 @@ def headroom(found: Headroom) -> str:
     over = f" ({interval(*found.headroom.interval[:2])})" if found.over.enough else ""
     spared, more = float(found.oracle.value), float(found.headroom.value)
     return (
-        f"An oracle would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than waiting until the "
-        f"best token has settled; {count(found.n, 'token')}, {found.over.words}."
+        f"An exit that knew the answer would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than "
+        f"waiting until the first choice has settled ({count(found.n, 'token')}, {found.over.words})."
     )
