@@ -9,6 +9,7 @@ from small_models import computed
 from test_pages import app
 
 import ed_core
+from ed_core.depth import say
 from ed_core.errors import ParameterError, PromptError
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Patching
@@ -16,6 +17,7 @@ from ed_core.results import lookup
 from ed_core.studies import sets
 from ed_core.studies.study import SetEntry
 from ed_core.types import Prompt, Request
+from ed_ui import show
 
 PROMPT, OTHER = Prompt("5 + 7 = ", "2"), Prompt("5 + 8 = ", "3")
 
@@ -60,6 +62,6 @@ def test_the_page_shows_a_linked_patch_and_writes_no_prompt_into_the_address(sto
     assert not test.exception
     assert test.text_area(key="patching.other.text").value == OTHER.text
     assert test.text_input(key="patching.other.answer").value == OTHER.answer
-    said = " ".join(one.value for one in test.markdown)
-    assert "is decided from depth" in said or "never becomes the best guess" in said or "favour the same answer" in said
+    said = say.patched(result.provenance["answers"], Patching.depths(result), result.n_layers)
+    assert show.plain(said) in " ".join(one.value for one in test.markdown)
     assert not any(OTHER.text.strip() in str(value) for value in test.query_params.values())
