@@ -192,7 +192,7 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
         assert np.array_equal(arrays["layer_skip.effect.0"], results()["layer_skip"]["effect"], equal_nan=True)
     assert out["csv"].read_text().startswith("depth,pos,token,kl") and out["parquet"].read_bytes()[:4] == b"PAR1"
     capsys.readouterr()
-    for name, says in (("x.pdf", ".html"), ("y.csv", "logit_lens.kl"), ("no/x.html", "does not exist; make it first")):
+    for name, says in (("x.pdf", ".html"), ("y.csv", "logit_lens.kl"), ("no/x.html", "does not exist")):
         refused(capsys, ["case", "export", one.id, tmp_path / name], says)
     refused(capsys, ["case", "export", one.id, tmp_path / "x.html", "--measure", "logit_lens.kl"], "--measure is of")
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))

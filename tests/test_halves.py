@@ -45,7 +45,7 @@ def read_after_attention(hf, ids) -> list[torch.Tensor]:
 def test_half_rows_are_what_is_read_behind_attention(variant_model, measure, variant):
     model = variant_model(variant)
     if model.parallel:
-        with pytest.raises(ParameterError, match="beside each other, from the same stream"):
+        with pytest.raises(ParameterError, match="in parallel"):
             measure(model, LogitLens(points="halves"), PROMPT)
         return
     found, hf = measure(model, LogitLens(k=3, points="halves"), PROMPT), naive.plain(model.hf)

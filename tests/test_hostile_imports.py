@@ -28,7 +28,7 @@ def refused(folder: Kept, what: str, data: bytes) -> None:
     with pytest.raises(ImportRefused) as caught:
         folder.take_in(data)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500, what
-    assert [f.name for f in folder.root.rglob("*") if f.is_file() and f.name != ".lock"] == [], what
+    assert [f.name for f in folder.path.rglob("*") if f.is_file() and f.name != ".lock"] == [], what
 
 
 @pytest.mark.parametrize("lies", [archives.zips, archives.manifests, archives.arrays, archives.results])

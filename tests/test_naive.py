@@ -221,7 +221,7 @@ def test_a_background_that_changed_after_the_asking_is_refused(model_of, backgro
     request = ResidualErasure(background=background).request(model.spec, PROMPT)
     with open(background, "a") as file:
         file.write('\n{"text": "and more"}')
-    with pytest.raises(ParameterError, match="has changed"):
+    with pytest.raises(ParameterError, match="changed"):
         compute.run(model, request)
 
 

@@ -124,7 +124,7 @@ def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):
 @pytest.mark.parametrize(
     "options, told",
     [
-        (["--processes", "0"], "--processes is 0; expected 1 to"),
+        (["--processes", "0"], "--processes"),
         (["--processes", "2", "--ray", "local"], "leave it or --ray out"),
         (["--ray", "local"], "pip install 'effective-depth-lab[ray]'"),
     ],

@@ -1,9 +1,8 @@
 """A case study as one file, `.edcase`, and back. Torch-free. The same bytes are kept, exported, imported and shipped.
 
-A sealed container: its manifest holds all words, and a card for lists, so that a gallery opens no array; its members
-`0.npz`, `1.npz`, … are results as `ed_core.results.wire` packs them. What comes in is untrusted: `ed_core.files` bounds
-and checks the container, what the program takes for granted of its own results is checked here, and nothing is written
-to the disk on the way."""
+A sealed container: its manifest has all words, and a card for lists, so that a gallery reads no array; its members
+`0.npz`, `1.npz`, … are results as `ed_core.results.wire` packs them. A file is untrusted: `ed_core.files` bounds and
+checks the container; what the program takes for granted of its own results is checked here."""
 
 from __future__ import annotations
 
@@ -56,9 +55,8 @@ class Words:
 
 @dataclass(frozen=True)
 class Card(Words):
-    """What a list shows of a case study, read without its arrays. `depths`: the first view's three criteria, None where
-    not defined;
-    `thumbnail`: rows from layer 0 up, values 0 to 255, -1 where there is none."""
+    """What a list shows of a case study, read without its arrays. `depths`: by the first view's three criteria, None
+    where not defined; `thumbnail`: rows from layer 0 up, values 0 to 255, -1 for no value."""
 
     model: str
     precision: str
@@ -72,14 +70,13 @@ class Card(Words):
 
     @property
     def words(self) -> str:
-        """What a search looks through."""
-        return "\n".join(
-            (self.id, self.title, self.notes, *self.tags, self.prompt, self.model, self.verdict, *self.probes)
-        )
+        """The text that a search reads."""
+        texts = (self.id, self.title, self.notes, *self.tags, self.prompt, self.model, self.verdict, *self.probes)
+        return "\n".join(texts)
 
 
 class Header(Head):
-    """What the manifest holds; `items`: how each result was looked at; `card`: what a `Card` has beyond the words."""
+    """The manifest. `items`: how each result was shown; `card`: the fields of a `Card` that are not `Words`."""
 
     case: Words
     items: Annotated[tuple[Shown, ...], Field(min_length=1, max_length=ITEMS)]
@@ -99,7 +96,7 @@ CASE = Kind(
 
 
 def encode(case: Case) -> bytes:
-    """The bundle's bytes: always the same for the same case study."""
+    """The bytes of a case study's file: the same for the same case study."""
     head = {
         "case": asdict(Words(**{f.name: getattr(case, f.name) for f in fields(Words)})),
         "items": [asdict(item.shown) for item in case.items],
@@ -108,15 +105,14 @@ def encode(case: Case) -> bytes:
     return seal(CASE, head, {f"{i}.npz": item.packed for i, item in enumerate(case.items)})
 
 
-def decode(data: bytes) -> Case:
-    """The case study in a bundle; `ImportRefused` for anything that is not one, `OtherVersion` for one of another
-    version."""
-    with open_sealed(data, CASE) as sealed:
+def decode(data: bytes, name: str = "This") -> Case:
+    """The case study of a file, which errors call `name`; `ImportRefused` for anything else."""
+    with open_sealed(data, CASE, name) as sealed:
         return _case(sealed)
 
 
 def drawable(data: bytes) -> Case:
-    """As `decode`, and refuses also what cannot be drawn: for what comes from outside."""
+    """A stranger's case study: `ImportRefused` also where it cannot be drawn."""
     from .drawings import drawings
 
     with open_sealed(data, CASE) as sealed:
@@ -126,7 +122,7 @@ def drawable(data: bytes) -> Case:
 
 
 def card(file: Path | BufferedIOBase) -> Card:
-    """The card of a bundle; its arrays are neither read nor checked."""
+    """The card of a file, whose arrays are neither read nor checked."""
     with open_sealed(file, CASE) as sealed:
         _check_times(sealed)
         card = exactly(Card, sealed.head.card | asdict(sealed.head.case))
@@ -168,15 +164,15 @@ def _case(sealed: Sealed[Header]) -> Case:
 
 
 def _item(name: str, packed: bytes, shown: Shown) -> Item:
-    """A complete result. What `wire` takes for granted of its own program's results is checked too."""
+    """A complete result, checked also for what `wire` takes for granted."""
     size = len(packed)  # all arrays together are no larger: nothing is inflated
     with open_sealed(packed, replace(RESULT, bounds=Bounds(size, MAX_ARRAYS, size, size, size)), name) as sealed:
         result = result_of(sealed)
-    request = result.request
+    request, origin = result.request, result.provenance
     expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
     parts: list[ModelSpec | Prompt] = [*request.models, *request.prompts]
-    for one in parts:
-        expect(all(type(getattr(one, f.name)).__name__ == f.type for f in fields(one)), "the request")
+    for part in parts:
+        expect(all(type(getattr(part, f.name)).__name__ == f.type for f in fields(part)), "the request")
     for prompt in request.prompts:
         check_text(prompt)
     for model in request.models:
@@ -188,13 +184,7 @@ def _item(name: str, packed: bytes, shown: Shown) -> Item:
 
     expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")
     expect(max(map(len, (*result.tokens, *result.token_text.values()))) <= MAX_TOKEN_TEXT, "the tokens' texts")
-    made = result.provenance
-    expect(
-        all(
-            isinstance(made[name], kind) and not isinstance(made[name], bool)
-            for name, kind in CERTIFICATE.items()
-            if name in made
-        ),
-        "the provenance",
-    )
+    typed = {name: origin[name] for name in CERTIFICATE if name in origin}
+    right = (isinstance(value, CERTIFICATE[name]) and not isinstance(value, bool) for name, value in typed.items())
+    expect(all(right), "the provenance")
     return Item(result, packed, shown)

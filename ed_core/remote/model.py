@@ -248,7 +248,7 @@ class RemoteModel(LanguageModel):
 
     def _not_here(self, *_: Any, **__: Any) -> Any:
         raise ParameterError(
-            f"The weights of {self.spec.source} are elsewhere, and this needs them here; open a model that is here, or "
+            f"The weights of {self.spec.source} are remote, and this needs them; take a model that is here, or "
             f"run {', '.join(remote.MEASURED[:-1])} or {remote.MEASURED[-1]} on this one."
         )
 
