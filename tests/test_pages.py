@@ -267,7 +267,7 @@ def test_an_example_that_takes_little_time_runs_by_itself(stored, monkeypatch):
 def test_a_selected_token_shows_its_best_tokens_on_the_lens(stored):
     """At every depth, the output on top."""
     test = app("pages/prompt/logit_lens.py", token="3")
-    (table,) = test.dataframe
+    table, *_ = test.dataframe
     lens = stored["logit_lens"]
     assert table.value["after layer"].tolist() == list(range(lens.n_layers, -1, -1))
     shares = [say.share(float(p), signs=True) for p in lens["top_probs"][::-1, 3, 0]]
