@@ -186,7 +186,7 @@ def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     test.button(key="gallery.understood").click().run()
     assert "version 9" not in words(test), "told once"
     assert (folder.path / f"{damaged.id}.edcase").exists()
-    assert "no case study" in words(app(CASE, id=damaged.id))
+    assert "damaged" in words(app(CASE, id=damaged.id))
 
 
 def rewrite(file: Path, change) -> None:
