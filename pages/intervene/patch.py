@@ -13,9 +13,10 @@ TEXT, ANSWER = "patching.other.text", "patching.other.answer"
 SUMS = "3 + 2 = 5\n1 + 6 = 7\n4 + "
 FRENCH = "The language of the country in which Paris lies is French. The language of the "
 WET = "The opposite of hot is cold. The opposite of up is down. The opposite of the word "
+CAPITALS = "The capital of France is Paris. The capital of Italy is Rome. The capital of "
 ANN = "Ann has two apples and gets one more, so she has three. Bob has "
 WORDS = {
-    "Capital": (("The capital of France is", " Paris"), ("The capital of Japan is", " Tokyo")),
+    "Capital": ((f"{CAPITALS}Japan is", " Tokyo"), (f"{CAPITALS}Spain is", " Madrid")),
     "Opposite": ((f"{WET}big is", " small"), (f"{WET}wet is", " dry")),
     "Sum": ((f"{SUMS}4 = ", "8"), (f"{SUMS}5 = ", "9")),
     "Sum in words": (
@@ -61,19 +62,16 @@ def prompts() -> None:
         first = (prompt_box.prompt().text, prompt_box.prompt().answer)
         text, answer = next((other for one, other in pairs().values() if one == first), (first[0], ""))
         inputs.put({TEXT: text, ANSWER: answer})
-    left, right = st.columns(2)
-    with left:
-        prompt_box.draw()
-    row = right.container(horizontal=True, vertical_alignment="bottom")
-    for name in pairs():
-        row.button(name, key=f"pair.{name}", type="tertiary", on_click=use, args=(name,))
-    row.button("Copy the prompt", key="patch.copy", icon=":material/content_copy:", type="tertiary", on_click=copy)
-    boxes = right.columns([4, 1])
-    look = dict(default="", label_visibility="collapsed", words=True)
-    inputs.widget(boxes[0].text_area, "Other prompt", TEXT, placeholder="Other prompt", height=68, **look)
-    inputs.widget(boxes[1].text_input, "Its answer", ANSWER, placeholder="Its answer", **look)
+    prompt_box.draw()
+    boxes = st.columns([5, 1, 1], vertical_alignment="bottom")
+    inputs.widget(boxes[0].text_area, "Carried in from", TEXT, default="", words=True, height=68)
+    inputs.widget(boxes[1].text_input, "Its answer", ANSWER, default="", words=True)
+    with boxes[2].popover("Pairs", icon=":material/swap_vert:", type="tertiary"):
+        for name in pairs():
+            st.button(name, key=f"pair.{name}", type="tertiary", on_click=use, args=(name,))
+        st.button("Copy the prompt", key="patch.copy", icon=":material/content_copy:", type="tertiary", on_click=copy)
     if wrong := prompt_box.wrong_with(other()):
-        right.caption(f":red[{show.plain(wrong)}]")
+        st.caption(f":red[{show.plain(wrong)}]")
 
 
 def other() -> Prompt:
