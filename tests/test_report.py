@@ -342,7 +342,7 @@ def test_every_word_of_a_stranger_is_text(monkeypatch):
     kept = case_study.make(marked("title"), [found], tags=[marked("tag")])
     kept = replace(kept, verdict=marked("verdict"))
     figure = go.Figure(layout=dict(height=100, title=marked("data")))
-    drawing = Drawing(marked("figure"), marked("caption"), marked("alt"), figure, found)
+    drawing = Drawing(marked("figure"), marked("caption"), figure, marked("alt"), (found,))
     section = Section(tuple(kept.views), (drawing,), (marked("says"),))
     monkeypatch.setattr(report_module, "sections", lambda case: [section])
     monkeypatch.setattr(report_module, "snippet", lambda case: Snippet(marked("shell"), marked("python")))

@@ -311,7 +311,7 @@ def _picture(case: Case, kind: str, name: str) -> bytes:
     if name.lower() not in drawings:
         raise _unknown("--figure", name, drawings)
     drawing = drawings[name.lower()]
-    results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
+    results = drawing.results or [item.result for item in case.items]
     return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
 
 

@@ -66,9 +66,7 @@ class Kept:
         self.problems = problems
         in_order = partial(sorted, key=key, reverse=downwards)
         words = search.casefold().split()
-        return [
-            card for card in (*in_order(own), *in_order(shipped)) if all(w in card.words.casefold() for w in words)
-        ]
+        return [card for card in (*in_order(own), *in_order(shipped)) if all(w in card.words.casefold() for w in words)]
 
     def open(self, id: str) -> tuple[Case, str]:
         """A case study, checked to the last array, and its state, which `save` takes."""

@@ -285,14 +285,14 @@ def of_card(file: Path) -> Page:
 def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
     """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
     depths = tables.figure(folder, tables.DEPTHS)
-    found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
+    found = {"Depths": [Drawing("Effective depth", DEPTHS, depths)]}
     verdict = tables.stored(folder).to_pylist()
     for series, labels in steps.series(folder).items():
         for name in folder.sets:
             if rows := steps.depths(verdict, labels, name):
                 over = depth_over_steps(rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name))))
                 title = f"Depth over training{f' of {series}' if series else ''} on {name}"
-                found["Depths"].append(Drawing(title, OVER_TRAINING, f"{title}: {OVER_TRAINING}", over))
+                found["Depths"].append(Drawing(title, OVER_TRAINING, over))
     for name in folder.sets:
         measured = tables.measures(folder, name)
         for measure, title in CURVES.items():
@@ -300,7 +300,7 @@ def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
                 caption = f"{measure} over relative depth; shaded: 5 to 95 % over prompts"
                 curves = tables.figure(folder, measure, name)
                 of_set = found.setdefault(f"Curves on {name}", [])
-                of_set.append(Drawing(title, caption, f"{title} on {name}: {caption}", curves))
+                of_set.append(Drawing(title, caption, curves, f"{title} on {name}: {caption}"))
     return found
 
 

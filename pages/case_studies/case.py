@@ -237,23 +237,22 @@ def section(i: int, one: Section) -> None:
 
 
 def figure(key: str, d: Drawing) -> None:
-    caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
-    if over is not None:
-        of = (over.name, over.dim, over.values, over.meaning)
-        show.figure_of_many(key, d.figure, caption, over.results, *of)
-    elif d.result is None:
+    caption = f"**{d.title}** · {show.plain(d.caption)}"
+    if d.curve is not None:
+        show.figure_of_many(key, d.figure, caption, d.results, *d.curve)
+    elif not d.results:
         lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
         show.figure(key, d.figure, caption, about=lambda: st.markdown(lines), alt=d.alt)
     elif len(d.measures) > 1:
-        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
+        show.figure(key, d.figure, caption, d.results[0], d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
     else:
-        show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
+        show.figure(key, d.figure, caption, d.results[0], d.measures[0] if d.measures else "")
 
 
 def of_several(key: str, d: Drawing) -> None:
     """Details of a figure that shows more than one measure: of the one that is asked for."""
     measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
-    show.details(key, d.result, measure or d.measures[0], "")
+    show.details(key, d.results[0], measure or d.measures[0], "")
 
 
 def again(case: Case) -> None:
