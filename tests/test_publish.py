@@ -15,11 +15,10 @@ from kept_cases import small
 from test_report import Page, hostile
 
 from ed_core.cards import card
-from ed_core.cases import bundle
+from ed_core.cases import bundle, site
 from ed_core.cases.kept import SHIPPED, Kept
 from ed_core.cli import main
 from ed_core.models.bundled import STUDIES
-from ed_core.sharing import site
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import items
 

@@ -124,7 +124,7 @@ def publish(
     card: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="A card.json; repeatable.")] = None,
 ) -> int:
     """Write case studies, studies and depth cards as a static site."""
-    from ..sharing import site
+    from ..cases import site
 
     disk.require_out_folder(out)
     pages, problems = site.publish(out, case or [], study or [], card or [], own=own, shipped=shipped)
