@@ -85,7 +85,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
         titles["perplexity"] = ("Perplexity without the stretch", f"{all_layers} with all layers", "perplexity")
     for name, (title, caption, unit) in titles.items():
         spread, n = among_others.quantiles([c[name] for c in singles])
-        words = dict(label="over all tokens", others=say.spread(n, "prompts"), x=x)
+        words: dict[str, Any] = dict(label="over all tokens", others=say.spread(n, "prompts"), x=x)
         figure = figures.spread_curve(curves[name], spread, unit, log=name == "perplexity", **words, **SIZE)
         yield _of_several(title, caption, figure, results, f"prune.{name}", x, curves[name], title)
     ranks = {name.replace("_", " "): curves[f"spearman_{name}"] for name in PROXIES}
@@ -196,7 +196,7 @@ OVER_SEVERAL: dict[type[Probe], Callable[[Sequence[ProbeResult]], Iterator[Drawi
 
 
 def _of_several(title: str, caption: str, figure: go.Figure, results: Sequence[ProbeResult], *curve: Any) -> Drawing:
-    return Drawing(title, caption, figure, results=tuple(results), curve=curve)  # type: ignore[arg-type]
+    return Drawing(title, caption, figure, results=tuple(results), curve=curve)
 
 
 def _layers(drop: Sequence[int]) -> str:

@@ -243,7 +243,9 @@ def _checked(case: Case) -> bytes:
                 "keep fewer, or of shorter prompts."
             )
     if bundle.decode(data) != case:
-        raise CaseError("This case study is not read back as it was written; this is a defect, please report it.")
+        raise CaseError(
+            "Internal error: the saved case study could not be read back. Nothing was saved; please report this."
+        )
     return data
 
 

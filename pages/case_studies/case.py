@@ -201,10 +201,8 @@ def downloads(case: Case) -> None:
         st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", **FILE)
     measures = [name for name, (result, measure) in tables(case).items() if measure in result.measures]
     measure = st.selectbox("One measure as a table", measures, key="case.measure")
-    row = st.container(horizontal=True)
-    for ending in (".csv", ".parquet"):
-        make, file = partial(exported, case, ending, measure), f"{measure}-{case.id}{ending}".replace("/", "-")
-        row.download_button(ending[1:], make, file, key=f"case{ending}", **FILE)
+    make, file = partial(exported, case, ".csv", measure), f"{measure}-{case.id}.csv".replace("/", "-")
+    st.download_button("Table (.csv)", make, file, key="case.csv", **FILE)
 
 
 def section(i: int, one: Section) -> None:
@@ -274,8 +272,6 @@ FILES = {
     ".edcase": "Case study (.edcase), to import elsewhere",
     ".html": "Report (.html), one file",
     ".npz": "All numbers (.npz)",
-    ".sh": "Commands (.sh)",
-    ".py": "Python (.py)",
 }
 MARKS = {True: " :green[✓ the known answer]", False: " :orange[✗ not the known answer]", None: ""}
 ABOUT_LIVE = (
