@@ -181,11 +181,14 @@ def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     test = app(CASE, id=newer.id)
     assert not test.exception and "version 9" in words(test) and (folder.path / f"{newer.id}.edcase").is_file()
     test = app(GALLERY)
-    assert not test.exception and "version 9" in words(test) and f"{damaged.id} is damaged" in words(test)
+    assert not test.exception and "version 9" in words(test) and f"{damaged.id}.edcase is damaged" in words(test)
     assert "whole" in words(test) + tiles(test)
     test.button(key="gallery.understood").click().run()
     assert "version 9" not in words(test), "told once"
-    assert not (folder.path / f"{damaged.id}.edcase").exists()
+    test = app(CASE, id=damaged.id)
+    assert "is damaged" in words(test)
+    test.button(key="case.delete.yes").click().run()
+    assert not test.exception and not (folder.path / f"{damaged.id}.edcase").exists()
     assert "no case study" in words(app(CASE, id=damaged.id))
 
 

@@ -9,7 +9,7 @@ from html import escape
 import streamlit as st
 
 from ed_core import settings
-from ed_core.cases.case_study import Case, edited
+from ed_core.cases.case_study import ID, Case, edited
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.export import exported, tables
 from ed_core.cases.report import to_html
@@ -56,8 +56,11 @@ def chosen() -> str:
 
 def missing(id: str, error: CaseError) -> None:
     """One sentence, and the way to the others."""
-    told = show.plain(str(error)) if id else "This link names no case study; choose one from the list."
-    st.error(told, icon=":material/link_off:")
+    text = show.plain(str(error)) if id else "This link names no case study; choose one from the list."
+    st.error(text, icon=":material/link_off:")
+    if ID.fullmatch(id or "") and case_studies.kept().exists(id) and not undeletable(id):
+        with st.popover("Delete", key="case.delete", icon=":material/delete:"):
+            delete(id, id)
     st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
 
 
@@ -97,19 +100,25 @@ def actions(case: Case, state: str) -> None:
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))
-    kept = "Nothing can be deleted here from the browser." if settings.current().hosted else not_here
-    look = {"icon": ":material/delete:"} | off(kept, "Deletes this case study")
+    reason = undeletable(case.id)
+    look = {"icon": ":material/delete:"} | off(reason, "Deletes this case study")
     with row.popover("Delete", key="case.delete", **look):
-        if not kept:
-            delete(case)
+        if not reason:
+            delete(case.id, case.title)
 
 
-def delete(case: Case) -> None:
+def undeletable(id: str) -> str:
+    """Why this visitor may not delete a case study; "" where they may."""
+    hosted = "Nothing can be deleted here from the browser."
+    return hosted if settings.current().hosted else case_studies.why_not(id)
+
+
+def delete(id: str, title: str) -> None:
     """Ask once, then delete."""
     st.markdown("Delete this case study? This cannot be undone.")
     pressed = st.button("Delete it", type="primary", key="case.delete.yes")
-    if pressed and case_studies.attempt(lambda: case_studies.delete(case.id)):
-        st.toast(f"Deleted: {show.plain(case.title)}", icon=":material/delete:")
+    if pressed and case_studies.attempt(lambda: case_studies.delete(id)):
+        st.toast(f"Deleted: {show.plain(title)}", icon=":material/delete:")
         st.switch_page(case_studies.GALLERY)
 
 
