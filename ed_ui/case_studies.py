@@ -136,7 +136,7 @@ def open_live(case: Case) -> str:
         if (request.models, request.prompts) == (shown_of.models, shown_of.prompts):
             link.open_run(request)
     twin = next((m for request in requests for m in request.models if m.control), None)
-    prompts = list(dict.fromkeys(prompt for request in requests for prompt in request.prompts))
+    prompts = list(dict.fromkeys(request.prompts[0] for request in requests))
     inputs.put(
         {
             "control": twin.control if twin else inputs.NONE,

@@ -216,7 +216,7 @@ def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[li
 
 def _of_seed(request: Request, kind: str, seed: int) -> Request:
     spec = ModelRef.of(request.models[0]).twin(kind, seed)
-    return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
+    return find(request.probe).of(request).request(spec, request.prompts[0])
 
 
 HELP = """A copy of the model, measured as well and drawn dashed and grey. **Untrained copy**: same shape, random

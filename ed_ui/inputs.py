@@ -262,9 +262,12 @@ def span(name: str, key: str) -> Input:
 
 
 def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[Input, ...]:
-    """A probe's own parameters, checked as the command line checks them; a file's path is never taken from a link."""
+    """A probe's own parameters, checked as the command line checks them; a file's path is never taken from a link,
+    and a prompt never enters one."""
     return tuple(
-        _of_field(probe, f) for f in fields(probe) if (names is None or f.name in names) and not f.metadata["file"]
+        _of_field(probe, f)
+        for f in fields(probe)
+        if (names is None or f.name in names) and not (f.metadata["file"] or f.metadata["prompt"])
     )
 
 

@@ -15,7 +15,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.models.bundled import example_of
-from ed_core.probes import Generation
+from ed_core.probes import Generation, find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, Request
 from ed_ui import browser, inputs, picker, prompt_box, session, show
@@ -186,6 +186,8 @@ def open_run(request: Request) -> None:
     bundled = (id for id, p in prompt_box.examples().items() if p["text"] == prompt.text)
     prompt_box.fill(prompt.text, prompt.answer, next(bundled, ""))
     inputs.put({f"{request.probe}.{name}": boxed(value) for name, value in request.parameters})
+    for name, other in zip(find(request.probe).further_prompts(), request.prompts[1:]):
+        inputs.put({f"{request.probe}.{name}.text": other.text, f"{request.probe}.{name}.answer": other.answer})
     if _is_chosen(spec):
         return
     if picker.current().spec is None or picker.current().missing is not None:

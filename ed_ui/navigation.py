@@ -79,6 +79,7 @@ ROOMS = (
         (
             Entry("pages/intervene/skip.py", "Skip", "layer_skip"),
             Entry("pages/intervene/erase.py", "Erase", "residual_erasure", question="How long is a token needed?"),
+            Entry("pages/intervene/patch.py", "Patch", "patching", question="Where is the answer decided?"),
             Entry(
                 "pages/intervene/gradients.py",
                 "Gradients",

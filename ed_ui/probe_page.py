@@ -65,7 +65,7 @@ class Page:
     the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
     `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the
     sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control
-    can be measured."""
+    can be measured. `prompts`: draws the prompt's box, and others that the page has."""
 
     probe: type[Probe]
     teach: str
@@ -85,13 +85,14 @@ class Page:
     over_sinks: bool = False
     ask: Callable[[], Probe] | None = None
     controlled: bool = True
+    prompts: Callable[[], None] = prompt_box.draw
 
     def show(self) -> None:
         """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
         probe = self.probe
         link.own((*of_probe(probe), *self.parameters, *[inputs.COUNT_SINKS] * self.over_sinks, TOKENS))
         link.say_troubles()
-        prompt_box.draw()
+        self.prompts()
         place = running.row_begins()
         more = options(place, of_probe(probe))
         with more:

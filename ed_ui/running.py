@@ -232,10 +232,7 @@ def outlook(
     their device; `absent`: the model of which the page says already that it is not here."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
-    probes_of = {
-        spec: {_asked(r): find(r.probe).make(dict(r.parameters)) for r in requests if r.models[0] == spec}
-        for spec in specs
-    }
+    probes_of = {spec: {_asked(r): find(r.probe).of(r) for r in requests if r.models[0] == spec} for spec in specs}
     probes = {spec: tuple(of_one.values()) for spec, of_one in probes_of.items()}
     estimates = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
     obstacles = [

@@ -21,6 +21,7 @@ from ed_core.claims import find
 from ed_core.claims.evidence import Evidence, Part, Sized
 from ed_core.claims.judging import FAILS, HOLDS, UNDECIDED
 from ed_core.claims.judging import verdict as judged
+from ed_core.depth import kinds
 from ed_core.errors import ClaimRefused
 
 L, TOKENS = 30, 8
@@ -269,6 +270,38 @@ def reasoning(d: Draw) -> Evidence:
     return d.evidence(**parts)
 
 
+def decided(d: Draw) -> Evidence:
+    n, apart = 40, d.pick(0.05, 0.0, -0.15, 0.2)
+    lens = 20 + d.own(n, 2.0)
+    return d.evidence(patching=d.part({"settle_depth": lens, "commitment": lens + (apart + d.own(n, 0.03)) * L}))
+
+
+def of_kinds(d: Draw, depth: np.ndarray, mix: np.ndarray, headroom: np.ndarray) -> Evidence:
+    """Prompts of two kinds of tokens, `mix` the share of the second, `depth` `[kind, prompt]`."""
+    sums = np.zeros((len(mix), len(kinds.MEASURES), len(kinds.ALL)))
+    sums[:, kinds.TOKENS, :2] = np.stack([1 - mix, mix], 1) * TOKENS
+    sums[:, kinds.SETTLE, :2] = sums[:, kinds.TOKENS, :2] * depth.T
+    sums[:, kinds.ORACLE] = sums[:, kinds.SETTLE] - sums[:, kinds.TOKENS] * headroom[:, None] * L
+    return d.evidence(logit_lens=d.part({"kinds": sums}))
+
+
+def explained(d: Draw) -> Evidence:
+    """The mix moves the mean depth by a spread of 1 or not at all, everything else by `own`: shares of 0.5, 0.7, 0.95
+    and 0."""
+    n, own, apart = 50, d.pick(1.0, 0.65, 0.23, 1.0), d.pick(10.0, 10.0, 10.0, 0.0)
+    mix = 0.5 + 0.1 * standard(d.own(n, 1.0))
+    return of_kinds(d, np.array([[10.0], [10.0 + apart]]) + own * standard(d.own(n, 1.0)), mix, np.zeros(n))
+
+
+def standard(values: np.ndarray) -> np.ndarray:
+    return (values - values.mean()) / values.std()
+
+
+def exits(d: Draw) -> Evidence:
+    n, headroom = 50, d.pick(0.01, 0.02, 0.1, 0.002)
+    return of_kinds(d, np.full((2, n), 20.0), np.full(n, 0.5), headroom * (1 + d.own(n, 0.2)))
+
+
 MADE_UP: dict[str, Callable[[Draw], Evidence]] = {
     "turn": turn,
     "second-half-weak": second_half,
@@ -283,6 +316,9 @@ MADE_UP: dict[str, Callable[[Draw], Evidence]] = {
     "deep-skips-late": stretches,
     "likelihood-or-generation": two_stories,
     "reasoning-breaks": reasoning,
+    "decided-before-read": decided,
+    "kinds-explain-depth": explained,
+    "headroom": exits,
 }
 RIGHT = {"noise": UNDECIDED, "small": HOLDS, "holds": HOLDS, "fails": FAILS}
 

@@ -385,6 +385,39 @@ def residual_erasure(hf, ids, answer_start, background, target: str = "answer") 
     return effect
 
 
+def patching(hf, ids, other_ids, answers) -> dict[str, np.ndarray]:
+    """One full forward pass per depth and position. `ids`, `other_ids`: the two questions; `answers`: the first tokens
+    of their answers."""
+    own, other = run(hf, ids), run(hf, other_ids)
+    last, shift, (alpha, beta) = len(ids) - 1, len(other_ids) - len(ids), answers
+    favour = lambda logits: float(logits[-1][beta] - logits[-1][alpha])
+    gap = favour(other.logits) - favour(own.logits)
+    noise = np.random.default_rng(0).standard_normal((len(own.resid), own.resid[0].shape[1]))
+
+    def patched(depth, t, vector):
+        stream = own.resid[depth].clone()
+        stream[t] = vector
+        with replace_resid(hf, depth, stream):
+            logits = run(hf, ids).logits
+        return (favour(logits) - favour(own.logits)) / gap, int(logits[-1].argmax()) == beta
+
+    found = {"patch": np.full((len(own.resid), len(ids)), np.nan), "gap": np.array(gap)}
+    found |= {name: np.zeros(len(own.resid)) for name in ("last", "self", "random", "elsewhere", "decided")}
+    reads = []
+    for depth, stream in enumerate(other.resid):
+        for t in range(max(0, -shift), len(ids)):
+            found["patch"][depth, t], beta_leads = patched(depth, t, stream[t + shift])
+        found["last"][depth], found["decided"][depth] = found["patch"][depth, last], beta_leads
+        random = torch.tensor(noise[depth]) * norm(stream[-1]) / norm(noise[depth])
+        found["random"][depth] = patched(depth, last, random)[0]
+        found["elsewhere"][depth] = patched(depth, last, stream[(len(stream) - 1) // 2])[0]
+        reads.append(int(lens(hf, other_ids, other.left[depth])[-1].argmax()) == beta)
+    for name, there in (("commitment", found["decided"]), ("settle_depth", reads)):
+        depths = [depth for depth in range(len(own.resid)) if all(there[depth:])]
+        found[name] = np.array(depths[0] if depths else np.nan)
+    return found
+
+
 # 15 nodes of Kronrod's rule on [0, 1] with their weights, as QUADPACK prints them.
 _AT = (0.991455371120812639, 0.949107912342758525, 0.864864423359769073, 0.741531185599394440, 0.586087235467691130)
 _AT += (0.405845151377397167, 0.207784955007898468)

@@ -111,3 +111,8 @@ def unsettled(result):
     changed = {"attribution": attribution, "completeness_error": error}
     measures = {name: replace(m, values=changed.get(name, m.values)) for name, m in result.measures.items()}
     return summarize(replace(result, measures=measures))
+
+
+def asked(kind):
+    """A probe as tests ask for it: one that needs a further prompt has one."""
+    return kind(**dict.fromkeys(kind.further_prompts(), "Nine b = "))

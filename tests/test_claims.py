@@ -313,7 +313,15 @@ def test_values_are_those_of_the_plainest_computation():
     family = made["static-ratio"].family
     ratios = [mean_depth_kl((m.lens["kl.sum"].sum(0) / m.lens["n_tokens"].sum())[None])[0] / m.n_layers for m in family]
     share = (rep["loss"].sum(0) / rep["whole"].sum() > 1.1).mean()
+    patched = part("decided-before-read", "patching")
+    (n_0, n_1), (d_0, d_1) = np.moveaxis(part("kinds-explain-depth", "logit_lens")["kinds"][:, :2, :2], 0, -1)
+    mix = [(np.delete(d, i).sum() / np.delete(n, i).sum()) for i in range(50) for d, n in ((d_0, n_0), (d_1, n_1))]
+    left = (d_0 + d_1 - n_0 * mix[::2] - n_1 * mix[1::2]) / 8
+    early = part("headroom", "logit_lens")["kinds"][..., :6].sum((0, 2))
     expected = {
+        "decided-before-read": [(patched["commitment"] - patched["settle_depth"]).mean() / 30],
+        "kinds-explain-depth": [1 - left.var() / ((d_0 + d_1) / 8).var()],
+        "headroom": [(early[1] - early[5]) / early[0] / 30],
         "second-half-weak": [e[15:].mean() / e[:15].mean()],
         "one-layer-robust": [kept.min(), kept.mean(), (kept < 0.72).mean()],
         "cosine-weak-proxy": [np.corrcoef(score, loss)[0, 1]],

@@ -28,6 +28,7 @@ from ed_core.probes import (
     LogitLens,
     Loops,
     Numerics,
+    Patching,
     Prune,
     ResidualErasure,
     Surgery,
@@ -96,6 +97,36 @@ def probe_residual_erasure(model, measure):
     found = measure(model, ResidualErasure("answer", BACKGROUND), PROMPT)
     others = [model.encode(prompt).ids for prompt in read_jsonl(BACKGROUND)]
     yield found.measures, {"effect": naive.residual_erasure(plain(model), found.token_ids, found.answer_start, others)}
+
+
+def probe_patching(model, measure):
+    """Prompts of other and of the same length, with given answers and with the best guesses; to a hundred-thousandth
+    of the gap between the two."""
+    n_measured = 0
+    for prompt, other in (
+        (PROMPT, Prompt("5+8=", "3")),
+        (Prompt("5+7="), Prompt("why")),
+        (Prompt("5+7="), Prompt("5+x=")),
+        (Prompt("5+7="), Prompt("12 12 12")),
+    ):
+        found = measure(model, Patching(other), prompt)
+        both = [model.encode(one) for one in (prompt, other)]
+        ids, other_ids = (one.ids[: one.answer_start] for one in both)
+        if abs(float(found["gap"])) < 0.1:
+            assert np.isnan(found["patch"]).all() and np.isnan(found["commitment"])
+            continue
+        n_measured += 1
+        guesses = [int(naive.run(plain(model), one.ids).logits[-1].argmax()) for one in both]
+        answers = [one.ids[one.answer_start] if one.answer_start else guess for one, guess in zip(both, guesses)]
+        expected = naive.patching(plain(model), ids, other_ids, answers)
+        assert np.isnan(found["patch"][:, len(ids) :]).all()
+        arrays = {name: found[name] for name in expected} | {"patch": found["patch"][:, : len(ids)]}
+        for name, values in expected.items():
+            np.testing.assert_array_equal(np.isnan(arrays[name]), np.isnan(values), err_msg=name)
+            wrong, largest = (np.abs(np.nan_to_num(one)).max() for one in (arrays[name] - values, values))
+            assert wrong <= 1e-5 * max(1, largest), name
+        yield arrays, {}
+    assert n_measured >= 2
 
 
 def probe_integrated_gradients(model, measure):

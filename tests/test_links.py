@@ -278,7 +278,7 @@ def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
 
 ROOMS = {  # every address that ever was, and where it leads
     "Prompt": ("home", "contributions", "logit_lens", "lenses", "writing"),
-    "Intervene": ("skip", "erase", "gradients", "prune"),
+    "Intervene": ("skip", "erase", "patch", "gradients", "prune"),
     "Compare": ("two", "maps"),
     "Studies": ("studies",),
     "Model": ("model", "models"),

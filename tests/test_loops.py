@@ -8,7 +8,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from small_models import BACKGROUND, byte_tokenizer, random_model, save_random
+from small_models import BACKGROUND, asked, byte_tokenizer, random_model, save_random
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from ed_core.depth.loops import by_passes, loop_depth
@@ -62,7 +62,7 @@ def pair():
 def probe_of(probe):
     """A probe as a user would ask for it, and where the background is a file."""
     given = {"residual_erasure": ResidualErasure("answer", BACKGROUND)}
-    return given.get(probe.name) or probe()
+    return given.get(probe.name) or asked(probe)
 
 
 def arrays(result):

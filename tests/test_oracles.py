@@ -12,7 +12,7 @@ from torch import nn
 from ed_core.models.architecture import Architecture
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
-from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.probes import Contributions, LayerSkip, LogitLens, Patching
 from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec, Prompt
 
@@ -275,3 +275,27 @@ def test_a_lens_that_settles_where_the_answer_is_written(measure, layer):
     is_close(summed["mrr"], np.where(behind[:, 0], 1, 1 / 2))
     is_close(summed["settle_depth"], layer + 1)
     is_close(summed["deep_thinking_ratio"], layer + 1 >= 7)  # ceil(0.85 * 8) = 7
+
+
+@pytest.mark.parametrize("k", range(6))
+def test_an_answer_that_block_k_copies_is_committed_behind_it(measure, k):
+    """Position 1 knows the answer; block k copies it to the last one, whose head reads it. Whole numbers: exact."""
+
+    def copy(hidden):
+        added = torch.zeros_like(hidden)
+        added[:, -1, 4:] = hidden[:, 1, :4]
+        return added
+
+    silent = (torch.zeros_like, torch.zeros_like)
+    blocks = [(copy, torch.zeros_like) if layer == k else silent for layer in range(6)]
+    model = stack(*blocks, head=torch.eye(11, D_MODEL).roll(4, 1) * 10)
+    with torch.no_grad():
+        model.hf.embed.weight.zero_()
+        for token in range(4):
+            model.hf.embed.weight[model.encode(Prompt("abcd"[token])).ids[0], token] = 1
+    found = measure(model, Patching(Prompt("xcy")), Prompt("xby"))
+    arrived = np.arange(7) > k
+    assert float(found["commitment"]) == k + 1
+    np.testing.assert_array_equal(found["patch"], np.stack([0 * arrived, ~arrived, arrived], 1).astype(float))
+    np.testing.assert_array_equal(found["last"], arrived.astype(float))
+    np.testing.assert_array_equal(found["self"], 0)

@@ -177,7 +177,7 @@ def test_a_link_names_fits_and_never_a_path():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine")
     assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]
     app = opened("lenses", model="ed-demo-8", fits="/etc/passwd")
-    assert any("is no name of a fitted lens" in one.value for one in (*app.warning, *app.info, *app.error))
+    assert any("a link cannot give a path" in one.value for one in (*app.warning, *app.info, *app.error))
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine,nowhere")
     assert "lens 'nowhere', which is not here" in words(app)
     assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]

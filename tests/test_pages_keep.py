@@ -301,7 +301,7 @@ def test_a_shipped_case_study_is_not_edited_but_duplicated(folder):
 
 def test_open_live_puts_everything_back_into_the_boxes(folder):
     kept = case(
-        shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl"))), kl_threshold=0.25, first_token=False
+        shown=Shown("home", (2, 40), 5, (("of", "answer"), ("count_sinks", True))), kl_threshold=0.25, first_token=False
     )
     folder.add(kept)
     test = app(CASE, id=kept.id)
@@ -310,12 +310,10 @@ def test_open_live_puts_everything_back_into_the_boxes(folder):
     request = kept.items[0].result.request
     assert test.text_area(key="text").value == request.prompts[0].text
     assert test.selectbox(key="model").value == "ed-demo-8"
-    assert test.segmented_control(key="branch").value == "attention"
-    assert test.selectbox(key="shade").value == "KL to output"
+    assert session_of(test).inputs["of"] == "answer" and session_of(test).inputs["count_sinks"] is True
     assert test.slider(key="kl_threshold").value == 0.25 and test.toggle(key="first_token").value is False
-    assert test.slider(key="window").value == (2, 40) and session_of(test).inputs["token"] == 5
-    assert holds(plotted(test), results()["contributions"]["attn_ratio"])
-    assert holds(plotted(test), results()["logit_lens"]["kl"])
+    assert session_of(test).inputs["token"] == 5
+    assert holds(plotted(test), results()["contributions"]["layer_ratio"])
 
 
 def test_back_from_open_live_finds_the_case_study_again(folder):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
+from small_models import FAMILIES, asked, byte_tokenizer, random_hf, save_random
 
 from ed_core.cli import main
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
@@ -88,7 +88,7 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
 def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
     model = opened(folder_of("qwen3"), wanted)
     for kind in PROBES:
-        request = kind().request(model.spec, PROMPT)
+        request = asked(kind).request(model.spec, PROMPT)
         if kind.needs_gradients and wanted in sizes.NO_GRADIENT:
             with pytest.raises(ParameterError, match="choose 4bit"):
                 run(model, request)
@@ -394,7 +394,7 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
     assert places == {"cpu", "disk"} and 0 < spread.bytes < plain.bytes
     assert verify(spread).failures() == []
     for kind in probes:
-        ours, theirs = (run(model, kind().request(model.spec, PROMPT)) for model in (spread, plain))
+        ours, theirs = (run(model, asked(kind).request(model.spec, PROMPT)) for model in (spread, plain))
         for name in ours.measures:
             # weights mapped from a file lie at other addresses, and products of a few rows round by alignment: a step
             # or two of float32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_models import asked
 
 from ed_core.cli import main
 from ed_core.models.language_model import LanguageModel
@@ -53,9 +54,9 @@ def test_the_shell_asks_all_probes_of_a_prompt_before_the_next(small_folder, tmp
             order.append((request.prompts[0].text, request.probe)) or run(model, request, **more)
         ),
     )
-    asked, names = tmp_path / "p.jsonl", ("contributions", "prune", "answers")
-    asked.write_text(to_jsonl([PROMPT, OTHER]))
-    words = ["--model", str(small_folder), "--prompts", str(asked), "--out", str(tmp_path / "r.npz"), "--no-cache"]
+    file, names = tmp_path / "p.jsonl", ("contributions", "prune", "answers")
+    file.write_text(to_jsonl([PROMPT, OTHER]))
+    words = ["--model", str(small_folder), "--prompts", str(file), "--out", str(tmp_path / "r.npz"), "--no-cache"]
     assert main(["run", *names, *words]) == 0
     assert order == [(prompt.text, name) for prompt in (PROMPT, OTHER) for name in names]
 
@@ -63,7 +64,7 @@ def test_the_shell_asks_all_probes_of_a_prompt_before_the_next(small_folder, tmp
 def test_numbers_are_the_same_with_and_without_whatever_ran_before(kept, spec):
     alone = open_model(spec)
     assert not alone.trace_bytes, "a model whose weights may change keeps none"
-    probes = [kind() for kind in PROBES if not kind.needs_passes and kind.name != "residual_erasure"]
+    probes = [asked(kind) for kind in PROBES if not kind.needs_passes and kind.name != "residual_erasure"]
     expected = {probe: compute.run(alone, probe.request(alone.spec, PROMPT)) for probe in probes}
     for probe in probes[::-1]:
         found = compute.run(kept, probe.request(kept.spec, PROMPT))

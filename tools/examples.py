@@ -81,7 +81,11 @@ def shipped() -> Iterator[tuple[str, str, str, type[Probe]]]:
     """Model, control, prompt and probe of every shipped result of a model itself."""
     for name in (*MODELS, *REAL):
         loops = name in MODELS and ModelRef.named(name).n_passes != 1
-        yield from ((name, "", example_of(name), probe) for probe in PROBES if loops or not probe.needs_passes)
+        yield from (
+            (name, "", example_of(name), probe)
+            for probe in PROBES
+            if (loops or not probe.needs_passes) and not probe.further_prompts()
+        )
     for prompt in KINDS.values():
         yield from ((REAL[0], "", prompt, probe) for probe in PROBES if probe.first_page)
 

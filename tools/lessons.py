@@ -14,8 +14,8 @@ from ed_core.depth.answer import is_right
 from ed_core.depth.sample import Sample
 from ed_core.depth.side_by_side import COMPARED
 from ed_core.depth.verdict import Verdict, verdict
-from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
-from ed_core.types import ProbeResult
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Patching, Probe, ResidualErasure, find
+from ed_core.types import ProbeResult, Prompt
 
 MODEL, REAL = "ed-demo-8", "smollm2"
 HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())
@@ -381,6 +381,44 @@ So a KL verdict near the input is a question to look at the curve, not a shallow
             lambda r: judged(r).rules["kl"].variants["from_depth_1"] == 23,
         ),
         ("real model", "criteria"),
+        model=REAL,
+    ),
+    Lesson(
+        "real-patch",
+        "english-b",
+        "A real model: one layer moves the answer, long before the lens can read it",
+        """SmolLM2 completes the capital of Japan. A second prompt asks for China's, and is otherwise the same. The map shows what happens when the second prompt's
+stream replaces the first one's at one token and one depth.
+
+**Up to depth 23 the answer is at ` Japan`:** carrying over this one token turns ` Tokyo` into ` Beijing` all but completely (0.96 and more), and carrying
+over ` is`, where the answer is predicted, does next to nothing (at most 0.12). **From depth 24 on it is the other way round.** So layer 23 moves the answer to the
+last token: the *commitment depth* is 24 of 30.
+
+**The lens reads it only at the output.** On the first prompt its best token is ` the` up to depth 28 and ` Sh` at 29, then ` Tokyo`; on the second it also
+stays on the answer from depth 30 on only. Decided is six layers before readable, on this pair.
+
+**The controls.** The prompt's own stream changes nothing (below 0.000001). A random vector of the same length reaches up to 1.06 of the gap at depth 6 and
+carries nothing: it destroys ` Tokyo`, and that alone is much of the gap. So read the share next to the best guess, which the commitment depth
+rests on.""",
+        (
+            lambda r: r["patching"].provenance["answers"] == [" Tokyo", " Beijing"],
+            lambda r: r["patching"]["patch"][:24, 17].min() > 0.955 and r["patching"].tokens[17] == " Japan",
+            lambda r: np.abs(r["patching"]["last"][:24]).max() < 0.125 and r["patching"]["last"][24:].min() > 0.99,
+            lambda r: np.abs(r["patching"]["patch"][24:, 17]).max() < 0.05,
+            lambda r: (float(r["patching"]["commitment"]), float(r["patching"]["settle_depth"])) == (24, 30),
+            lambda r: [said(r, d) for d in range(24, 31)] == ["the"] * 5 + ["Sh", "Tokyo"],
+            lambda r: np.abs(r["patching"]["self"]).max() < 1e-6,
+            lambda r: r["patching"]["random"].argmax() == 6 and f"{r['patching']['random'].max():.2f}" == "1.06",
+        ),
+        ("real model", "patching"),
+        (
+            LogitLens(),
+            Patching(
+                Prompt(
+                    "The capital of France is Paris. The capital of Italy is Rome. The capital of China is", " Beijing"
+                )
+            ),
+        ),
         model=REAL,
     ),
 )

@@ -18,7 +18,7 @@ from ..models.sizes import PRECISIONS
 from ..probes import Probe
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
-from ..types import ModelSpec, command_line
+from ..types import ModelSpec, Prompt, command_line
 from .case_study import Case, View
 
 NAMES = {"source": "model", "control_seed": "seed"}  # an argument of `ed_core.open`: the option of that meaning
@@ -36,8 +36,8 @@ class Snippet:
 def snippet(case: Case) -> Snippet:
     """The commands of a case study; a `CaseError` where the command line has none."""
     views = case.views
-    if any(len(view.models) != 1 or len(view.prompts) != 1 for view in views):
-        raise CaseError("This case study has several models or prompts in one result; no command computes that yet.")
+    if any(len(view.models) != 1 for view in views):
+        raise CaseError("This case study has several models in one result; no command computes that yet.")
     if any(view.models[0].attention != "default" for view in views):
         raise CaseError("This case study's model has a special attention implementation; no command opens that yet.")
     names = [f"case-{case.id}" + (f"-{i}" if len(views) > 1 else "") for i in range(1, len(views) + 1)]
@@ -121,6 +121,8 @@ def _python(view: View) -> str:
 
 def _text(value: object) -> str:
     """A parameter's value for the command line."""
+    if isinstance(value, Prompt):
+        return to_jsonl([value]).strip()
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

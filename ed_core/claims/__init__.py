@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..errors import ParameterError
 from ..studies.study import nearest
-from . import layers, prompts
+from . import layers, prompts, tokens
 from .claim import Claim
 
 CLAIMS: tuple[Claim, ...] = (
@@ -24,6 +24,7 @@ CLAIMS: tuple[Claim, ...] = (
     layers.deep_skips_late,
     prompts.likelihood_or_generation,
     prompts.reasoning_breaks,
+    *(tokens.decided_before_read, tokens.kinds_explain_depth, tokens.headroom),
 )
 
 

@@ -66,6 +66,7 @@ PARTS = {
     "answers": Taken("answers", 50, answered=True),
     "two": Taken("exact_answers", 40, {"n": 2}, answered=True),
     "writing": Taken("generation", 50, {"n_tokens": 16}, answered=True),
+    "patching": Taken("patching", 40, answered=True),
     "worked": Taken("exact_answers", 40, worked=True),
     "worked_two": Taken("exact_answers", 40, {"n": 2}, worked=True),
 }

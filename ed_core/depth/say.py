@@ -21,6 +21,8 @@ from .among_others import QUANTILES, Comparison, Likeness, ends
 from .answer import Seen, first_choice
 from .course import Course
 from .halves import ATTENTION, EMBEDDING, MLP, branch_at, brought, mean_depth_of
+from .headroom import Headroom
+from .kinds import Mix
 from .lenses import UNCALIBRATED, below
 from .loops import by_passes
 from .matching import RAISED, match, reading, usefulness
@@ -705,3 +707,32 @@ def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]
 
 def _one_prompt(result: ProbeResult) -> str:
     return f"One prompt of {count(result.n_tokens, 'token')}."
+
+
+def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: int) -> str:
+    """Say where the other answer is decided, and where the lens reads it. `depths`: of `Patching.depths`."""
+    own, other = (quoted(answer.strip()) for answer in answers)
+    decided, lens = depths["decided"], depths["lens"]
+    if decided is None:
+        return f"Carried into this prompt, {other} never replaces {own} as the first choice."
+    when = f"by {layers(decided, n_layers)}" if decided else "before any layer"
+    read = f"the lens can read it from layer {lens} on" if lens is not None else "the lens never stays on it"
+    return f"{other} is decided {when}; {read}."
+
+
+def mix(found: Mix, n_layers: int) -> str:
+    """Say how deep a prompt's tokens settle, and what their kinds alone would give."""
+    return (
+        f"The words settle by layer {found.depth:.1f} of {n_layers} on average; their mix of kinds alone would give "
+        f"{found.expected:.1f}, and {count(found.n, 'other prompt')} settle by {found.others:.1f}."
+    )
+
+
+def headroom(found: Headroom) -> str:
+    """Say what leaving early could spare at most, and how much of it lies before the tokens settle."""
+    over = f" ({interval(*found.headroom.interval[:2])})" if found.over.enough else ""
+    spared, more = float(found.oracle.value), float(found.headroom.value)
+    return (
+        f"An exit that knew the answer would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than "
+        f"waiting until the first choice has settled ({count(found.n, 'token')}, {found.over.words})."
+    )

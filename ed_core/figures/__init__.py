@@ -14,6 +14,7 @@ from .curves import (
     miss_map,
     output_bars,
     slope_curves,
+    spared_layers,
     spread_curve,
     token_profile,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "skip_map",
     "slope_curves",
     "small_map",
+    "spared_layers",
     "spelled",
     "spread_curve",
     "study_curves",

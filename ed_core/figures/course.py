@@ -28,10 +28,12 @@ def course(
     copies: Sequence[np.ndarray] = (),
     height: int = 330,
     width_px: int = 1120,
+    decided: int | None = None,
 ) -> go.Figure:
     """The rank of the output's token after each layer, the first choice on top, by logarithm. Above it the words that
     the lens reads. Grey: the range of the ranks `[depth]` in untrained `copies`, each of its own last word. Below the
-    axis what the published rules give, at the layer that they name."""
+    axis what the published rules give, at the layer that they name; `decided`: the depth at which an answer that is
+    patched in from another prompt is decided."""
     n, plot = len(found.ranks) - 1, height - TOP - BOTTOM
     canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), uirevision="course", width_px=width_px)
     lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
@@ -72,6 +74,8 @@ def course(
     if reached is not None:
         _average(canvas, reached, n)
         _rules(canvas, reached, plot)
+    if decided is not None:
+        _decided(canvas, decided, n)
     _strip(canvas, found, plot, (width_px - LEFT - RIGHT) / (n + 1))
     canvas.along("x", "depth", n)
     return canvas.figure()
@@ -140,6 +144,16 @@ def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
     side = dict(xanchor="right" if right else "left", xshift=-5 if right else 5)
     text = f"average: its words settle by layer {mean.depth:.0f}"
     canvas.write(text, FONT, colours.MUTED, x=mean.depth, y=0, yref="paper", yanchor="bottom", **side)
+
+
+def _decided(canvas: Canvas, depth: int, n: int) -> None:
+    """A mark on the axis where a patched answer is decided."""
+    look = dict(mode="markers", marker=dict(symbol="triangle-up", size=10, color=colours.MUTED), cliponaxis=False)
+    y, right = 10 ** canvas.layout["yaxis"]["range"][0], depth > n / 2
+    canvas.add("scatter", x=[depth], y=[y], name="decided", hoverinfo="skip", **look)
+    side = dict(xanchor="right" if right else "left", xshift=-8 if right else 8)
+    text = f"a patched answer is decided by layer {depth}"
+    canvas.write(text, FONT, colours.MUTED, x=depth, y=0, yref="paper", yanchor="bottom", yshift=16, **side)
 
 
 def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.headroom import THRESHOLDS, Headroom
 from ..types import ProbeResult
 from . import colours
 from .canvas import FONT, GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, visible, whole_ticks
@@ -35,8 +36,8 @@ class _Curves(Canvas):
         """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
         whoever took it from outside."""
         hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
-        look = dict(meta=name) | look
-        self.add(kind, x=np.arange(len(values)), y=values, name=name, hovertemplate=hover, **look, **STEADY)
+        look = dict(meta=name, x=np.arange(len(values))) | look
+        self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
 
     def behind(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
         """What the curves are held against."""
@@ -250,3 +251,26 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
         "others' largest": norms[:, 1:].max(1),
     }
     return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)
+
+
+def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go.Figure:
+    """Agreement with the output against the layers spared: leaving all tokens at one depth, each where it is sure
+    enough, and by an oracle. Bars: 5 to 95 % over the prompts."""
+    canvas = _Curves(found.n_layers + 1, View(height=height, width_px=width_px), "layers spared on average", "share")
+    agreement, spared = np.moveaxis(found.confident.value, -1, 0)
+    left = found.n_layers - np.arange(found.n_layers + 1)
+    at_depths = [f"depth {depth}" for depth in range(found.n_layers + 1)]
+    sure = [f"confidence {threshold:g}" for threshold in THRESHOLDS]
+    curves: list[tuple[str, np.ndarray, np.ndarray, np.ndarray, Sequence[str]]] = [
+        ("all at one depth", left, found.fixed.value, found.fixed.ends, at_depths),
+        ("each where it is sure", spared, agreement, found.confident.ends[..., 0], sure),
+        ("oracle", found.oracle.value[None], np.ones(1), np.ones((2, 1)), ["by construction"]),
+    ]
+    for colour, (name, x, y, (low, high), text) in zip(colours.OTHERS, curves):
+        look: dict[str, Any] = dict(marker=dict(size=10 if name == "oracle" else 5), line=dict(color=colour, width=2))
+        if found.over.enough:
+            look["error_y"] = _bars(y, low, high)
+        canvas.curve("scatter", y, name, x=x, text=text, mode="lines+markers", **look)
+    canvas.layout["showlegend"] = True
+    canvas.layout["yaxis"].update(range=[-0.04, 1.08])
+    return canvas.figure()

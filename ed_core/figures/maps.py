@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ..depth.rules import COSINES, RULES
+from ..probes.patching import Patching
 from ..types import ProbeResult
 from . import colours
 from .canvas import number
@@ -178,6 +180,20 @@ def token_map(
         )
     strip = Strip(curve, low, bound, title, colours.BOTH if behind else colours.GREY, **behind)
     return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
+
+
+def patch_map(result: ProbeResult, view: View) -> go.Figure:
+    """What each token carries over at each depth, from -1 (blue) over 0 to 1 (orange). The strip holds the position
+    that predicts the answer, dashed the random vector in its place; lines: where the other answer
+    is decided, and where the lens settles on it."""
+    z, last, random = (result[name] for name in ("patch", "last", "random"))
+    lines = {name: None if depth is None else depth - 1 for name, depth in Patching.depths(result).items()}
+    both = np.append(last, random)
+    low, high = float(np.nanmin(both, initial=-0.1)), float(np.nanmax(both, initial=1.0))
+    strip = Strip(last, low, high, "at the answer", behind=random, behind_name="random vector")
+    shown = replace(view, depth_lines=lines)
+    hover = plain_hover(result, "patch", z)
+    return token_panel(result, shown, z, colours.signed(1.0), unit_of(result, "patch"), strip, hover, "depth")
 
 
 def mean_title(first_token: bool = True, uncounted: Sequence[int] = ()) -> str:

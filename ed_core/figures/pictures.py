@@ -19,6 +19,7 @@ from ..probes.base import (
     MissMap,
     NormMap,
     OutputBars,
+    PatchMap,
     Picture,
     SkipMap,
     SlopeCurves,
@@ -28,7 +29,7 @@ from ..probes.base import (
 from ..types import ProbeResult
 from .curves import first_token_norm, layer_curves, miss_curves, miss_map, output_bars, slope_curves
 from .lens import half_lens_map, lens_map, writing_map
-from .maps import contribution_norms, cosine_map, token_map
+from .maps import contribution_norms, cosine_map, patch_map, token_map
 from .panel import View
 from .skips import skip_map
 
@@ -76,7 +77,7 @@ def pictures(result: ProbeResult, look: Look = Look()) -> Iterator[Picture]:
 
 def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     """What is seen, with what the reader chose; of a looped model also what parts its passes."""
-    over_layers = isinstance(picture, NormMap | CosineMap | LensMap | SkipMap | TokenMap)
+    over_layers = isinstance(picture, NormMap | CosineMap | LensMap | SkipMap | TokenMap | PatchMap)
     passes = int(result.provenance.get("passes", 1)) if over_layers else 1
     return _caption(picture, result, look) + f" · lines across: where a pass ends, of {passes}" * (passes > 1)
 
@@ -156,6 +157,7 @@ DRAW: dict[type[Picture], Callable[[ProbeResult, View, str, Look], go.Figure]] =
     SkipMap: _skip_map,
     OutputBars: lambda result, view, measure, look: output_bars(result, view),
     TokenMap: _token_map,
+    PatchMap: lambda result, view, measure, look: patch_map(result, view),
     WritingMap: lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
     MissMap: lambda result, view, measure, look: miss_map(result, _alone(view)),
     MissCurves: lambda result, view, measure, look: miss_curves(result, view.height),

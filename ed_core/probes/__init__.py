@@ -15,6 +15,7 @@ from .layer_skip import LayerSkip
 from .lenses import EarlyExit, Lenses, LogitLens
 from .loops import Loops
 from .numerics import Numerics
+from .patching import Patching
 from .residual_erasure import ResidualErasure
 from .surgery import Prune, Surgery
 
@@ -24,6 +25,7 @@ PROBES: tuple[type[Probe], ...] = (
     Lenses,
     LayerSkip,
     ResidualErasure,
+    Patching,
     IntegratedGradients,
     Prune,
     Surgery,

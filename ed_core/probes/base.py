@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from ..errors import ParameterError, PromptError
 from ..models import permits, remote
 from ..models.sizes import require_gradients
+from ..prompts import parse_jsonl
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 
 if TYPE_CHECKING:
@@ -144,6 +145,10 @@ class TokenMap(Picture):
     strip = True
 
 
+class PatchMap(Picture):
+    """What one prompt's stream carries into another, by depth and token."""
+
+
 class WritingMap(Picture):
     """Written tokens by depth."""
 
@@ -212,6 +217,7 @@ def parameter(
     choices: tuple[str, ...] | None = None,
     view_only: bool = False,
     file: bool = False,
+    prompt: bool = False,
     later: bool = False,
     empty: str = "auto",
     label: str = "",
@@ -220,7 +226,8 @@ def parameter(
     """A probe's parameter. `view_only`: it changes only how stored numbers are combined, so it is no part of the cache
     key. `file`: it names a file (or a bundled default), whose content enters the key instead of its path. `later`: it
     was added when results were stored already, and at its default, which changes nothing, it is no part of the key.
-    `empty`: what an empty list means. `label`: its name on screen, where that differs; `labels`: the names of its
+    `prompt`: it is a further prompt of the request, so it is no part of the parameters. `empty`: what an empty list
+    means. `label`: its name on screen, where that differs; `labels`: the names of its
     choices."""
     meta = {
         "help": help,
@@ -229,6 +236,7 @@ def parameter(
         "choices": choices,
         "view_only": view_only,
         "file": file,
+        "prompt": prompt,
         "later": later,
         "empty": empty,
         "label": label,
@@ -270,9 +278,9 @@ class Probe:
     thumbnail: ClassVar[tuple[int, str]] = (0, "")  # rank and measure of its thumbnail; a case study shows the highest
 
     def __post_init__(self) -> None:
-        """A list or an array is the tuple of its numbers."""
+        """Make a list or an array the tuple of its numbers, and a text the prompt that it is."""
         for f in fields(self):
-            if isinstance(f.default, tuple):
+            if isinstance(f.default, tuple) or f.metadata["prompt"]:
                 object.__setattr__(self, f.name, _parse(self.name, f, tuple, getattr(self, f.name)))
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
@@ -357,6 +365,16 @@ class Probe:
         return cls(**{name: _parse(cls.name, known[name], hints[name], value) for name, value in values.items()})
 
     @classmethod
+    def further_prompts(cls) -> list[str]:
+        """Return the names of the parameters that are prompts."""
+        return [f.name for f in fields(cls) if f.metadata["prompt"]]
+
+    @classmethod
+    def of(cls, request: Request) -> Probe:
+        """Return the probe that a request asks for, with its parameters and further prompts."""
+        return cls.make(dict(request.parameters) | dict(zip(cls.further_prompts(), request.prompts[1:])))
+
+    @classmethod
     def at_first(cls, model: ModelSpec) -> Probe:
         """The probe as its page asks for it until somebody chooses."""
         return cls()
@@ -373,7 +391,9 @@ class Probe:
         remote.check(model, self.name)
         chosen = tuple((f.name, getattr(made, f.name)) for f in fields(made) if made._in_key(f))
         files = tuple((f.name, made.content_hash(f.name, model)) for f in fields(made) if f.metadata["file"])
-        return Request((model,), (prompt,), self.name, chosen, self.version, files)
+        others = (getattr(made, name) for name in made.further_prompts())
+        prompts = (prompt, *(other for other in others if other is not None))
+        return Request((model,), prompts, self.name, chosen, self.version, files)
 
     def check_files(self) -> None:
         """`NotAllowed` where a parameter names a file that may not be read; bundled and kept ones may."""
@@ -384,7 +404,9 @@ class Probe:
 
     def _in_key(self, f: Field[Any]) -> bool:
         """Whether a parameter is part of the key."""
-        return not f.metadata["view_only"] and not (f.metadata["later"] and getattr(self, f.name) == f.default)
+        if f.metadata["view_only"] or f.metadata["prompt"]:
+            return False
+        return not (f.metadata["later"] and getattr(self, f.name) == f.default)
 
     def paths(self, parameter: str) -> list[str]:
         """The files of this machine that a `file` parameter names; what is bundled has a name and is none."""
@@ -399,6 +421,8 @@ class Probe:
 def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
     """One parameter's value, from its text where it is text."""
     label, meta = f"{probe}.{f.name}", f.metadata
+    if meta["prompt"]:
+        return _prompt(label, value)
     if meta["choices"]:
         if value not in meta["choices"]:
             raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
@@ -440,3 +464,12 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
             f"{label} is {value}; expected {meta['low']} to {meta['high'] if meta['high'] is not None else 'any'}."
         )
     return number
+
+
+def _prompt(label: str, value: Any) -> Prompt | None:
+    """Return a prompt from its text, or from the JSON of a line of a prompt file; None where there is none."""
+    if isinstance(value, str):
+        return (parse_jsonl(value, label)[0] if value.startswith("{") else Prompt(value)) if value else None
+    if value is None or isinstance(value, Prompt):
+        return value
+    raise ParameterError(f"{label} is {value!r}; expected a Prompt, or text.")

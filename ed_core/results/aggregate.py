@@ -19,7 +19,7 @@ Summary = Mapping[str, np.ndarray]
 
 def probe_of(result: ProbeResult) -> Probe:
     """The probe, with the parameters a result was computed with."""
-    return find(result.request.probe).make(dict(result.request.parameters))
+    return find(result.request.probe).of(result.request)
 
 
 def _of_means(spec: MeasureSpec) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError, StoreError
-from ..types import ModelSpec, ProbeResult, Request
+from ..probes.patching import Patching
+from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .shelf import Shelf
 from .store import Store
 from .wire import unpack
@@ -136,6 +137,13 @@ def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
         stored = {}
     both = {**_shipped().get(request.series, {}), **stored}
     return {key: summary for key, summary in both.items() if key != request.key}
+
+
+def patched(model: ModelSpec, prompt: Prompt) -> ProbeResult | None:
+    """The latest stored patch of any other prompt into this one; None where there is none."""
+    asked = Patching().request(model, prompt)
+    results = (by_key(key) for key in alike(asked))
+    return next((r for r in results if r is not None and r.request.prompts[0].identity() == prompt.identity()), None)
 
 
 @lru_cache(maxsize=1)

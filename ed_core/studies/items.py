@@ -4,7 +4,8 @@ each item. Numpy and pyarrow; torch and models in functions alone.
 Sums are a row per prompt and a column per small sum of `results.aggregate`, never an array over tokens. Column
 `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over
 tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks are unknown); `logit_lens.echo` the
-share of tokens that the lens at depth 0 takes for the token just read. A sum that a prompt lacks (of a probe with a
+share of tokens that the lens at depth 0 takes for the token just read, `logit_lens.kinds` sums by the kind of token
+(`depth.kinds`). A sum that a prompt lacks (of a probe with a
 limit) is null.
 
 An item's file has the columns' shapes and the first result's certificate, without its prompt, in its metadata. `pack`
@@ -31,16 +32,16 @@ from pyarrow import parquet, types
 from pydantic import BaseModel, Field, model_validator
 
 from .. import disk, settings, untrusted
-from ..depth import answer, sinks
+from ..depth import answer, kinds, sinks
 from ..depth.sample import CURVES, prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
 from ..probes import Probe, find
 from ..statistics import Units, units
-from ..types import ProbeResult, Prompt, from_json
+from ..types import ProbeResult, from_json
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan, StudyModel, writing
-from .sets import split_points
+from .sets import Example, split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk])
     for chunk in chunks:
         for i, example in enumerate(chunk.examples):
             try:
-                _probes(model, chunk.probes(plan.study, label, i), example.prompt)
+                _probes(model, chunk.probes(plan.study, label, i), example)
             except InputError as error:
                 raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
 
@@ -79,7 +80,7 @@ def compute(
 
     results = []
     for i, example in enumerate(item.chunk.examples):
-        probes = _probes(model, item.chunk.probes(plan.study, item.model.label, i), example.prompt)
+        probes = _probes(model, item.chunk.probes(plan.study, item.model.label, i), example)
         requests = {column: probe.request(item.model.known, example.prompt) for column, probe in probes.items()}
         model.expect(list(zip(probes.values(), requests.values())))
         results.append({column: engine.run(model, r, cancelled=cancelled) for column, r in requests.items()})
@@ -87,21 +88,21 @@ def compute(
     return table(results)
 
 
-def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], prompt: Prompt) -> dict[str, Probe]:
+def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], example: Example) -> dict[str, Probe]:
     """The probes by column, with this prompt's split points; without those whose split points need a longer answer
     [C25 §5]. An `InputError` where the prompt does not suit one."""
     from ..prompts import max_tokens
 
     probes: dict[str, Probe] = {}
     for entry in entries:
-        encoding = model.encode(prompt, max_tokens())
+        encoding = model.encode(example.prompt, max_tokens())
         boundaries: tuple[int, ...] = ()
         if entry.split_points:
             if encoding.answer_start is None:
                 raise PromptError("split points at the answer need an answer, and it has none.")
             if not (boundaries := split_points(entry.split_points, encoding.answer_start, len(encoding))):
                 continue
-        probe = probes[entry.column] = entry.make(boundaries)
+        probe = probes[entry.column] = entry.make(boundaries, example.other)
         probe.check_precision(model.spec.precision)
         probe.check(len(encoding), encoding.answer_start)
     return probes
@@ -133,6 +134,7 @@ def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
             row[f"{name}.n_no_sinks"] = np.asarray(n)
     if "logit_lens" in results:
         row["logit_lens.echo"] = np.asarray(answer.echo(results["logit_lens"]))
+        row[kinds.COLUMN] = kinds.sums(results["logit_lens"])
     if known is not None:
         row["contributions.n_sinks"] = np.asarray(len(known))
         row["contributions.first_is_sink"] = np.asarray(int(any(s.pos == 0 for s in known)))

@@ -231,12 +231,19 @@ def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterat
     for start in range(0, len(examples), study.chunk):
         some = tuple(examples[start : start + study.chunk])
         takes = tuple(
-            tuple(i for i in range(len(some)) if entry.limit is None or rank[start + i] < entry.limit)
+            tuple(
+                i
+                for i, example in enumerate(some)
+                if (entry.limit is None or rank[start + i] < entry.limit) and (example.other or not entry.carries)
+            )
             * (not entry.sets or one.name in entry.sets)
             for entry in study.probes
         )
         used = [[identity, list(places)] for identity, places in zip(probes, takes) if places]
-        yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]), one.name)
+        said = [[e.prompt.identity() for e in some], used, max_tokens()]
+        if any(entry.carries and places for entry, places in zip(study.probes, takes)):
+            said.append([e.other.identity() if e.other else None for e in some])
+        yield Chunk(some, takes, _digest(said), one.name)
 
 
 def _of_spec(spec: ModelSpec) -> str:

@@ -16,7 +16,7 @@ from ..depth import say
 from ..depth.rules import RULES
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
-from . import difficulty, precisions, steps, tables
+from . import difficulty, kinds, precisions, steps, tables
 from .items import Folder, open_folder, pack
 from .plan import writing
 from .words import TEMPLATES, Row, measured, templates
@@ -106,6 +106,7 @@ def _part(folder: Folder, name: str) -> Part:
             sentences[label], cells = say.verdict(verdict), say.rule_table(verdict)
             rules[label] = [list(cells[0]), *(list(row.values()) for row in cells)]
     views = {"Difficulty": _difficulty(folder, name), "Precisions": _precisions(folder, name)}
+    views["Which tokens go deep"] = _kinds(folder, name)
     views |= {f"Training {series}".strip(): view for series, view in _training(folder, name, rows)}
     prompts = {label: str(max(row["prompts"] for row in rows if row["model"] == label)) for label in labels}
     depths = _depths(rows, "model", [[label, prompts[label]] for label in labels], ["model", "prompts"])
@@ -145,6 +146,11 @@ def _precisions(folder: Folder, name: str) -> View | None:
         return None
     pairs = groupby(shifts, lambda one: (one.model, one.precision))
     return View(precisions.rows(shifts), [precisions.sentence(list(own)) for _, own in pairs])
+
+
+def _kinds(folder: Folder, name: str) -> View | None:
+    found = kinds.table(folder, name)
+    return View(found, [*kinds.differences(folder, name)]) if found else None
 
 
 def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, View]]:

@@ -36,11 +36,13 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True)
 class Example:
     """One prompt of a set. `level`: how hard it is, "" where the set has no levels. `pair`: prompts of different levels
-    with one mark here belong together."""
+    with one mark here belong together. `other`: the next prompt of its form with another answer, which is carried into
+    it by a probe of two prompts; None where there is none."""
 
     prompt: Prompt
     level: str = ""
     pair: str = ""
+    other: Prompt | None = None
 
     @property
     def form(self) -> str:
@@ -101,7 +103,32 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
     if not chosen:
         within = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
         raise StudyError(f"The set {entry.name} holds no prompt{' with an answer' * entry.answered}{within}.")
-    return PromptSet(entry.name, tuple(chosen if published(entry) else _one_text(chosen)), len(left_out))
+    chosen = chosen if published(entry) else list(_one_text(chosen))
+    return PromptSet(entry.name, tuple(_with_others(chosen)), len(left_out))
+
+
+def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
+    """Each prompt with the next one of its form and level whose answer is another, the first ones following the
+    last."""
+    alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
+    for example in examples:
+        alike[example.form, example.level].append(example.prompt)
+    turns = {group: iter(_next_others(prompts)) for group, prompts in alike.items()}
+    for example in examples:
+        yield replace(example, other=next(turns[example.form, example.level]))
+
+
+def _next_others(prompts: Sequence[Prompt]) -> list[Prompt | None]:
+    """For each prompt the next one with another answer, the first ones following the last; None without one."""
+    found: list[Prompt | None] = []
+    later: Prompt | None = None
+    answered = [prompt for prompt in prompts if prompt.answer]
+    for prompt, following in zip(reversed(answered * 2), [None, *reversed(answered * 2)]):
+        if following is not None and following.answer != prompt.answer:
+            later = following
+        found.append(later)
+    of_answered = iter(found[: len(answered) - 1 : -1] if answered else [])
+    return [next(of_answered) if prompt.answer else None for prompt in prompts]
 
 
 def published(entry: SetEntry) -> str:

@@ -25,6 +25,7 @@ from .. import untrusted
 from ..errors import ParameterError, StudyError
 from ..files import expect
 from ..probes import PROBES, Probe, find
+from ..types import Prompt
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
 LEVEL_MARK = "/"  # between a set and one of its levels, where results are of that level alone
@@ -129,9 +130,16 @@ class ProbeEntry(BaseModel):
         given = self.parameters.get("boundaries")
         return given if given in SPLIT_POINTS else ""
 
-    def make(self, boundaries: tuple[int, ...] = ()) -> Probe:
-        """The probe; a `ParameterError` names what it does not know. `boundaries`: one prompt's own split points."""
-        own = {"boundaries": boundaries} if self.split_points else {}
+    @property
+    def carries(self) -> bool:
+        """Whether each prompt goes with the next one of its form."""
+        return bool(set(find(self.name).further_prompts()) - set(self.parameters))
+
+    def make(self, boundaries: tuple[int, ...] = (), other: Prompt | None = None) -> Probe:
+        """The probe; a `ParameterError` names what it does not know. `boundaries`: one prompt's own split points;
+        `other`: the prompt that goes with it."""
+        own: dict[str, Any] = {"boundaries": boundaries} if self.split_points else {}
+        own |= dict.fromkeys(find(self.name).further_prompts(), other) if self.carries else {}
         return find(self.name).make(self.parameters | own)
 
 

@@ -1,4 +1,5 @@
-"""Skip sweeps and residual erasure as staircases: one walk over the blocks instead of one forward pass per variant.
+"""Skip sweeps, residual erasure and patching as staircases: one walk over the blocks instead of one forward pass per
+variant.
 
 At block l the batch holds every variant that was changed before l. Skips: a no-op row and every variant whose skipped
 block lies before l; variant s joins behind its block. That is L batched calls instead of L forward passes, half the
@@ -6,13 +7,13 @@ arithmetic, and every weight is read once. The baseline is the model's own trace
 batching alone does to the numbers: the noise floor. Where the residuals of all variants do not fit the memory budget,
 there are several walks, each over a stretch of the variants.
 
-Erasure: the variant erased at depth l joins at block l. A group of positions is walked at a time: its columns are
-complete when the walk is, and the memory is that of one group. Tokens before the group are as they were, so only their
-keys and values are needed; where a model's blocks cannot be called that way, whole sequences are walked."""
+Erasure and patching: the variant changed at depth l joins at block l. A group of positions is walked at a time: its
+columns are complete when the walk is, and the memory is that of one group. Tokens before the group are as they were, so
+only their keys and values are needed; where a model's blocks cannot be called that way, whole sequences are walked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -291,6 +292,126 @@ def erasure_sweep(
         assert encoding.answer_start is not None  # `residual_erasure` refuses a prompt without an answer
         look = slice(encoding.answer_start - 1, n_tokens - 1)
     base = model.unembed(trace.resid[-1][0, look]).softmax(-1)
+    size = _positions_per_walk(model, n_tokens, record)
+    groups = [range(i, min(i + size, n_tokens - 1)) for i in range(0, n_tokens - 1, size)]
+    for group, part, start, final in _walks(model, trace, groups, lambda depth, group: mean[depth], record):
+        _compare(model, final, base, look, group, part, start, future, record)
+    if not future:
+        record.write("effect", (slice(None), n_tokens - 1), 0.0)  # nothing that is looked at can feel the last position
+
+
+LEAST_GAP = 0.1  # logits between two prompts, below which a share of it says nothing
+
+
+@torch.no_grad()
+def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, record: Recorder) -> None:
+    """Fill `patching`'s measures: at each depth and position the stream of `other` replaces the prompt's own. Both are
+    read up to the position that predicts the answer; positions are aligned from there."""
+    (ids, trace), (other_ids, trace_other) = (_question(model, one, record) for one in (encoding, other))
+    n_layers, last, shift = model.n_layers, len(ids) - 1, len(other_ids) - len(ids)
+    record.allocate("patch", (n_layers + 1, len(encoding)))
+    for name in ("last", "self", "random", "elsewhere", "decided"):
+        record.allocate(name, (n_layers + 1,))
+    for name in ("gap", "commitment", "settle_depth"):
+        record.allocate(name, ())
+    output, output_other = (model.unembed(one.resid[-1][0, -1:]) for one in (trace, trace_other))
+    answers = [
+        one.ids[one.answer_start] if one.answer_start else int(metrics.best(logits, 1)[1])
+        for one, logits in ((encoding, output), (other, output_other))
+    ]
+    record.provenance["answers"] = [model.token_text(token) for token in answers]
+    record.provenance["other"] = {"tokens": list(other.tokens), "answer_start": other.answer_start}
+
+    def favour(logits: Tensor) -> Float[Tensor, " row"]:
+        """By how many logits the other answer is ahead."""
+        return logits[:, answers[1]] - logits[:, answers[0]]
+
+    base, gap = favour(output), favour(output_other) - favour(output)
+    record.write("gap", (), gap[0])
+    lens = model.unembed(torch.stack([trace_other.after(depth)[0, -1] for depth in range(n_layers + 1)]))
+    record.write("settle_depth", (), _from_there(metrics.best(lens, 1)[1][:, 0] == answers[1]))
+    if not gap.abs() >= LEAST_GAP:
+        record.note(
+            f"The two prompts favour the same answer (their difference is {float(gap):.2g} logits, and {LEAST_GAP} is "
+            "needed), so there is nothing to carry over; choose a prompt with another answer."
+        )
+        return
+    noise = np.random.default_rng(0).standard_normal((n_layers + 1, model.d_model))
+    controls = (last,) * 3
+
+    def source(depth: int, group: Sequence[int]) -> Float[Tensor, "position d_model"]:
+        stream = trace_other.resid[depth][0]
+        if group is not controls:
+            return stream[metrics.to_device(stream.device, group) + shift]
+        random = metrics.to_device(stream.device, noise[depth].astype(np.float32))
+        random *= metrics.norm(stream[-1].float()) / metrics.norm(random)
+        return torch.stack([trace.resid[depth][0, last], random.to(stream.dtype), stream[(len(stream) - 1) // 2]])
+
+    size = _positions_per_walk(model, len(ids), record)
+    first = max(0, -shift)
+    if not shift:  # what was read alike so far is alike, bit by bit
+        first = next((i for i, pair in enumerate(zip(ids, other_ids)) if pair[0] != pair[1]), len(ids))
+        record.write("patch", (slice(None), slice(0, first)), 0.0)
+    groups: list[Sequence[int]] = [controls]
+    groups += [range(i, min(i + size, len(ids))) for i in range(first, len(ids), size)]
+    decided = torch.zeros(n_layers + 1, dtype=torch.bool, device=model.device)
+    at_once = max(1, record.budget.logit_bytes // (12 * model.d_vocab))
+    for group, part, start, final in _walks(model, trace, groups, source, record):
+        reached = final[:, last - start]
+        rows = torch.zeros(len(reached), device=reached.device)
+        best = torch.zeros(len(reached), dtype=torch.bool, device=reached.device)
+
+        def work(some: slice) -> None:
+            logits = model.unembed(reached[some])
+            rows[some] = (favour(logits) - base) / gap
+            best[some] = metrics.best(logits, 1)[1][:, 0] == answers[1]
+            record.check()
+
+        record.budget.run(len(reached), lambda: max(1, at_once >> record.budget.halvings), work)
+        at, shares = slice(part.start, part.stop), rows.unflatten(0, (len(part), len(group)))
+        if group is controls:
+            for name, values in zip(("self", "random", "elsewhere"), shares.unbind(1)):
+                record.write(name, at, values)
+            continue
+        record.write("patch", (at, slice(group[0], group[-1] + 1)), shares)
+        if group[-1] == last:
+            record.write("last", at, shares[:, -1])
+            decided[at] = best.unflatten(0, shares.shape)[:, -1]
+    record.write("decided", slice(None), decided.float())
+    record.write("commitment", (), _from_there(decided))
+
+
+def _question(model: LanguageModel, encoding: Encoding, record: Recorder) -> tuple[tuple[int, ...], Trace]:
+    """The tokens up to the position that predicts the answer, and their trace."""
+    ids = encoding.ids[: encoding.answer_start]
+    return ids, model.trace(model.tensor(ids), on_block=lambda *_: record.check(), keep=1)
+
+
+def _from_there(reached: Bool[Tensor, " depth"]) -> float:
+    """The first depth from which on all are; NaN where the last one is not."""
+    depth = int(reached.flip(0).long().cumprod(0).sum())
+    return len(reached) - depth if depth else float("nan")
+
+
+def _positions_per_walk(model: LanguageModel, n_tokens: int, record: Recorder) -> int:
+    return max(1, min(POSITIONS_PER_WALK, _residuals(model, n_tokens, record) // (model.n_layers + 1)))
+
+
+def _residuals(model: LanguageModel, n_tokens: int, record: Recorder) -> int:
+    """How many residuals one walk may hold."""
+    return record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)
+
+
+def _walks(
+    model: LanguageModel,
+    trace: Trace,
+    groups: Sequence[Sequence[int]],
+    source: Callable[[int, Sequence[int]], Tensor],
+    record: Recorder,
+) -> Iterator[tuple[Sequence[int], range, int, Float[Tensor, "row suffix d_model"]]]:
+    """Walk each group of positions: the group, the depths of this walk, the first position that was walked, and the
+    last residual from there on of every variant, ordered by depth, positions within. `source(depth, group)`: what
+    replaces the stream there."""
     suffix = model.identities is not None and model.identities.suffix_holds
     record.provenance["prefix"] = "keys and values reused" if suffix else "computed again"
     if not suffix:
@@ -298,34 +419,28 @@ def erasure_sweep(
             "This model's layers cannot be replayed from the middle of a prompt on: whole sequences were computed, "
             "which takes longer."
         )
-    at_once = record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)  # residuals of one walk
-    depths = even_chunks(n_layers + 1, at_once)
-    size = max(1, min(POSITIONS_PER_WALK, at_once // (n_layers + 1)))
-    groups = [range(i, min(i + size, n_tokens - 1)) for i in range(0, n_tokens - 1, size)]
+    depths = even_chunks(model.n_layers + 1, _residuals(model, trace.ids.shape[1], record))
     walks = [(group, range(part.start, part.stop)) for group in groups for part in depths]
     for done, (group, part) in enumerate(walks):
         start = group[0] if suffix else 0
         final = _walk(
-            model, trace, mean, group, part, start, record, lambda share: record.step((done + share) / len(walks))
+            model, trace, source, group, part, start, record, lambda share: record.step((done + share) / len(walks))
         )
-        _compare(model, final, base, look, group, part, start, future, record)
+        yield group, part, start, final
         record.step((done + 1) / len(walks))
-    if not future:
-        record.write("effect", (slice(None), n_tokens - 1), 0.0)  # nothing that is looked at can feel the last position
 
 
 def _walk(
     model: LanguageModel,
     trace: Trace,
-    mean: Tensor,
-    group: range,
+    source: Callable[[int, Sequence[int]], Tensor],
+    group: Sequence[int],
     depths: range,
     start: int,
     record: Recorder,
     step: Callable[[float], None],
 ) -> Float[Tensor, "row suffix d_model"]:
-    """The last residual, from `start` on, of every variant erased at these depths and positions; ordered by depth,
-    positions within."""
+    """The last residual, from `start` on, of every variant changed at these depths and positions."""
     n_layers, size = model.n_layers, len(group)
     n_suffix = trace.ids.shape[1] - start
     state = trace.resid[0][:, start:].repeat(len(depths) * size, 1, 1)
@@ -338,7 +453,7 @@ def _walk(
         joined = min(depth, depths[-1]) - depths[0] + 1
         if depth in depths:
             joining = trace.resid[depth][:, start:].repeat(size, 1, 1)
-            joining[place] = mean[depth].to(joining.dtype)
+            joining[place] = source(depth, group).to(joining.dtype)
             state[(joined - 1) * size : joined * size] = joining
         if depth == n_layers:
             break
@@ -357,7 +472,7 @@ def _compare(
     final: Tensor,
     base: Tensor,
     look: slice,
-    group: range,
+    group: Sequence[int],
     depths: range,
     start: int,
     future: bool,

@@ -145,7 +145,7 @@ def run(
     what = f"{request.probe} on {model.spec.name}"
     failure: JobError | None = None
     try:
-        probe = find(request.probe).make(dict(request.parameters))
+        probe = find(request.probe).of(request)
         if any(probe.content_hash(name, request.models[0]) != content for name, content in request.files):
             raise ParameterError(f"A file used by {request.probe} changed after you pressed Run. Run again to use it.")
         probe.check_precision(model.spec.precision)

@@ -42,4 +42,4 @@ def admit(asked: Request) -> None:
             permits.adapter(spec.adapter)
         if settings.current().hosted and not ModelRef.of(spec).is_here:
             permits.download(spec.source)
-    find(asked.probe).make(dict(asked.parameters)).check_files()
+    find(asked.probe).of(asked).check_files()

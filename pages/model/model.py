@@ -107,7 +107,7 @@ def form(model: ModelSpec) -> Card | None:
 
 def run(wanted: Card) -> None:
     """Begin, cancel and how far it is."""
-    making.check_model(wanted.model.source)
+    making.check_model(wanted.model)
 
     def ended() -> None:
         if wanted.found():

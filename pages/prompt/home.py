@@ -17,7 +17,8 @@ from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.models import remote
 from ed_core.models.ref import ModelRef
-from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Patching
+from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import control_model, inputs, link, live, navigation, picker, probe_page, prompt_box, running, session, show
 from ed_ui.inputs import OF, TOKEN
@@ -297,9 +298,18 @@ def course(batch: running.Batch, reached: Verdict | None) -> None:
     copies = [twin["rank"][:, found.at] for _, twin in twins if "rank" in twin.measures]
     with st.container(key="box-course", gap=None):
         show.mount("story", json.dumps({"story": story(lens, found)}).encode(), 34)
-        ready = show.once(figures.course, found, reached, copies, COURSE).ready()
+        ready = show.once(figures.course, found, reached, copies, COURSE, decided=decided(lens)).ready()
         said = f"Rank of {found.word} after each layer. {show.bare(say.headline('The model', found, None, ''))}"
         show.draw("course", ready, said, caption=f"Rank of {found.word.strip()} after each layer", results=[lens])
+
+
+def decided(lens: ProbeResult) -> int | None:
+    """Where an answer that was patched into this prompt is decided; None where *Patch* has measured none."""
+    request = lens.request
+    patch = (
+        None if request.models[0].precision == remote.SERVED else lookup.patched(request.models[0], request.prompts[0])
+    )
+    return None if patch is None else Patching.depths(patch)["decided"]
 
 
 def story(lens: ProbeResult, found: Course) -> dict:

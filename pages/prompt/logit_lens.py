@@ -3,10 +3,10 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import halves, say
+from ed_core.depth import halves, kinds, say
 from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
-from ed_core.results import aggregate
+from ed_core.results import aggregate, lookup
 from ed_ui import probe_page, show
 from ed_ui.inputs import LENS_SHADE, SHADES
 
@@ -35,6 +35,7 @@ def more(result, view):
             figures.layer_curves, {n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind
         )
         show.figure(key, fig, caption + probe_page.of_sinks(view), results=[result], place=place)
+    deep_tokens(result)
 
 
 def best_tokens(lens, token):
@@ -50,6 +51,18 @@ def best_tokens(lens, token):
     ]
 
 
+def deep_tokens(result):
+    """Depths by the kind of the token that the model says, and what the mix of kinds alone would give."""
+    st.markdown("#### Which tokens go deep")
+    own = kinds.sums(result)
+    others = [kinds.sums(other) for other in map(lookup.by_key, list(lookup.alike(result.request))[:MOST]) if other]
+    if others:
+        show.conclusion("mix", say.mix(kinds.mix(own, sum(others), len(others)), result.n_layers))
+    rows = [dict(zip(COLUMNS, row)) for row in kinds.table(own)]
+    show.table("kinds", rows, 460, dict.fromkeys(COLUMNS[2:4], ".1f") | {COLUMNS[4]: ".2f"})
+    st.caption(KINDS)
+
+
 def inside(result, view):
     """Which branch brings the prediction, where the lens was read within the layers too."""
     said, *more = say.halves(result, view.uncounted)
@@ -61,6 +74,13 @@ def inside(result, view):
     show.figure("halves", fig, caption, results=[result])
 
 
+MOST = 24  # other prompts that the mix of kinds is read from
+COLUMNS = ("Token", "Tokens", "Settle depth", "Average depth (KL)", "Flip rate")
+KINDS = (
+    "By the token that the model says at a position; answers by the positions that predict the given one; ids follow "
+    "the merges of the vocabulary, so that low ones are frequent. Flip rate: how often the first best token behind "
+    "depth 0 that is twice as probable as the next is not the final one."
+)
 MEANS = (
     ("mean-kl", {"KL": "kl", "uncertainty": "entropy"}, "nats", "kl", "Divergence from the output, and uncertainty"),
     (

@@ -3,9 +3,10 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import say, writing
+from ed_core.depth import headroom, say, writing
 from ed_core.figures import View
 from ed_core.probes import Generation
+from ed_core.statistics import units
 from ed_core.types import ProbeResult
 from ed_ui import control_model, exits, probe_page, prompt_panels, running, show
 
@@ -25,6 +26,9 @@ def more(result: ProbeResult, view: View) -> None:
     fig = figures.layer_curves(depths, "", "depth", **look)
     title = "From which depth each token is the best guess for good, and where it would leave"
     show.figure("depths", fig, title, result, "settle_depth", place=left)
+    if writing.written(result["ids"]):
+        found = headroom.headroom([headroom.Tokens.of(result)], units(1))
+        show.figure("spared", figures.spared_layers(found), say.headroom(found), result, "confidence")
     fig = figures.layer_curves({"deep-thinking ratio": result["deep_thinking_ratio"]}, "", "share", **look)
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"

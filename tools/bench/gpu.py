@@ -147,7 +147,7 @@ def probes(device: str, toy: bool) -> Iterator[Row]:
     for precision in (*PRECISIONS, *("int8", "4bit") * machine.installed("bitsandbytes")):
         model = opened(device, precision)
         for kind in PROBES:
-            probe = kind.make({})
+            probe = kind.make(dict.fromkeys(kind.further_prompts(), "Nine b = "))
             try:
                 probe.check_precision(precision)
                 if kind not in expected:

@@ -1,0 +1,123 @@
+"""Where an answer is decided: one prompt's stream, carried into another."""
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.depth import say
+from ed_core.models.bundled import MODELS
+from ed_core.probes import Patching
+from ed_core.types import Prompt
+from ed_ui import inputs, picker, probe_page, prompt_box, show
+
+TEXT, ANSWER = "patching.other.text", "patching.other.answer"
+SUMS = "3 + 2 = 5\n1 + 6 = 7\n4 + "
+FRENCH = "The language of the country in which Paris lies is French. The language of the "
+WET = "The opposite of hot is cold. The opposite of up is down. The opposite of the word "
+CAPITALS = "The capital of France is Paris. The capital of Italy is Rome. The capital of "
+ANN = "Ann has two apples and gets one more, so she has three. Bob has "
+WORDS = {
+    "Capital": ((f"{CAPITALS}Japan is", " Tokyo"), (f"{CAPITALS}Spain is", " Madrid")),
+    "Opposite": ((f"{WET}big is", " small"), (f"{WET}wet is", " dry")),
+    "Sum": ((f"{SUMS}4 = ", "8"), (f"{SUMS}5 = ", "9")),
+    "Sum in words": (
+        (f"{ANN}four apples and gets one more, so he has", " five"),
+        (f"{ANN}two apples and gets two more, so he has", " four"),
+    ),
+    "Two hops": (
+        (f"{FRENCH}country in which Rome lies is", " Italian"),
+        (f"{FRENCH}country in which Berlin lies is", " German"),
+    ),
+}
+MOD = "Sums mod 10:\n3 + 6 = 9\n4 + 1 = 5\n5 + 8 = 3\n6 + 1 = 7\n3 + 1 = 4\n3 + 5 = 8\n5 + "
+LOOKED_UP = "Look up:\no=2; z=o; i=8; r=3; a=r; s=i; a=3\ns=9; m=0; i=m; r=1; j=r; t=s; t=9\ne="
+CHARACTERS = {
+    "Sum mod 10": ((f"{MOD}7 = ", "2"), (f"{MOD}8 = ", "3")),
+    "Look-up of two hops": (
+        (f"{LOOKED_UP}0; r=e; y=9; b=5; k=y; q=b; r=", "0"),
+        (f"{LOOKED_UP}4; r=e; y=9; b=5; k=y; q=b; r=", "4"),
+    ),
+}
+
+
+def pairs():
+    """The examples for the chosen model."""
+    return CHARACTERS if picker.model() in MODELS else WORDS
+
+
+def use(name: str) -> None:
+    """Put both prompts of an example into the boxes."""
+    first, (text, answer) = pairs()[name]
+    prompt_box.fill(*first)
+    inputs.put({TEXT: text, ANSWER: answer})
+
+
+def copy() -> None:
+    """Put the prompt into the other one's box, to be edited there."""
+    inputs.put({TEXT: prompt_box.prompt().text, ANSWER: ""})
+
+
+def prompts() -> None:
+    """The prompt and the other one, and examples of both."""
+    if inputs.value(TEXT) is None:
+        first = (prompt_box.prompt().text, prompt_box.prompt().answer)
+        text, answer = next((other for one, other in pairs().values() if one == first), (first[0], ""))
+        inputs.put({TEXT: text, ANSWER: answer})
+    prompt_box.draw()
+    boxes = st.columns([5, 1, 1], vertical_alignment="bottom")
+    inputs.widget(boxes[0].text_area, "Carried in from", TEXT, default="", words=True, height=68)
+    inputs.widget(boxes[1].text_input, "Its answer", ANSWER, default="", words=True)
+    with boxes[2].popover("Pairs", icon=":material/swap_vert:", type="tertiary"):
+        for name in pairs():
+            st.button(name, key=f"pair.{name}", type="tertiary", on_click=use, args=(name,))
+        st.button("Copy the prompt", key="patch.copy", icon=":material/content_copy:", type="tertiary", on_click=copy)
+    if wrong := prompt_box.wrong_with(other()):
+        st.caption(f":red[{show.plain(wrong)}]")
+
+
+def other() -> Prompt:
+    """The prompt that is carried in, encoded as the first one is."""
+    first = prompt_box.prompt()
+    more = dict(template=first.template, special_tokens=first.special_tokens)
+    return Prompt(inputs.value(TEXT, ""), inputs.value(ANSWER, ""), **more)
+
+
+def verdict(result) -> tuple[str, str]:
+    """Where the other answer is decided, and that one pair is one pair."""
+    said = say.patched(result.provenance["answers"], Patching.depths(result), result.n_layers)
+    return said, "One pair of prompts: the depth belongs to these two."
+
+
+def controls(result, view) -> None:
+    """What the position that predicts the answer carries, and what its controls do."""
+    curves = {Patching.spec(name).title: result[name] for name in ("last", "elsewhere", "random", "self")}
+    fig = figures.layer_curves(curves, "", "share of the gap", x="depth", height=280)
+    title = "The position that predicts the answer: what is carried over there, and three controls"
+    show.figure("controls", fig, title, result, "last", CONTROLS)
+    probe_page.profile(result, "patch", view, "depths")
+
+
+CONTROLS = """Its own stream changes nothing, but for rounding in batches. A random vector of the same length, or
+another position's stream, can destroy the prompt's own answer, which is a share of the gap without carrying
+anything: only the best guess tells whether the other answer arrived."""
+TEXTS = {
+    "The papers saw": "Answers to facts stay at the subject's token through the first half of the layers or so, and "
+    "are then moved to the last one (Meng et al. 2022); patching by depth tells where an answer is decided, not only "
+    "readable (arXiv 2510.18871).",
+    "Look for": "the depth at which orange leaves the token that differs and arrives where the answer is predicted.",
+    "By construction": "Tokens before the first one that differs are 0 throughout, and so is the top row but for the "
+    "position that predicts the answer, where it is 1. Tokens without a counterpart are empty.",
+    "Beware": "One pair is one pair: the depth belongs to these two prompts. A share between 0 and 1 need not be half "
+    "of an answer, and a token that is carried over brings all that it knows.",
+}
+
+probe_page.Page(
+    Patching,
+    "Not computed yet. **Run** carries the other prompt's stream into this one, at every token and every depth, and "
+    "measures how much of the other answer comes with it.",
+    verdict,
+    TEXTS,
+    controls,
+    ask=lambda: Patching(other()),
+    prompts=prompts,
+    sound=lambda _: False,
+).show()
