@@ -11,11 +11,11 @@ from kept_cases import HOME, case, small
 from test_browser import settled
 from test_report import hostile
 
+from ed_core.cases import site
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
 from ed_core.models.bundled import STUDIES
-from ed_core.sharing import site
 
 pytestmark = pytest.mark.browser
 

@@ -185,8 +185,11 @@ def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     assert "whole" in words(test) + tiles(test)
     test.button(key="gallery.understood").click().run()
     assert "version 9" not in words(test), "told once"
-    assert (folder.path / f"{damaged.id}.edcase").exists()
-    assert "damaged" in words(app(CASE, id=damaged.id))
+    test = app(CASE, id=damaged.id)
+    assert "is damaged" in words(test)
+    test.button(key="case.delete.yes").click().run()
+    assert not test.exception and not (folder.path / f"{damaged.id}.edcase").exists()
+    assert "no case study" in words(app(CASE, id=damaged.id))
 
 
 def rewrite(file: Path, change) -> None:

@@ -295,25 +295,6 @@ def test_a_case_study_of_several_views_has_a_command_for_each():
     assert {name.split("/")[0] for name in export.case_arrays(kept)} == {"1", "2"}
 
 
-def test_parquet_holds_what_the_csv_holds():
-    from pyarrow import parquet
-
-    result = results()["logit_lens"]
-    table = parquet.read_table(io.BytesIO(export.parquet(result, "top_probs")))
-    assert table.column_names == ["depth", "pos", "rank", "token", "top_probs"]
-    assert np.array_equal(table["top_probs"].to_numpy(), result["top_probs"].ravel())
-    row = table.slice(7 * result.n_tokens * 5 + 3 * 5 + 2, 1).to_pylist()[0]
-    assert (row["depth"], row["pos"], row["rank"], row["token"]) == (7, 3, 2, result.tokens[3])
-    assert row["top_probs"] == result["top_probs"][7, 3, 2]
-    metadata = table.schema.metadata
-    assert json.loads(metadata[b"provenance"]) == json.loads(json.dumps(dict(result.provenance)))
-    assert json.loads(metadata[b"measure"])["unit"] == "probability"
-    assert len(export.csv(result, "top_probs").splitlines()) == table.num_rows + 1
-    numerics = results()["numerics"]
-    table = parquet.read_table(io.BytesIO(export.parquet(numerics, "closure")))
-    assert table.to_pylist() == [{"closure": numerics["closure"]}]
-
-
 def marked(place: str) -> str:
     """Markup that tells where it stood, on one line and short enough for every place."""
     return f'<i title="{place}">'
@@ -342,7 +323,7 @@ def test_every_word_of_a_stranger_is_text(monkeypatch):
     kept = case_study.make(marked("title"), [found], tags=[marked("tag")])
     kept = replace(kept, verdict=marked("verdict"))
     figure = go.Figure(layout=dict(height=100, title=marked("data")))
-    drawing = Drawing(marked("figure"), marked("caption"), marked("alt"), figure, found)
+    drawing = Drawing(marked("figure"), marked("caption"), figure, marked("alt"), (found,))
     section = Section(tuple(kept.views), (drawing,), (marked("says"),))
     monkeypatch.setattr(report_module, "sections", lambda case: [section])
     monkeypatch.setattr(report_module, "snippet", lambda case: Snippet(marked("shell"), marked("python")))

@@ -19,7 +19,7 @@ from ..prompts import check_text
 from ..results.aggregate import probe_of
 from ..results.wire import RESULT, result_of
 from ..types import ModelSpec, Prompt
-from .case_study import ITEMS, Case, Item, Shown
+from .case_study import ITEMS, Case, Item, Shown, Words
 
 MAX_BYTES, MAX_UNPACKED, MAX_HEADER, MAX_ARRAYS = 64 << 20, 192 << 20, 2 << 20, 200
 MAX_TOKEN_TEXT, CARD_PROMPT = 4096, 300
@@ -35,22 +35,6 @@ CERTIFICATE: dict[str, type | tuple[type, ...]] = {
     "prompt": dict,
 }
 Row = Annotated[tuple[Annotated[int, Field(ge=-1, le=255)], ...], Field(min_length=1, max_length=64)]
-
-
-@dataclass(frozen=True)
-class Words:
-    """A case study without its results."""
-
-    id: str
-    title: str
-    notes: str
-    tags: tuple[str, ...]
-    created: float
-    changed: float
-    verdict: str
-    kl_threshold: float
-    overlap_threshold: float
-    first_token: bool
 
 
 @dataclass(frozen=True)

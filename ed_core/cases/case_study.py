@@ -1,14 +1,13 @@
-"""Case studies: findings that a person keeps, names and hands on. Frozen, torch-free.
+"""Case studies: results that a person keeps, names and hands on. Frozen, torch-free.
 
-A `Case` holds copies of complete results, not references: it opens when the store is empty, the model gone and the
-engine newer. An `Item` carries the very bytes of `ed_core.results.wire` it was made of, so that keeping, exporting and
-importing never rewrite a number, and two cases are equal when their bytes are. How a case lies on the disk stands in
-`ed_core.cases.bundle`, where it lies in `ed_core.cases.kept`."""
+A `Case` has copies of complete results, so it opens when the store is empty, the model gone and the engine newer. An
+`Item` has the bytes that `ed_core.results.wire` made of its result, so keeping, exporting and importing never rewrite a
+number, and two cases are equal when their bytes are. `ed_core.cases.bundle` is their file, `ed_core.cases.kept` their
+folder."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 import secrets
 import time
@@ -27,25 +26,19 @@ from ..types import ModelSpec, ProbeResult, Prompt
 
 ID = re.compile(r"[a-z2-7]{10}")
 NAME = re.compile(r"[a-z][a-z0-9_.]{0,39}")
-TITLE, NOTES, TAG, TAGS, ITEMS, SETTINGS, SETTING = (
-    200,
-    20_000,
-    40,
-    12,
-    32,
-    20,
-    200,
-)  # longest texts in characters, most of each
-BRANCHES, SHADES = ("layer", "attn", "mlp"), ("prob", "kl", "jsd", "entropy", "rank")
-CHOICES = {"branch": BRANCHES, "shade": SHADES}  # settings that figures read, and what they may be
+TITLE, NOTES, TAG, SETTING = 200, 20_000, 40, 200  # longest texts, in characters
+TAGS, ITEMS, SETTINGS = 12, 32, 20  # most of each
+CHOICES = {  # settings that figures read, and their values
+    "branch": ("layer", "attn", "mlp"),
+    "shade": ("prob", "kl", "jsd", "entropy", "rank"),
+}
 REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # they can make a title read as what it is not
 
 
 @dataclass(frozen=True)
 class Shown:
-    """How an item was looked at; no part of any number. `page`: where (`home`, `layer_skip`, …); `window`: first and
-    last token shown;
-    `selected`: the chosen token; `settings`: further inputs of that page by name (`branch`, `shade`, …)."""
+    """How an item was shown; no part of any number. `page`: `home`, `layer_skip`, …; `window`: first and last token;
+    `selected`: the chosen token; `settings`: other inputs of that page by name (`branch`, `shade`, …)."""
 
     page: str = "home"
     window: tuple[int, int] | None = None
@@ -59,7 +52,7 @@ class Shown:
 
     @property
     def of(self) -> str | int:
-        """The tokens that its verdict is read for; all where nothing else was chosen."""
+        """The tokens that its verdict is read for; all unless chosen otherwise."""
         of = dict(self.settings).get("of")
         if of == "token" and self.selected is not None:
             return self.selected
@@ -68,7 +61,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Item:
-    """One complete result, the bytes it lies in, and how it was looked at."""
+    """One complete result, its bytes, and how it was shown."""
 
     result: ProbeResult = field(compare=False, repr=False)
     packed: bytes = field(repr=False)
@@ -76,43 +69,41 @@ class Item:
 
     @classmethod
     def of(cls, result: ProbeResult, shown: Shown = Shown()) -> Item:
-        """A copy of a complete result; a `CaseError` says so where it is not complete."""
+        """A copy of a complete result; a `CaseError` where it is not complete."""
         if not result.complete:
-            raise CaseError(
-                f"The result of {result.request.probe} is not complete yet; wait for it to finish, then keep it."
-            )
+            raise CaseError(f"The result of {result.request.probe} is not complete; wait until it is, then keep it.")
         packed = pack(result)
         return cls(unpack(packed), packed, shown)
 
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.packed).hexdigest()
-
 
 @dataclass(frozen=True)
-class Case:
-    """A case study. `created`, `changed`: seconds since 1970. `notes`: Markdown as text, never trusted as HTML.
-    `verdict`: its text when it was kept. The thresholds belong to the verdict and its ruler."""
+class Words:
+    """A case study without its results. `created`, `changed`: seconds since 1970. `notes`: Markdown as text, never
+    trusted as HTML. `verdict`: its text when it was kept; the thresholds are its own and its ruler's."""
 
     id: str
     title: str
+    notes: str
+    tags: tuple[str, ...]
+    created: float
+    changed: float
+    verdict: str
+    kl_threshold: float
+    overlap_threshold: float
+    first_token: bool
+
+
+@dataclass(frozen=True)
+class Case(Words):
+    """A case study."""
+
     items: tuple[Item, ...]
-    notes: str = ""
-    tags: tuple[str, ...] = ()
-    created: float = 0.0
-    changed: float = 0.0
-    verdict: str = ""
-    kl_threshold: float = KL_THRESHOLD
-    overlap_threshold: float = OVERLAP_THRESHOLD
-    first_token: bool = True
 
     def __post_init__(self) -> None:
         if not ID.fullmatch(self.id):
-            raise CaseError(
-                f"{self.id!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7."
-            )
+            raise CaseError(f"{self.id!r} is not the id of a case study; expected 10 characters, a to z and 2 to 7.")
         if not 0 < len(self.items) <= ITEMS:
-            raise CaseError(f"A case study holds 1 to {ITEMS} results; found {len(self.items)}.")
+            raise CaseError(f"A case study has 1 to {ITEMS} results; found {len(self.items)}.")
         _line("title", self.title, TITLE)
         _text("notes", self.notes, NOTES)
         _text("verdict", self.verdict, NOTES)
@@ -125,7 +116,7 @@ class Case:
 
     @property
     def views(self) -> list[View]:
-        """Its items by model and prompt, in their order; the same probe with other parameters opens a further view."""
+        """Its items by model and prompt, in their order; the same probe with other parameters begins another view."""
         views: list[View] = []
         for item in self.items:
             request = item.result.request
@@ -138,7 +129,7 @@ class Case:
         return views
 
     def verdicts(self) -> Iterator[tuple[View, Verdict]]:
-        """The verdict of every view that has what it is read from."""
+        """The verdict of every view with the results that it is read from."""
         for view in self.views:
             if view.by_probe.keys() >= set(READS):
                 written, lens = (view.by_probe[name] for name in READS)
@@ -148,7 +139,7 @@ class Case:
 
 @dataclass(frozen=True)
 class View:
-    """What belongs together on one page: one model, one prompt, a result per probe."""
+    """The items of one page: one model, one prompt, a result per probe."""
 
     models: tuple[ModelSpec, ...]
     prompts: tuple[Prompt, ...]
@@ -160,7 +151,7 @@ class View:
 
 
 def new_id() -> str:
-    """50 random bits as 10 characters; also `ed_core.cases.kept` looks that it was never given before."""
+    """50 random bits as 10 characters."""
     return base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
 
 
@@ -177,25 +168,22 @@ def make(
     overlap_threshold: float = OVERLAP_THRESHOLD,
     first_token: bool = True,
 ) -> Case:
-    """A new case study of complete results, with the verdict they give. `shown`: for all, or by probe. A `CaseError`
-    says what cannot be."""
-
-    def of(probe: str) -> Shown:
-        return shown if isinstance(shown, Shown) else shown.get(probe, Shown())
-
-    items = tuple(Item.of(result, of(result.request.probe)) for result in results)
+    """A new case study of complete results, with their verdict. `shown`: of all, or by probe."""
+    by_probe = {} if isinstance(shown, Shown) else shown
+    default = shown if isinstance(shown, Shown) else Shown()
     stamp = time.time() if now is None else now
     case = Case(
-        id or new_id(),
-        tidy(title),
-        items,
-        _newlines(notes),
-        tuple(dict.fromkeys(t for t in map(tidy, tags) if t)),
-        stamp,
-        stamp,
+        id=id or new_id(),
+        title=tidy(title),
+        notes=_newlines(notes),
+        tags=_tags(tags),
+        created=stamp,
+        changed=stamp,
+        verdict="",
         kl_threshold=kl_threshold,
         overlap_threshold=overlap_threshold,
         first_token=first_token,
+        items=tuple(Item.of(result, by_probe.get(result.request.probe, default)) for result in results),
     )
     return replace(case, verdict=verdict_text(case))
 
@@ -203,31 +191,31 @@ def make(
 def edited(
     case: Case, *, title: str | None = None, notes: str | None = None, tags: Sequence[str] | None = None
 ) -> Case:
-    """The case study with other words; its results stay as they are."""
+    """The case study with other words and the same results."""
     return replace(
         case,
         title=case.title if title is None else tidy(title),
         notes=case.notes if notes is None else _newlines(notes),
-        tags=case.tags if tags is None else tuple(dict.fromkeys(t for t in map(tidy, tags) if t)),
+        tags=case.tags if tags is None else _tags(tags),
         changed=max(time.time(), case.changed),
     )
 
 
 def verdict_text(case: Case) -> str:
-    """The sentence of its one view; of several, a line each with the model and how the prompt begins, behind what is
-    said of several prompts together."""
-    found = list(case.verdicts())
+    """The sentence of its one view; of several, what is said of several prompts together, then a line each with the
+    model and the end of the prompt."""
+    verdicts = list(case.verdicts())
     if len(case.views) == 1:
-        return say.verdict(found[0][1]) if found else ""
-    each = (
+        return say.verdict(verdicts[0][1]) if verdicts else ""
+    lines = [
         f"{controls.full_name(view.models[0])}, {cut(view.prompts[0].text, 40)!r}: {say.verdict(v)}"
-        for view, v in found
-    )
-    return "\n".join([*over_prompts(case, [view for view, _ in found]), *each])
+        for view, v in verdicts
+    ]
+    return "\n".join([*over_prompts(case, [view for view, _ in verdicts]), *lines])
 
 
 def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
-    """A line for every model that was measured, in the same way, on several prompts."""
+    """A line for every model that was measured on several prompts with the same parameters."""
     alike: dict[tuple[str, ...], list[View]] = {}
     for view in views:
         alike.setdefault(tuple(view.by_probe[name].result.request.series for name in READS), []).append(view)
@@ -236,21 +224,21 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
             results = ([view.by_probe[name].result for view in of_prompt.values()] for name in READS)
             forms = [prompts[0].form for prompts in of_prompt]
             sample = Sample.of(*results, first_token=case.first_token, forms=forms)
-            found = verdict(sample, case.kl_threshold, case.overlap_threshold)
-            yield f"{controls.full_name(group[0].models[0])}, {found.n_prompts} prompts: {say.verdict(found)}"
+            of_all = verdict(sample, case.kl_threshold, case.overlap_threshold)
+            yield f"{controls.full_name(group[0].models[0])}, {of_all.n_prompts} prompts: {say.verdict(of_all)}"
 
 
 def lead(text: str) -> str:
-    """The first sentence of a verdict; of several views that of the first, or of their prompts together, without the
-    model and prompt before it."""
+    """The first sentence of a verdict, without the model and prompt in front of it; of several views that of the first,
+    or of their prompts together."""
     line, several, _ = text.partition("\n")
-    found = re.sub(r"""^[^'"]*?(?:'.*?'|".*?"|, \d+ prompts): """, "", line) if several else line
-    return re.split(r"(?<=[.!?]) (?=[^a-z])", found, maxsplit=1)[0]
+    text = re.sub(r"""^[^'"]*?(?:'.*?'|".*?"|, \d+ prompts): """, "", line) if several else line
+    return re.split(r"(?<=[.!?]) (?=[^a-z])", text, maxsplit=1)[0]
 
 
 def cut(text: str, most: int) -> str:
-    """A prompt on one line, `most` characters of its end: prompts of one task begin alike, and the end is what is
-    asked."""
+    """A prompt on one line, at most `most` characters of its end: prompts of one task begin alike and end in the
+    question."""
     line = tidy(text.replace("\n", " ⏎ "))
     if len(line) <= most:
         return line
@@ -258,8 +246,12 @@ def cut(text: str, most: int) -> str:
 
 
 def tidy(text: str) -> str:
-    """A line without white space around it, and with single spaces within."""
+    """A text on one line, with single spaces."""
     return " ".join(text.split())
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tag for tag in map(tidy, tags) if tag))
 
 
 def _newlines(text: str) -> str:
@@ -267,13 +259,11 @@ def _newlines(text: str) -> str:
 
 
 def _line(what: str, text: str, limit: int) -> None:
-    """Refuse what is no line of text."""
+    """Refuse anything but a line of text."""
     _text(what, text, limit)
     if not text.strip() or text != tidy(text):
-        raise CaseError(
-            f"The {what} {'is empty' if not text.strip() else 'has line breaks or spaces around it'}; expected one "
-            "line of text."
-        )
+        wrong = "has line breaks or spaces around it" if text.strip() else "is empty"
+        raise CaseError(f"The {what} {wrong}; expected one line of text.")
     if char := next((c for c in text if c in REORDERING), ""):
         raise CaseError(f"The {what} holds a character that reorders text (U+{ord(char):04X}); remove it.")
 

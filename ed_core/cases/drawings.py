@@ -1,8 +1,8 @@
-"""A case study's figures, from its numbers alone: which ones a probe's result has, how it was looked at, and those of
-several results at once, as the pages over prompts show them. No torch, no streamlit.
+"""A case study's figures, from its numbers alone: those of each result, as it was shown, and those of several results
+at once, as the pages over prompts show them. No torch, no streamlit.
 
-The report and the import's last check draw these. Which pictures a probe has it says itself
-(`probes.base.Picture`); where it has none, its aggregates are drawn."""
+Page, report and static site show them. A probe declares its pictures (`probes.base.Picture`); of one that has none the
+aggregates are drawn."""
 
 from __future__ import annotations
 
@@ -37,193 +37,191 @@ from . import case_study
 from .case_study import Case, Item
 
 SIZE: dict[str, Any] = dict(height=CURVES_HEIGHT, width_px=WIDTH)
+SMALL = View(**SIZE)
 
 
 @dataclass(frozen=True)
-class Together:
-    """A figure over several results. `name`, `dim`, `values`, `meaning`: the curve whose numbers stand beside it."""
+class Drawing:
+    """A figure with its words. `alt`: what it shows, for a screen reader. `results`: what it is made of; `measures`:
+    those of its one result; `curve`: name, dim, values and meaning of the numbers of several; `reading`: its numbers in
+    words, where no measure has them."""
 
     title: str
     caption: str
     figure: go.Figure = field(repr=False)
-    name: str
-    dim: str
-    values: np.ndarray = field(repr=False)
-    meaning: str
-    results: tuple[ProbeResult, ...] = field(repr=False)
+    alt: str = ""
+    results: tuple[ProbeResult, ...] = field(default=(), repr=False)
+    measures: tuple[str, ...] = ()
+    curve: tuple[str, str, np.ndarray, str] | None = field(default=None, repr=False)
+    reading: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.alt:
+            object.__setattr__(self, "alt", f"{self.title}: {self.caption}")
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be read with its numbers, each once."""
+        return list(dict.fromkeys(note for result in self.results for note in result.notes))
 
 
-def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
-    """What every stretch costs over these prompts, above the spread of the single ones, and how the proxies rank the
+# ---------------------------------------------------------------- over several results
+
+
+def prune(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
+    """The cost of every stretch over these prompts, above the spread of the single ones, and how the proxies rank the
     stretches."""
     probe = probe_of(results[0])
     assert isinstance(probe, Prune)
     curves = among_others.over_prompts(probe, [r.summary for r in results])
     singles = [among_others.curves_of(probe, r.summary) for r in results]
-    x = "first layer taken out" if probe.n > 1 else "layer taken out"
-    best = surgery.best_stretch(curves["kl"], probe.n)
-    cost = surgery.costs(curves, best[0])
-    kept = f"{say.share(cost['top1_kept'])} of the best guesses stay"
-    alike = surgery.whole_passes(probe.n, results[0])
-    which = "whichever stretch is left out, it is whole passes" if alike else f"cheapest without {_layers(best)}"
-    cheapest = f"{which}: KL {say.number(cost['kl'])} nats, {kept}"
-    if not np.isfinite(cost["kl"]):
-        cheapest = "whichever is left out, the predictions are not finite"
-    if probe.drop:
-        cost = surgery.costs(curves, None)
-        changed = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} stay"
-        cheapest += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
-    told = {
-        "kl": ("Divergence from the whole model", cheapest, "nats"),
+    x = _stretches(probe.n)
+    titles = {
+        "kl": ("Divergence from the whole model", _cheapest(probe, curves, results[0]), "nats"),
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
     }
-    if "perplexity" in cost:
-        whole = f"{size(cost['perplexity_whole'])} with all layers"
-        told["perplexity"] = ("Perplexity without the stretch", whole, "perplexity")
-    for name, (title, caption, unit) in told.items():
+    if not np.isnan(curves["nll_whole"]):
+        all_layers = size(float(curves["perplexity_whole"]))
+        titles["perplexity"] = ("Perplexity without the stretch", f"{all_layers} with all layers", "perplexity")
+    for name, (title, caption, unit) in titles.items():
         spread, n = among_others.quantiles([c[name] for c in singles])
-        fig = figures.spread_curve(
-            curves[name],
-            spread,
-            unit,
-            label="over all tokens",
-            others=say.spread(n, "prompts"),
-            x=x,
-            log=name == "perplexity",
-            **SIZE,
-        )
-        yield Together(title, caption, fig, f"prune.{name}", x, curves[name], title, tuple(results))
+        words: dict[str, Any] = dict(label="over all tokens", others=say.spread(n, "prompts"), x=x)
+        figure = figures.spread_curve(curves[name], spread, unit, log=name == "perplexity", **words, **SIZE)
+        yield _of_several(title, caption, figure, results, f"prune.{name}", x, curves[name], title)
     ranks = {name.replace("_", " "): curves[f"spearman_{name}"] for name in PROXIES}
     ranked = ", ".join(f"{name} {rank:+.2f}" for name, rank in ranks.items() if np.isfinite(rank))
-    yield Together(
+    too_few = "too few stretches, too even ones, or ones without a finite value, to rank"
+    proxies = {name.replace("_", " "): curves[name] for name in PROXIES}
+    yield _of_several(
         "Proxies of the same stretches",
-        f"rank correlation with the measured divergence: {ranked}"
-        if ranked
-        else "too few stretches, too even ones, or ones without a finite value, to rank",
-        figures.layer_curves({name.replace("_", " "): curves[name] for name in PROXIES}, "", "proxy", x=x, **SIZE),
+        f"rank correlation with the measured divergence: {ranked}" if ranked else too_few,
+        figures.layer_curves(proxies, "", "proxy", x=x, **SIZE),
+        results,
         "prune.block_influence",
         x,
         curves["block_influence"],
         "1 - cos(h[s], h[s+n])",
-        tuple(results),
     )
 
 
-def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
+def _cheapest(probe: Prune, curves: dict[str, Any], result: ProbeResult) -> str:
+    """The caption of the divergence: the cheapest stretch, and what the chosen layers cost."""
+    best = surgery.best_stretch(curves["kl"], probe.n)
+    which = f"cheapest without {_layers(best)}"
+    if surgery.whole_passes(probe.n, result):
+        which = "whichever stretch is left out, it is whole passes"
+    cost = surgery.costs(curves, best[0])
+    words = f"{which}: KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} of the best guesses stay"
+    if not np.isfinite(cost["kl"]):
+        words = "whichever is left out, the predictions are not finite"
+    if probe.drop:
+        cost = surgery.costs(curves, None)
+        changed = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} stay"
+        words += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
+    return words
+
+
+def early_exit(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
     """Agreement with the output and confidence, depth by depth."""
     probe = probe_of(results[0])
     assert isinstance(probe, EarlyExit)
     curves = aggregate(probe, [r.summary for r in results])
-    lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
-    fig = figures.layer_curves(lines, "", "share", x="depth", **SIZE)
-    caption = say.exits(writing.exits_of_prompts(results, probe.threshold))
-    yield Together(
+    lines = {name: curves[name] for name in ("agreement", "confidence")}
+    yield _of_several(
         "Early exit through the lens",
-        caption,
-        fig,
+        say.exits(writing.exits_of_prompts(results, probe.threshold)),
+        figures.layer_curves(lines, "", "share", x="depth", **SIZE),
+        results,
         "early_exit.agreement",
         "depth",
         curves["agreement"],
         "best token is the output's",
-        tuple(results),
     )
 
 
-def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
+def answers(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
     """The share of known answers that are written without each stretch."""
     probe = probe_of(results[0])
     assert isinstance(probe, ExactAnswers)
     curves = aggregate(probe, [r.summary for r in results])
-    x = "first layer taken out" if probe.n > 1 else "layer taken out"
-    behind = {"all layers": np.full(len(curves["exact"]), curves["exact_whole"])}
-    yield Together(
+    x, share = _stretches(probe.n), float(curves["exact_whole"])
+    of_all = {"all layers": np.full(len(curves["exact"]), curves["exact_whole"])}
+    yield _of_several(
         "Known answers that are written exactly",
-        f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes "
-        f"{say.share(float(curves['exact_whole']))}",
-        figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=behind, **SIZE),
+        f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes {say.share(share)}",
+        figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=of_all, **SIZE),
+        results,
         "exact_answers.exact",
         x,
         curves["exact"],
         "share of known answers that are written exactly without the stretch",
-        tuple(results),
     )
 
 
-def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
+def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
     """The maps of layers left out, exchanged and run twice, and what the cheapest of every length adds to the loss."""
     probe = probe_of(results[0])
     assert isinstance(probe, Surgery)
     curves = among_others.over_prompts(probe, [r.summary for r in results])
+    loss = float(curves["loss_whole"])
     for kind in surgery.kinds_of(curves):
-        drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
-        found, title = surgery.rows(curves, kind, drawn), SURGERY[kind]
-        view = View(height=CURVES_HEIGHT + 140, width_px=WIDTH)
-        said, dims = say.cheapest(float(curves["loss_whole"]), kind, found), ",".join(probe.spec(f"{kind}_loss").dims)
-        fig = figures.surgery_map(curves, kind, view, chosen=found)
-        name = f"{kind}_loss"
-        yield Together(
-            title, said, fig, f"surgery.{name}", dims, curves[name], probe.spec(name).meaning, tuple(results)
-        )
-        lines = surgery.added(curves, kind, found)
-        if not lines:
-            continue
-        x = "distance" if kind == "swap" else "length of the stretch"
-        yield Together(
-            f"{title}, by {x}",
-            f"loss above the whole model's {say.number(float(curves['loss_whole']))} nats per token",
-            figures.added_curves(lines, x, **SIZE),
-            f"surgery.{name}",
-            x,
-            lines["least"],
-            "loss above the whole model's, of the variant that costs least",
-            tuple(results),
-        )
+        random = results[0]["random_layer"].tolist() if kind == "repeat" else ()
+        rows, title, name = surgery.rows(curves, kind, random), SURGERY[kind], f"{kind}_loss"
+        spec = probe.spec(name)
+        figure = figures.surgery_map(curves, kind, View(height=CURVES_HEIGHT + 140, width_px=WIDTH), chosen=rows)
+        of_map = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning)
+        yield _of_several(title, say.cheapest(loss, kind, rows), figure, results, *of_map)
+        if lines := surgery.added(curves, kind, rows):
+            x = "distance" if kind == "swap" else "length of the stretch"
+            yield _of_several(
+                f"{title}, by {x}",
+                f"loss above the whole model's {say.number(loss)} nats per token",
+                figures.added_curves(lines, x, **SIZE),
+                results,
+                f"surgery.{name}",
+                x,
+                lines["least"],
+                "loss above the whole model's, of the variant that costs least",
+            )
 
 
 SURGERY = {"drop": "Loss without a stretch", "swap": "Loss with two exchanged", "repeat": "Loss with a stretch twice"}
-OVER_SEVERAL: dict[type[Probe], Callable[[Sequence[ProbeResult]], Iterator[Together]]] = {
+OVER_SEVERAL: dict[type[Probe], Callable[[Sequence[ProbeResult]], Iterator[Drawing]]] = {
     Prune: prune,
     Surgery: layers_moved,
     EarlyExit: early_exit,
     ExactAnswers: answers,
 }
-"""Probes whose results are drawn together, over prompts, in place of their pictures."""
+"""Probes that have figures over prompts in place of their pictures."""
+
+
+def _of_several(title: str, caption: str, figure: go.Figure, results: Sequence[ProbeResult], *curve: Any) -> Drawing:
+    return Drawing(title, caption, figure, results=tuple(results), curve=curve)
 
 
 def _layers(drop: Sequence[int]) -> str:
     return f"layer{'s' * (len(drop) > 1)} {', '.join(map(str, sorted(drop)))}"
 
 
-SMALL = View(height=CURVES_HEIGHT, width_px=WIDTH)
+def _stretches(n: int) -> str:
+    return "first layer taken out" if n > 1 else "layer taken out"
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """One figure with its words: `caption` says what is seen, `alt` the same for those who cannot see it. `measures`
-    are those it shows."""
-
-    title: str
-    caption: str
-    alt: str
-    figure: go.Figure = field(repr=False)
-    result: ProbeResult | None = field(default=None, repr=False)
-    measures: tuple[str, ...] = ()
-    over: Together | None = field(default=None, repr=False)
-    reading: tuple[str, ...] = ()  # its numbers in words, where no measure holds them
+# ---------------------------------------------------------------- sections
 
 
 @dataclass(frozen=True)
 class Section:
-    """What stands under one heading: the figures of a model and a prompt, or of several that one page showed
-    together."""
+    """The figures under one heading: of a model and a prompt, or of several that one page showed together. `says`:
+    sentences above the figures."""
 
     views: tuple[case_study.View, ...]
     drawings: tuple[Drawing, ...]
-    says: tuple[str, ...] = ()  # sentences that stand above the figures
+    says: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
-        """Model, precision, what else it is, and its layers: plain text."""
+        """Model, precision, control, and number of layers: plain text."""
         models = dict.fromkeys(controls.full_name(m) for view in self.views for m in view.models)
         return f"{', '.join(models)}, {say.count(self.views[0].first.result.n_layers, 'layer')}"
 
@@ -233,15 +231,14 @@ class Section:
 
     @property
     def written(self) -> list[str]:
-        """What *Writing* wrote, whole."""
-        return [writing.text(found.result) for view in self.views if (found := view.by_probe.get(Generation.name))]
+        """The texts that *Writing* wrote."""
+        return [writing.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
 
     @property
     def notes(self) -> list[str]:
-        """What must stand beside the numbers, each once."""
-        return list(
-            dict.fromkeys(note for view in self.views for item in view.by_probe.values() for note in item.result.notes)
-        )
+        """What must be read with the numbers, each once."""
+        results = [item.result for view in self.views for item in view.by_probe.values()]
+        return list(dict.fromkeys(note for result in results for note in result.notes))
 
 
 def drawings(case: Case) -> list[Drawing]:
@@ -251,12 +248,11 @@ def drawings(case: Case) -> list[Drawing]:
 
 def by_name(case: Case) -> dict[str, Drawing]:
     """The figures by their titles in small letters; the second of a title is "… 2"."""
-    found: dict[str, Drawing] = {}
+    named: dict[str, Drawing] = {}
     for drawing in drawings(case):
-        name = drawing.title.lower()
-        n = 1 + sum(d.title == drawing.title for d in found.values())
-        found[name if n == 1 else f"{name} {n}"] = drawing
-    return found
+        n = 1 + sum(other.title == drawing.title for other in named.values())
+        named[drawing.title.lower() + (f" {n}" if n > 1 else "")] = drawing
+    return named
 
 
 def sections(case: Case) -> list[Section]:
@@ -265,159 +261,146 @@ def sections(case: Case) -> list[Section]:
     if (page := _of_page(case)) is not None:
         return [page]
     verdicts = {id(view.first): v for view, v in case.verdicts()}
-    compared = _of_pair(case, verdicts)
-    first = [compared] if compared is not None else []
+    first = [pair] if (pair := _of_pair(case, verdicts)) is not None else []
     return first + [
-        Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first)))), tuple(_said(view)))
+        Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first)))), tuple(_sentences(view)))
         for view in case.views
     ]
 
 
-def _said(view: case_study.View) -> Iterator[str]:
+def _sentences(view: case_study.View) -> Iterator[str]:
     """The sentences of the pages that have no verdict."""
-    if found := view.by_probe.get(Generation.name):
-        yield say.exits(writing.exits(found.result))
-    if found := view.by_probe.get(Loops.name):
-        yield say.loops(aggregate(Loops(), [found.result.summary]))
+    if item := view.by_probe.get(Generation.name):
+        yield say.exits(writing.exits(item.result))
+    if item := view.by_probe.get(Loops.name):
+        yield say.loops(aggregate(Loops(), [item.result.summary]))
 
 
 def _of_page(case: Case) -> Section | None:
-    """All results under one heading, where they were kept from a page over several prompts and still are
-    what it shows."""
-    views, results = case.views, [item.result for item in case.items]
-    by_probe = {probe: [r for r in results if _probe(r) == probe] for probe in map(_probe, results)}
-    series = {r.request.series for r in results}
-    kind = {item.shown.page for item in case.items}
-    drawn: list[Together] = []
-    if len(kind & set(by_probe)) == len(kind) == 1 and find(*kind) in OVER_SEVERAL and len(series) == len(by_probe):
-        drawn = [
-            one
-            for probe, together in OVER_SEVERAL.items()
-            if probe.name in by_probe
-            for one in together(by_probe[probe.name])
-        ]
-    return Section(tuple(views), tuple(map(_over, drawn))) if drawn else None
+    """All results under one heading, where they were kept from a page over several prompts and are all that it
+    shows."""
+    results = [item.result for item in case.items]
+    by_probe: dict[str, list[ProbeResult]] = {}
+    for result in results:
+        by_probe.setdefault(result.request.probe, []).append(result)
+    pages = {item.shown.page for item in case.items}
+    if len(pages & set(by_probe)) != 1 or len(pages) != 1 or find(*pages) not in OVER_SEVERAL:
+        return None
+    if len({r.request.series for r in results}) != len(by_probe):
+        return None
+    of_probe = ((of, by_probe[probe.name]) for probe, of in OVER_SEVERAL.items() if probe.name in by_probe)
+    return Section(tuple(case.views), tuple(drawing for of, some in of_probe for drawing in of(some)))
 
 
 def _of_pair(case: Case, verdicts: dict[int, Verdict]) -> Section | None:
-    """What differs between the two sides of a comparison, as its page shows it: the sentence, the ruler, the curves and
-    the maps of differences; None where nothing was compared."""
+    """The differences between the two sides of a comparison, as its page shows them: the sentence, the ruler, the
+    curves and the maps; None where nothing was compared."""
     if {item.shown.page for item in case.items} != {"two"} or len(case.views) != 2:
         return None
     swapped = dict(case.items[0].shown.settings).get("swapped") is True
     a, b = reversed(case.views) if swapped else case.views
-    by_model = a.models != b.models
-    names = [
-        controls.full_name(v.models[0]) if by_model else f"“{case_study.cut(v.prompts[0].text, 24)}”" for v in (a, b)
-    ]
-    found = [verdicts.get(id(view.first)) for view in (a, b)]
-    first, second = found
-    said = say.both(first, second) if first is not None and second is not None else ""
-    drawn = []
+
+    def name(view: case_study.View) -> str:
+        by_model = a.models != b.models
+        return controls.full_name(view.models[0]) if by_model else f"“{case_study.cut(view.prompts[0].text, 24)}”"
+
+    names = (name(a), name(b))
+    first, second = (verdicts.get(id(view.first)) for view in (a, b))
+    sentence, pairs = "", []
     if first is not None and second is not None:
-        fig = figures.pair_ruler((first, second), (first.n_layers, second.n_layers), (names[0], names[1]))
-        drawn.append(Drawing("Both on one ruler", f"A: {names[0]}; B: {names[1]}", said, fig))
-    for name in (name for name in a.by_probe if name in b.by_probe and find(name).curves):
-        drawn += _differences(a.by_probe[name].result, b.by_probe[name].result, (names[0], names[1]))
-    return Section((a, b), tuple(drawn), (said,) if said else ()) if drawn else None
+        sentence = say.both(first, second)
+        figure = figures.pair_ruler((first, second), (first.n_layers, second.n_layers), names)
+        pairs.append(Drawing("Both on one ruler", f"A: {names[0]}; B: {names[1]}", figure, sentence))
+    for probe in (probe for probe in a.by_probe if probe in b.by_probe and find(probe).curves):
+        pairs += _differences(a.by_probe[probe].result, b.by_probe[probe].result, names)
+    return Section((a, b), tuple(pairs), (sentence,) if sentence else ()) if pairs else None
 
 
 def _differences(a: ProbeResult, b: ProbeResult, names: tuple[str, str]) -> Iterator[Drawing]:
     """A probe's curves of both sides, and its map of B - A where cells mean the same."""
     for pair in side_by_side.pairs((probe_of(a), probe_of(b)), a, b):
-        said = say.pair(pair)
-        fig = figures.pair_curves(pair, names, CURVES_HEIGHT)
-        yield Drawing(f"A and B: {pair.curve.title.lower()}", said, said, fig)
-    shown = next(iter(find(a.request.probe).pictures or ()), None)
-    measure = measures(shown, Look())[0] if shown is not None else ""
+        figure, sentence = figures.pair_curves(pair, names, CURVES_HEIGHT), say.pair(pair)
+        yield Drawing(f"A and B: {pair.curve.title.lower()}", sentence, figure, sentence)
+    probe = find(a.request.probe)
+    measure = measures(probe.pictures[0], Look())[0] if probe.pictures else ""
     if not measure or any(measure not in result.measures for result in (a, b)):
         return
     if side_by_side.no_difference(a, b, a.measures[measure].spec.dims):
         return
-    fig = figures.difference_map(a, b, measure, View(height=HEIGHT, width_px=WIDTH), True)
+    figure = figures.difference_map(a, b, measure, View(height=HEIGHT, width_px=WIDTH), True)
     caption = "orange: larger in B, blue: larger in A"
-    yield Drawing(f"B − A: {find(a.request.probe).title.lower()}", caption, f"B minus A: {caption}", fig)
+    yield Drawing(f"B − A: {probe.title.lower()}", caption, figure, f"B minus A: {caption}")
 
 
-def _probe(result: ProbeResult) -> str:
-    return result.request.probe
+# ---------------------------------------------------------------- of one result
 
 
-def _over(one: Together) -> Drawing:
-    return Drawing(one.title, one.caption, f"{one.title}: {one.caption}", one.figure, over=one)
-
-
-def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterator[Drawing]:
+def _of_view(case: Case, view: case_study.View, verdict: Verdict | None) -> Iterator[Drawing]:
     lens = view.by_probe.get("logit_lens")
-    if found is not None and lens is not None and "top_ids" in lens.result.measures:
+    if verdict is not None and lens is not None and "top_ids" in lens.result.measures:
         course = Course.of(lens.result)
         yield Drawing(
             "Course of the answer",
             f"rank of “{shown(course.word)}” in the lens after each layer",
-            say.verdict(found),
-            figures.course(course, found, width_px=WIDTH),
-            reading=(*say.why(found), *(say.rule(rule) for rule in found.rules.values())),
+            figures.course(course, verdict, width_px=WIDTH),
+            say.verdict(verdict),
+            reading=(*say.why(verdict), *(say.rule(rule) for rule in verdict.rules.values())),
         )
     twin = _control_of(case, view)
     for item in view.by_probe.values():
-        yield from _of_item(case, item, found, twin)
+        yield from _of_item(case, item, verdict, twin)
 
 
 def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
-    """The same prompt on a control of the same model, where the case study holds one: its curves stand behind the
-    model's."""
-
-    def same(other: case_study.View) -> bool:
-        return bool(
-            other.prompts == view.prompts
-            and other.models[0].control
-            and other.models[0].source == view.models[0].source
-        )
-
-    return None if view.models[0].control else next(filter(same, case.views), None)
+    """The same prompt on a control of the same model, drawn dashed behind the model's curves."""
+    for other in case.views:
+        same = other.prompts == view.prompts and other.models[0].source == view.models[0].source
+        if same and other.models[0].control and not view.models[0].control:
+            return other
+    return None
 
 
-def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.View | None) -> Iterator[Drawing]:
-    result, window = item.result, item.shown.window
-    behind = twin.by_probe.get(result.request.probe) if twin is not None else None
+def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.View | None) -> Iterator[Drawing]:
+    result, settings = item.result, dict(item.shown.settings)
+    probe = find(result.request.probe)
+    if probe in OVER_SEVERAL:
+        yield from OVER_SEVERAL[probe]([result])
+        return
+    control = twin.by_probe.get(result.request.probe) if twin is not None else None
     view = View(
         height=HEIGHT,
         width_px=WIDTH,
-        window=window,
+        window=item.shown.window,
         selected=item.shown.selected,
         answer_start=result.answer_start,
-        depth_lines=found.layers if found is not None else {},
-        sinks=tuple(s.pos for of in (found.sinks if found else ()) for s in of or ()),
-        count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
-        read_at=positions(result, found.read_for) if found is not None else None,
-        read_for=say.read_for(found.read_for, result.answer_start is not None) if found is not None else "",
-        control=behind.result if behind is not None else None,
-        control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
+        depth_lines=verdict.layers if verdict is not None else {},
+        sinks=tuple(s.pos for of in (verdict.sinks if verdict else ()) for s in of or ()),
+        count_sinks=settings.get("count_sinks", False) is True,
+        read_at=positions(result, verdict.read_for) if verdict is not None else None,
+        read_for=say.read_for(verdict.read_for, result.answer_start is not None) if verdict is not None else "",
+        control=control.result if control is not None else None,
+        control_name=controls.KINDS[twin.models[0].control] if twin is not None and control is not None else "",
     )
-    probe = find(result.request.probe)
-    asked = "".join(f" · {words}" for words in _asked(probe_of(result)))
-    if probe in OVER_SEVERAL:
-        yield from map(_over, OVER_SEVERAL[probe]([result]))
-        return
-    for title, caption, fig, *shows in _drawn(case, item, view):
-        caption += asked
-        alt = figures.describe_curves(fig, f"{title}: {caption}")
-        if shows and figures.is_map(fig):
-            place = dict(item.shown.settings).get("boundary")
-            one = place if isinstance(place, int) and shows[0] == "effect_by_boundary" else None
-            alt = figures.describe(result, shows[0], one)
-        yield Drawing(title, caption, alt, fig, result, tuple(shows))
+    parameters = "".join(f" · {words}" for words in _parameters(probe_of(result)))
+    for title, caption, figure, *names in _pictures(case, item, view):
+        caption += parameters
+        alt = figures.describe_curves(figure, f"{title}: {caption}")
+        if names and figures.is_map(figure):
+            place = settings.get("boundary")
+            one = place if isinstance(place, int) and names[0] == "effect_by_boundary" else None
+            alt = figures.describe(result, names[0], one)
+        yield Drawing(title, caption, figure, alt, (result,), tuple(names))
 
 
-def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
-    """Title, caption, figure and measures of a result's pictures, as it was looked at."""
-    result = item.result
-    if find(result.request.probe) is Loops:
+def _pictures(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
+    """Title, caption, figure and measures of a result's pictures, as it was shown."""
+    result, probe = item.result, find(item.result.request.probe)
+    if probe is Loops:
         for _, title, measure, x, name, line in figures.loop_curves(aggregate(Loops(), [result.summary])):
             unit = result.measures[measure].spec.unit
             yield title, f"{name} by {x}", figures.layer_curves({name: line}, "", unit, x=x, **SIZE), measure
         return
-    if find(result.request.probe).pictures is None:
+    if probe.pictures is None:
         yield from _aggregates(case, item)
         return
     place = dict(item.shown.settings).get("boundary", -1)
@@ -429,14 +412,13 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
         case.first_token,
     )
     for picture in pictures(result, look):
-        fig = draw(picture, result, SMALL if picture.low else view, look)
-        said = picture_caption(picture, result, look) + curve_of(picture, view, look)
-        yield picture.title, said, fig, *measures(picture, look)
+        figure = draw(picture, result, SMALL if picture.low else view, look)
+        caption = picture_caption(picture, result, look) + curve_of(picture, view, look)
+        yield picture.title, caption, figure, *measures(picture, look)
 
 
-def _asked(probe: Probe) -> Iterator[str]:
-    """The parameters that are not at their defaults, in words; a file by its name, as its folder tells a stranger
-    nothing."""
+def _parameters(probe: Probe) -> Iterator[str]:
+    """The parameters that are not at their defaults, in words; a file by its name, without its folder."""
     for f in fields(probe):
         if f.name in probe.settings():
             label, words = described(f, getattr(probe, f.name))
@@ -444,7 +426,7 @@ def _asked(probe: Probe) -> Iterator[str]:
 
 
 def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
-    """Curves over whatever the layers are called, one figure per unit and length."""
+    """Curves over the first dim, a figure for each unit and length."""
     probe = probe_of(item.result)
     grouped: dict[tuple[str, str, int], dict[str, np.ndarray]] = {}
     for name, values in aggregate(probe, [item.result.summary], case.first_token).items():
@@ -452,15 +434,10 @@ def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
             spec = probe.spec(name)
             grouped.setdefault((spec.dims[0], spec.unit, len(values)), {})[name] = values
     for (dim, unit, _), curves in grouped.items():
-        yield (
-            probe.title,
-            ", ".join(curves),
-            figures.layer_curves(curves, "", unit, x=dim, height=CURVES_HEIGHT, width_px=WIDTH),
-            *curves,
-        )
+        yield probe.title, ", ".join(curves), figures.layer_curves(curves, "", unit, x=dim, **SIZE), *curves
 
 
 def says(continuation: ProbeResult) -> tuple[str, bool | None]:
-    """What the model continues with, on one line of plain text, and whether that is the known answer (None where none
-    is known)."""
+    """The model's continuation on one line of plain text, and whether it is the known answer (None where none is
+    known)."""
     return shown(str(continuation.provenance.get("continuation", "")), 80), is_right(continuation)

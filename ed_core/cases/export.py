@@ -1,20 +1,18 @@
-"""Results as one `.npz` that `numpy.load(..., allow_pickle=False)` opens: what `python -m ed_core run --out` writes.
-Numpy only.
+"""Results as one `.npz` that `numpy.load(..., allow_pickle=False)` opens: what `python -m ed_core run --out` writes;
+and as tables and pictures. Numpy only.
 
-`<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a
-maximum; what a probe derives from its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands
-under its name, and per prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 without an answer), `n_tokens`,
+Names: `<probe>.<measure>.<i>` of prompt i; `<probe>.<measure>` the papers' aggregate, and `<probe>.<measure>_mean` of
+a maximum; what a probe derives from its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) under
+its name, and of a prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 without an answer), `n_tokens`,
 `effective_depth.*`, `provenance` (JSON). Nothing is padded. Of `effective_depth.*`, `kl_mean` and `overlap_mean` are
 the depths without a threshold, `turn` the last layer before the cosine's two-level turn with `turn_p`, all else the
 papers' rules.
 
-Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i
-(`branch` 0 for attention, 1 for the MLP; it and `layer` -1 where the embedding writes it); `sinks.span_<figure>.<i>`
-those of its spans, an entry for each (`span_pos` the sink's position, `span_from` and `span_to` its first and last
-depth, `span_layer` and `span_branch` who writes it, `span_rise`); `sinks.long_at_end.<i>` the positions of tokens that
-are long at depth L alone, which are no sinks; and `sinks.share_<measure>` the sinks' share of a measure's mean over all
-tokens of all prompts, per layer or depth. They are read off the measures; a prompt whose norms are not finite has none,
-and then there are no shares."""
+Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i;
+`sinks.span_<figure>.<i>` those of its spans (`_columns_of_sinks`, `_columns_of_spans`); `sinks.long_at_end.<i>` the
+positions of tokens that are long at depth L alone, which are no sinks; and `sinks.share_<measure>` the sinks' share
+of a measure's mean over all tokens of all prompts, per layer or depth. A prompt whose norms are not finite has no
+sinks, and then there are no shares."""
 
 from __future__ import annotations
 
@@ -40,23 +38,21 @@ from ..results.aggregate import aggregate, counts_first, probe_of
 from ..types import ProbeResult
 
 if TYPE_CHECKING:
-    from .case_study import Case
+    from .case_study import Case, View
 
-SINKS = "sinks"  # stands among the measures of `contributions`, as a table of its own
+SINKS = "sinks"  # a table among the measures of `contributions`
 
 
 def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """All arrays of a run: for every probe, its results in the order of the prompts. `forms`: the template of each
-    prompt, which a stored result does not know."""
+    """All arrays of a run: of every probe, its results in the order of the prompts. `forms`: the template of each
+    prompt, which a stored result lacks."""
     out: dict[str, np.ndarray] = {}
     for probe, results in runs.items():
         for i, result in enumerate(results):
-            out |= {f"{probe.name}.{name}.{i}": m.values for name, m in result.measures.items()}
-            out |= {
-                f"{probe.name}.{name}.{i}": values
-                for name, values in probe.derive(aggregate(probe, [result.summary])).items()
-                if not name.endswith("_mean")
-            }
+            derived = probe.derive(aggregate(probe, [result.summary]))
+            own = {name: values for name, values in derived.items() if not name.endswith("_mean")}
+            measured = {name: m.values for name, m in result.measures.items()}
+            out |= {f"{probe.name}.{name}.{i}": values for name, values in (measured | own).items()}
         curves = aggregate(probe, [r.summary for r in results], counts_first(probe))
         out |= {f"{probe.name}.{name}": values for name, values in (curves | probe.derive(curves)).items()}
     results = next(iter(runs.values()))
@@ -70,38 +66,37 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = (
     if set(READS) <= set(by_name):
         written, lens = (by_name[name] for name in READS)
         out |= effective_depth(*written, lens[1], forms)
-    certificates = [
-        {"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)
-    ]
+    certificates = [{"prompt": i, **r.provenance} for of_probe in runs.values() for i, r in enumerate(of_probe)]
     out["provenance"] = np.asarray(json.dumps({"runs": certificates}, sort_keys=True))
     return out
 
 
 def case_arrays(case: Case) -> dict[str, np.ndarray]:
-    """The numbers of a case study under the names of `arrays`; with several views (another model or prompt, the same
-    probe again) each behind its place, `1/`, `2/`, …"""
-    views = case.views
+    """The numbers of a case study under the names of `arrays`; of several views (another model or prompt, the same
+    probe again) with a prefix, `1/`, `2/`, …"""
     out: dict[str, np.ndarray] = {}
-    for i, view in enumerate(views, 1):
+    for prefix, view in _by_prefix(case).items():
         named = arrays({probe_of(item.result): [item.result] for item in view.by_probe.values()})
-        out |= {(f"{i}/" if len(views) > 1 else "") + name: values for name, values in named.items()}
+        out |= {prefix + name: values for name, values in named.items()}
     return out
 
 
+def _by_prefix(case: Case) -> dict[str, View]:
+    return {f"{i}/" if len(case.views) > 1 else "": view for i, view in enumerate(case.views, 1)}
+
+
 def tables(case: Case) -> dict[str, tuple[ProbeResult, str]]:
-    """What `csv` and `parquet` make a table of, `<probe>.<measure>` and `contributions.sinks`; named as in
-    `case_arrays`."""
-    views = case.views
+    """The arguments of `csv` by `<probe>.<measure>` and `contributions.sinks`, with the prefixes of `case_arrays`."""
     return {
-        (f"{i}/" if len(views) > 1 else "") + f"{probe}.{name}": (item.result, name)
-        for i, view in enumerate(views, 1)
+        f"{prefix}{probe}.{name}": (item.result, name)
+        for prefix, view in _by_prefix(case).items()
         for probe, item in reversed(view.by_probe.items())
         for name in (*item.result.measures, *([SINKS] if probe == sinks.PROBE else []))
     }
 
 
 def npz(found: Mapping[str, np.ndarray]) -> bytes:
-    """Arrays as the bytes of such a file."""
+    """The bytes of a `.npz` file of these arrays."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **found)
     return buffer.getvalue()
@@ -139,52 +134,52 @@ def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarr
     """`sinks.<figure>.<i>`, `sinks.span_<figure>.<i>` and `sinks.long_at_end.<i>` per prompt, `sinks.share_<measure>`
     over all of them."""
     out: dict[str, np.ndarray] = {}
-    found = []
+    of_prompts = []
     for i, result in enumerate(results):
-        if (of_one := sinks.of_result(result)) is not None:
-            found.append(of_one)
-            out |= {f"sinks.{name}.{i}": values for name, values in sink_columns(of_one).items()}
-            out |= {f"sinks.span_{name}.{i}": values for name, values in span_columns(of_one).items()}
+        if (of_prompt := sinks.of_result(result)) is not None:
+            of_prompts.append(of_prompt)
+            out |= {f"sinks.{name}.{i}": values for name, values in _columns_of_sinks(of_prompt).items()}
+            out |= {f"sinks.span_{name}.{i}": values for name, values in _columns_of_spans(of_prompt).items()}
             out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(result), np.int32)
-    if len(found) == len(results):
-        shares = carried(results, found, counts_first(probe))
+    if len(of_prompts) == len(results):
+        shares = carried(results, of_prompts, counts_first(probe))
         out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}
     return out
 
 
-def sink_columns(found: Sequence[Sink]) -> dict[str, np.ndarray]:
+def _columns_of_sinks(some: Sequence[Sink]) -> dict[str, np.ndarray]:
     """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
     and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
-    return _of_fields(Sink, found, leave="spans")
+    return _of_fields(Sink, some, leave="spans")
 
 
-def span_columns(found: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """Their spans as columns `[span]`, all sinks' one after the other: `pos` of the sink, `from` and `to` (the first
-    and the last depth), `layer`, `branch` (as in `columns`), `rise`."""
-    spans = [span for sink in found for span in sink.spans]
-    columns = {"pos": np.asarray([sink.pos for sink in found for _ in sink.spans], np.int32)}
+def _columns_of_spans(some: Sequence[Sink]) -> dict[str, np.ndarray]:
+    """Their spans as columns `[span]`, sink after sink: `pos` of the sink, `from` and `to` (the first and the last
+    depth), `layer`, `branch` (as in `_columns_of_sinks`), `rise`."""
+    spans = [span for sink in some for span in sink.spans]
+    columns = {"pos": np.asarray([sink.pos for sink in some for _ in sink.spans], np.int32)}
     of_spans = _of_fields(Span, spans, leave="lasts")
     return columns | {{"start": "from", "end": "to"}.get(name, name): values for name, values in of_spans.items()}
 
 
-def _of_fields(kind: type, of: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
+def _of_fields(kind: type, entries: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
     kept = [f for f in fields(kind) if f.name != leave]
-    values = {f.name: [getattr(one, f.name) for one in of] for f in kept}
+    values = {f.name: [getattr(entry, f.name) for entry in entries] for f in kept}
     values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
     values["branch"] = [sinks.BRANCHES.index(branch) if branch in sinks.BRANCHES else -1 for branch in values["branch"]]
     return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in kept}
 
 
 def carried(
-    results: Sequence[ProbeResult], found: Sequence[Sequence[Sink]], first_token: bool = True
+    results: Sequence[ProbeResult], of_each: Sequence[Sequence[Sink]], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Which means the sinks carry: by measure, their share of its mean over all tokens of all prompts, per layer or
-    depth, in [0, 1] (0 where that mean is 0). Only measures that are never negative: of others there are no shares.
+    """The sinks' share of each measure's mean over all tokens of all prompts, per layer or depth, in [0, 1] (0 where
+    that mean is 0), of the measures that are never negative.
 
-    `found`: those of each result. `first_token` False: the means leave the first token out, sink or not."""
+    `of_each`: the sinks of each result. `first_token` False: the means leave the first token out, sink or not."""
     start, out = int(not first_token), {}
     begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
-    at = [begin + s.pos for begin, of_one in zip(begins, found, strict=True) for s in of_one if s.pos >= start]
+    at = [begin + s.pos for begin, some in zip(begins, of_each, strict=True) for s in some if s.pos >= start]
     for name, measure in results[0].measures.items():
         spec = measure.spec
         if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
@@ -195,19 +190,19 @@ def carried(
 
 
 def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
-    """A curve as CSV: index and value, all digits; of a map (two dims, with a comma between them) both indices."""
+    """A curve as CSV: index and value, all digits; of a map, with a comma in `dim`, both indices."""
     rows = (f"{','.join(map(str, at))},{value.item()!r}" for at, value in np.ndenumerate(values))
     return "\n".join([f"{dim},{name}", *rows, ""])
 
 
 def csv(result: ProbeResult, measure: str) -> str:
-    """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so
-    that no token is taken for a spreadsheet formula). Of `sinks` a row per sink and its figures as values."""
+    """One measure as CSV: a row per entry, a column per dim, then the value; tokens as JSON strings (so that none is a
+    spreadsheet formula). Of `sinks` a row per sink, its figures as values."""
     return _table(_header(result, measure), _entries(result, measure))
 
 
 def csv_of_sides(sides: Mapping[str, ProbeResult], measure: str) -> str:
-    """The same of results that stand beside each other, one after the other; `side` tells whose a row is."""
+    """`csv` of several results, one after the other, with the name of each in a column `side`."""
     rows = ([name, *row] for name, result in sides.items() for row in _entries(result, measure))
     return _table(["side", *_header(next(iter(sides.values())), measure)], rows)
 
@@ -223,11 +218,11 @@ def pair_csv(pair: Pair) -> str:
 
 
 def _columns(result: ProbeResult, measure: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Where every value of a table stands along each dim, and the values, by name."""
+    """The index of every value of a table along each dim, and the values, by name."""
     if measure == SINKS:
-        found = sinks.of_result(result) or ()
-        figures = sink_columns(found) | {"branch": np.asarray([s.branch for s in found], "U9")}
-        return {"pos": figures.pop("pos")}, figures
+        some = sinks.of_result(result) or ()
+        columns = _columns_of_sinks(some) | {"branch": np.asarray([s.branch for s in some], "U9")}
+        return {"pos": columns.pop("pos")}, columns
     m = result.measures[measure]
     return m.places(), {measure: m.values.ravel()}
 
@@ -254,53 +249,24 @@ def _table(header: list[str], rows: Iterable[list[Any]]) -> str:
     return buffer.getvalue()
 
 
-def parquet(result: ProbeResult, measure: str) -> bytes:
-    """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means
-    and where it came from in the file's metadata (`measure`, `provenance`: JSON). Of `sinks` a row per sink."""
-    import pyarrow
-    from pyarrow import parquet as pq
-
-    places, values = _columns(result, measure)
-    columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in places.items()}
-    if "pos" in places:
-        columns["token"] = pyarrow.array([result.tokens[i] for i in places["pos"]], pyarrow.string())
-    table = pyarrow.table({**columns, **{name: pyarrow.array(column) for name, column in values.items()}})
-    meaning = {"unit": "", "meaning": sinks.MEANING, "dims": [SINKS]}
-    if measure != SINKS:
-        spec = result.measures[measure].spec
-        meaning = {"unit": spec.unit, "meaning": spec.meaning, "dims": spec.dims}
-    table = table.replace_schema_metadata(
-        {"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)}
-    )
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    return buffer.getvalue()
-
-
-EXPORTS = (".edcase", ".html", ".npz", ".csv", ".parquet", ".png", ".svg", ".sh", ".py")
+EXPORTS = (".edcase", ".html", ".npz", ".csv", ".png", ".svg")
 
 
 def exported(case: Case, ending: str, which: str = "") -> bytes:
-    """A case study as a file of one of `EXPORTS` but `.edcase`; `which`: the measure of a table, the figure of a
-    picture."""
-    kind = ending.removeprefix(".")
-    if kind == "html":
+    """The bytes of a case study as a file of one of `EXPORTS` but `.edcase`; `which`: the measure of a table, the
+    figure of a picture."""
+    if ending == ".html":
         from .report import report
 
         return report(case).encode()
-    if kind in ("sh", "py"):
-        from .snippet import snippet
-
-        commands = snippet(case)
-        return f"{commands.shell if kind == 'sh' else commands.python}\n".encode()
-    if kind in ("png", "svg"):
-        return _picture(case, kind, which)
-    if kind == "npz":
+    if ending in (".png", ".svg"):
+        return _picture(case, ending.removeprefix("."), which)
+    if ending == ".npz":
         return npz(case_arrays(case))
     measures = tables(case)
     if which not in measures:
         raise _unknown("--measure", which, sorted(measures))
-    return csv(*measures[which]).encode() if kind == "csv" else parquet(*measures[which])
+    return csv(*measures[which]).encode()
 
 
 def _picture(case: Case, kind: str, name: str) -> bytes:
@@ -311,10 +277,10 @@ def _picture(case: Case, kind: str, name: str) -> bytes:
     if name.lower() not in drawings:
         raise _unknown("--figure", name, drawings)
     drawing = drawings[name.lower()]
-    results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
+    results = drawing.results or [item.result for item in case.items]
     return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
 
 
 def _unknown(option: str, value: str, known: Iterable[str]) -> ParameterError:
-    found = f"is {value!r}" if value else "is missing"
-    return ParameterError(f"{option} {found}; this case study has {'; '.join(known)}.")
+    given = f"is {value!r}" if value else "is missing"
+    return ParameterError(f"{option} {given}; this case study has {'; '.join(known)}.")

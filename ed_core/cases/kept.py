@@ -66,9 +66,7 @@ class Kept:
         self.problems = problems
         in_order = partial(sorted, key=key, reverse=downwards)
         words = search.casefold().split()
-        return [
-            card for card in (*in_order(own), *in_order(shipped)) if all(w in card.words.casefold() for w in words)
-        ]
+        return [card for card in (*in_order(own), *in_order(shipped)) if all(w in card.words.casefold() for w in words)]
 
     def open(self, id: str) -> tuple[Case, str]:
         """A case study, checked to the last array, and its state, which `save` takes."""
@@ -93,6 +91,10 @@ class Kept:
         """Whether a case study comes with the product and was not replaced by one of the user's."""
         return self.shipped is not None and (self.shipped / f"{id}{SUFFIX}").is_file() and not self._file(id).is_file()
 
+    def exists(self, id: str) -> bool:
+        """Whether an id is taken, by a damaged file too."""
+        return self._file(id).exists() or self.is_shipped(id)
+
     def check(self) -> tuple[int, list[str]]:
         """The number of all case studies, each read to the last array, and a sentence for each that is damaged."""
         problems = []
@@ -113,7 +115,7 @@ class Kept:
         """The state of a new case study, which is kept from now on. Its id must be free."""
         data = _checked(case)
         with self._locked():
-            if self._exists(case.id):
+            if self.exists(case.id):
                 raise CaseError(f"The id {case.id} is taken; duplicate the case study to keep it under a new one.")
             disk.write(self._file(case.id), data)
         return _state(data)
@@ -145,7 +147,7 @@ class Kept:
         case = bundle.drawable(data)
         data = _checked(case)
         with self._locked():
-            if self._exists(case.id):
+            if self.exists(case.id):
                 if self.read(case.id) == data:
                     return case, False
                 case = replace(case, id=self._new_id())
@@ -205,11 +207,8 @@ class Kept:
             raise CaseError(f"{id[:40]!r} is not the id of a case study; expected 10 characters, a to z and 2 to 7.")
         return self.path / f"{id}{SUFFIX}"
 
-    def _exists(self, id: str) -> bool:
-        return self._file(id).exists() or self.is_shipped(id)
-
     def _new_id(self) -> str:
-        return next(id for id in iter(new_id, None) if not self._exists(id))
+        return next(id for id in iter(new_id, None) if not self.exists(id))
 
     def _listed(self, folder: Path, problems: list[str]) -> list[Card]:
         """The cards of a folder's files; what is wrong with the others is added to `problems`."""
@@ -245,7 +244,9 @@ def _checked(case: Case) -> bytes:
                 "keep fewer, or of shorter prompts."
             )
     if bundle.decode(data) != case:
-        raise CaseError("This case study is not read back as it was written; this is a defect, please report it.")
+        raise CaseError(
+            "Internal error: the saved case study could not be read back. Nothing was saved; please report this."
+        )
     return data
 
 

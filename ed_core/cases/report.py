@@ -1,8 +1,8 @@
-"""A case study as one HTML file: figures that answer to the mouse, notes, verdict, tokens, origin. Torch-free.
+"""A case study as one HTML file: interactive figures, notes, verdict, tokens, origin. Torch-free.
 
-`report.html` is its template, with `report.css` and `report.js` within. The file asks nobody for anything: plotly's
-script lies within it, once and compressed, and a content security policy forbids every request and every script but the
-two whose hashes it names. So even markup that slipped through the escaping could not run."""
+`report.html` is its template, with `report.css` and `report.js` within. The file loads nothing: plotly's script is in
+it, once and compressed, and a content security policy forbids every request and every script but the two with the
+hashes it names. So even markup that slipped through the escaping could not run."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def report(case: Case) -> str:
 
 @lru_cache(maxsize=1)
 def plotly_script() -> str:
-    """Plotly's script with maps, curves and bars, and without the kinds that no report has: a third of the whole
-    (`plotly.js-cartesian-dist-min` of npm, of the version that the package `plotly` brings along)."""
+    """Plotly's script with maps, curves and bars alone (`plotly.js-cartesian-dist-min` of npm, of the version in the
+    package `plotly`)."""
     return (ROOT / "effective_depth_lab" / "figure" / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def contents(case: Case) -> dict[str, object]:
-    """What `report.html` tells of a case study, plotly's script apart."""
+    """The values of `report.html`, without plotly's script."""
     parts = sections(case)
-    again, refused = {}, ""
+    commands, refused = {}, ""
     try:
-        found = snippet(case)
-        again = {"command line": found.shell, "Python": found.python}
+        code = snippet(case)
+        commands = {"command line": code.shell, "Python": code.python}
     except CaseError as error:
         refused = str(error)
     return dict(
@@ -62,26 +62,25 @@ def contents(case: Case) -> dict[str, object]:
         sections=parts,
         number=count().__next__,
         figures=[plain(drawing) for section in parts for drawing in section.drawings],
-        again=again,
+        again=commands,
         refused=refused,
     )
 
 
-@lru_cache(maxsize=4)
-def templates(*more: Path) -> Environment:
-    """The templates of this folder, behind those of the folders `more`; every word they are given is escaped."""
-    found = Environment(
-        loader=FileSystemLoader([*more, FOLDER]),
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    """The templates of this folder, which escape every word they take."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
-        f.__name__.lstrip("_"): f for f in (_sha256, _packed, _by_prompts, _certificate, says, shown, to_html)
-    }
-    found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return found
+    filters = (_sha256, _packed, _by_prompts, _certificate, says, shown, to_html)
+    environment.filters |= {f.__name__.lstrip("_"): f for f in filters}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
 
 
 def _sha256(script: str) -> str:
@@ -90,7 +89,7 @@ def _sha256(script: str) -> str:
 
 @lru_cache(maxsize=1)
 def _packed(script: str) -> str:
-    """A script as `report.js` unpacks it: zlib's deflate, in base64."""
+    """A script in zlib's deflate and base64, which `report.js` unpacks."""
     return base64.b64encode(zlib.compress(script.encode(), 9)).decode()
 
 
@@ -100,9 +99,9 @@ def _by_prompts(section: Section) -> Collection[View]:
 
 
 def _certificate(result: ProbeResult) -> str:
-    """The birth certificate as JSON, the most asked first."""
-    made = result.provenance
-    return json.dumps({k: made[k] for k in FIRST if k in made} | dict(made), indent=1, ensure_ascii=False)
+    """The birth certificate as JSON, the fields of `FIRST` first."""
+    origin = result.provenance
+    return json.dumps({k: origin[k] for k in FIRST if k in origin} | dict(origin), indent=1, ensure_ascii=False)
 
 
 def plain(drawing: Drawing) -> dict[str, Any]:
@@ -114,21 +113,21 @@ def plain(drawing: Drawing) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _reader() -> MarkdownIt:
-    """CommonMark with tables. HTML is text; pictures are off, because showing one asks another server for it; links of
-    a kind that runs code are refused by the library and stay text."""
+    """A reader of CommonMark with tables. HTML is text; pictures are off, as one would be loaded from a server; links
+    that run code are refused by the library and stay text."""
     reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table").disable("image")
     reader.add_render_rule("link_open", _link)
     return reader
 
 
 def _link(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
-    """Links tell nobody where they were clicked, and open elsewhere."""
+    """A link that sends no referrer and opens in another tab."""
     tokens[at].attrSet("rel", "noopener noreferrer nofollow")
     tokens[at].attrSet("target", "_blank")
     return self.renderToken(tokens, at, options, env)
 
 
 def to_html(notes: str) -> str:
-    """A stranger's Markdown as HTML that can do nothing: no tags of its own, no pictures, no script behind a link."""
+    """A stranger's Markdown as harmless HTML: none of its tags, no pictures, no script in a link."""
     html: str = _reader().render(notes)
     return html

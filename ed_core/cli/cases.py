@@ -63,7 +63,7 @@ def export(
     id: Id,
     out: Annotated[str, typer.Argument(metavar="FILE", help=f"Its ending decides: {', '.join(EXPORTS)}.")],
     measure: Annotated[
-        str, typer.Option(metavar="PROBE.MEASURE", help="Of a .csv or .parquet; names are listed without one.")
+        str, typer.Option(metavar="PROBE.MEASURE", help="Of a .csv; names are listed without one.")
     ] = "",
     figure: Annotated[str, typer.Option(metavar="NAME", help="Of a .png or .svg; names are listed without one.")] = "",
 ) -> None:
@@ -73,7 +73,7 @@ def export(
     if (ending := untrusted.ending(file)) not in EXPORTS:
         raise ParameterError(f"{file.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     for option, value, endings in (
-        ("--measure", measure, (".csv", ".parquet")),
+        ("--measure", measure, (".csv",)),
         ("--figure", figure, (".png", ".svg")),
     ):
         if value and ending not in endings:
@@ -124,7 +124,7 @@ def publish(
     card: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="A card.json; repeatable.")] = None,
 ) -> int:
     """Write case studies, studies and depth cards as a static site."""
-    from ..sharing import site
+    from ..cases import site
 
     disk.require_out_folder(out)
     pages, problems = site.publish(out, case or [], study or [], card or [], own=own, shipped=shipped)

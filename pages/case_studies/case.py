@@ -9,7 +9,7 @@ from html import escape
 import streamlit as st
 
 from ed_core import settings
-from ed_core.cases.case_study import Case, edited
+from ed_core.cases.case_study import ID, Case, edited
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.export import exported, tables
 from ed_core.cases.report import to_html
@@ -56,8 +56,11 @@ def chosen() -> str:
 
 def missing(id: str, error: CaseError) -> None:
     """One sentence, and the way to the others."""
-    told = show.plain(str(error)) if id else "This link names no case study; choose one from the list."
-    st.error(told, icon=":material/link_off:")
+    text = show.plain(str(error)) if id else "This link names no case study; choose one from the list."
+    st.error(text, icon=":material/link_off:")
+    if ID.fullmatch(id or "") and case_studies.kept().exists(id) and not undeletable(id):
+        with st.popover("Delete", key="case.delete", icon=":material/delete:"):
+            delete(id, id)
     st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
 
 
@@ -97,19 +100,25 @@ def actions(case: Case, state: str) -> None:
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))
-    kept = "Nothing can be deleted here from the browser." if settings.current().hosted else not_here
-    look = {"icon": ":material/delete:"} | off(kept, "Deletes this case study")
+    reason = undeletable(case.id)
+    look = {"icon": ":material/delete:"} | off(reason, "Deletes this case study")
     with row.popover("Delete", key="case.delete", **look):
-        if not kept:
-            delete(case)
+        if not reason:
+            delete(case.id, case.title)
 
 
-def delete(case: Case) -> None:
+def undeletable(id: str) -> str:
+    """Why this visitor may not delete a case study; "" where they may."""
+    hosted = "Nothing can be deleted here from the browser."
+    return hosted if settings.current().hosted else case_studies.why_not(id)
+
+
+def delete(id: str, title: str) -> None:
     """Ask once, then delete."""
     st.markdown("Delete this case study? This cannot be undone.")
     pressed = st.button("Delete it", type="primary", key="case.delete.yes")
-    if pressed and case_studies.attempt(lambda: case_studies.delete(case.id)):
-        st.toast(f"Deleted: {show.plain(case.title)}", icon=":material/delete:")
+    if pressed and case_studies.attempt(lambda: case_studies.delete(id)):
+        st.toast(f"Deleted: {show.plain(title)}", icon=":material/delete:")
         st.switch_page(case_studies.GALLERY)
 
 
@@ -201,10 +210,8 @@ def downloads(case: Case) -> None:
         st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", **FILE)
     measures = [name for name, (result, measure) in tables(case).items() if measure in result.measures]
     measure = st.selectbox("One measure as a table", measures, key="case.measure")
-    row = st.container(horizontal=True)
-    for ending in (".csv", ".parquet"):
-        make, file = partial(exported, case, ending, measure), f"{measure}-{case.id}{ending}".replace("/", "-")
-        row.download_button(ending[1:], make, file, key=f"case{ending}", **FILE)
+    make, file = partial(exported, case, ".csv", measure), f"{measure}-{case.id}.csv".replace("/", "-")
+    st.download_button("Table (.csv)", make, file, key="case.csv", **FILE)
 
 
 def section(i: int, one: Section) -> None:
@@ -237,23 +244,22 @@ def section(i: int, one: Section) -> None:
 
 
 def figure(key: str, d: Drawing) -> None:
-    caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
-    if over is not None:
-        of = (over.name, over.dim, over.values, over.meaning)
-        show.figure_of_many(key, d.figure, caption, over.results, *of)
-    elif d.result is None:
+    caption = f"**{d.title}** · {show.plain(d.caption)}"
+    if d.curve is not None:
+        show.figure_of_many(key, d.figure, caption, d.results, *d.curve)
+    elif not d.results:
         lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
         show.figure(key, d.figure, caption, about=lambda: st.markdown(lines), alt=d.alt)
     elif len(d.measures) > 1:
-        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
+        show.figure(key, d.figure, caption, d.results[0], d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
     else:
-        show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
+        show.figure(key, d.figure, caption, d.results[0], d.measures[0] if d.measures else "")
 
 
 def of_several(key: str, d: Drawing) -> None:
     """Details of a figure that shows more than one measure: of the one that is asked for."""
     measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
-    show.details(key, d.result, measure or d.measures[0], "")
+    show.details(key, d.results[0], measure or d.measures[0], "")
 
 
 def again(case: Case) -> None:
@@ -275,8 +281,6 @@ FILES = {
     ".edcase": "Case study (.edcase), to import elsewhere",
     ".html": "Report (.html), one file",
     ".npz": "All numbers (.npz)",
-    ".sh": "Commands (.sh)",
-    ".py": "Python (.py)",
 }
 MARKS = {True: " :green[✓ the known answer]", False: " :orange[✗ not the known answer]", None: ""}
 ABOUT_LIVE = (

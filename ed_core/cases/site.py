@@ -1,8 +1,8 @@
-"""Findings as a static site: what may be published, a page each, and an index that can be searched. It opens from a
-file, and from a server in any folder; it asks nobody for anything. Torch-free.
+"""Case studies, studies and depth cards as a static site: a page each, and an index that can be searched. It opens from
+a file and from a server in any folder, and loads nothing from elsewhere. Torch-free.
 
-A folder that was published holds a list of the files that are the site's (`MARKER`). Only those are ever replaced or
-removed, so what else lies there (`.git`, a host's own files) stays."""
+A published folder has a list of the site's files (`MARKER`). Only those are ever replaced or removed, so other files in
+the folder (`.git`, those of a host) stay."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ from pathlib import Path
 from .. import disk, settings, untrusted
 from ..cards import card as cards
 from ..cards import page as card_page
-from ..cases import bundle, case_study, report
-from ..cases.drawings import Drawing
-from ..cases.kept import SUFFIX, Kept
-from ..cases.report import to_html
 from ..errors import EffectiveDepthError, PublishError
 from ..figures import depth_over_steps
 from ..figures.images import data_uri
@@ -30,18 +26,31 @@ from ..studies import items, steps, tables
 from ..studies import report as study_report
 from ..studies.items import Folder, open_folder
 from ..types import from_json
+from . import bundle, case_study, report
+from .drawings import Drawing
+from .kept import SUFFIX, Kept
+from .report import to_html
 
-FOLDER = Path(__file__).parent
 MARKER, FORMAT = ".effective-depth-site.json", "effective-depth site"
 INDEX, ASSETS = "index.html", "assets"
 NAME = re.compile(r"(\w+/)?\w[\w.+-]*")  # of a file of the site
+CASES, OF_STUDIES, OF_CARDS = "Case studies", "Studies", "Depth cards"
+NAMES = {CASES: "case study", OF_STUDIES: "study", OF_CARDS: "depth card"}
+PROMPT, LEAD = 60, 200  # characters on the index
+CURVES = {  # of a study, where it has them: what the three rules read
+    "logit_lens.kl": "Divergence of the lens from the output",
+    "logit_lens.overlap": "Overlap of the lens's best tokens with the output's",
+    "contributions.layer_cos": "Cosine of what a layer adds with what it reads",
+}
+OVER_TRAINING = "lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: sinks a prompt"
+DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page, and what the index tells of it. `kind`: the heading it stands under there, like "Case studies";
-    `place`: its file in the site; `lead`: a sentence; `facts`: the small print; `words`: what a search looks through;
-    `picture`: an address that nobody need be asked for, or ""; `files`: the page itself and what lies beside it."""
+    """One page, and its entry in the index. `kind`: the heading of the entry, like "Case studies"; `place`: its file in
+    the site; `lead`: a sentence; `facts`: the small print; `words`: the text that a search reads; `picture`: a data
+    URI, or ""; `files`: the page and its downloads."""
 
     kind: str
     place: str
@@ -54,62 +63,61 @@ class Page:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
+# ---------------------------------------------------------------- the folder
+
+
 def write(pages: Iterable[Page], out: Path) -> list[Page]:
-    """Write a site into a folder that is not there, is empty, or was published before; returns its pages, without
-    their files. All of it is made before the folder is touched; then each file is replaced all or nothing, the index
-    last, and pages that are gone are removed. `PublishError` says why not."""
+    """The pages, without their files, of a site that is now in a folder: one that is new, empty, or was published
+    before. All of it is made before the folder is touched; then each file is replaced all or nothing, the index last,
+    and old pages are removed."""
     before = _published(out)
-    told: list[Page] = []
+    written: list[Page] = []
     names: set[str] = set()
     try:
-        with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # beside it may lie another disk
-            for name, data in _all(pages, told):
+        with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # next to `out` may be another disk
+            for name, data in _files(pages, written):
                 if name.lower() in names:
                     raise PublishError(
                         f"Two files of the site would be called {name}: rename one of two studies, or name one of two "
                         "cards of the same."
                     )
                 names.add(name.lower())
-                place = made / name
-                place.parent.mkdir(exist_ok=True)
-                disk.write(place, data)
+                (made / name).parent.mkdir(exist_ok=True)
+                disk.write(made / name, data)
             files = [file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file()]
             _put(made, out, sorted(files, key=lambda name: (name == INDEX, name)), before)
     except OSError as error:
         raise PublishError(f"The site {out} cannot be written: {disk.why(error, '--out')}") from error
-    return told
+    return written
 
 
-def render(template: str, **told: object) -> bytes:
-    """One of this folder's templates, with the site's title."""
-    return report.templates(FOLDER).get_template(template).render(site=settings.current().title, **told).encode()
-
-
-def _all(pages: Iterable[Page], told: list[Page]) -> Iterator[tuple[str, bytes]]:
-    """Every file of the site by name, the pages' first; `told` is filled with the pages."""
+def _files(pages: Iterable[Page], written: list[Page]) -> Iterator[tuple[str, bytes]]:
+    """Every file of the site by name, the pages' first; `written` is filled with the pages."""
+    by_kind: dict[str, list[Page]] = {}
     for page in pages:
         yield from page.files.items()
-        told.append(replace(page, files={}))
-    by_kind: dict[str, list[Page]] = {}
-    for page in told:
-        by_kind.setdefault(page.kind, []).append(page)
+        written.append(replace(page, files={}))
+        by_kind.setdefault(page.kind, []).append(written[-1])
     yield INDEX, render("index.html", kinds=by_kind, here="")
-    style = ((report.FOLDER / "report.css").read_bytes(), (FOLDER / "site.css").read_bytes())
-    yield f"{ASSETS}/site.css", b"".join(style)
-    yield f"{ASSETS}/site.js", (FOLDER / "site.js").read_bytes()
-    yield f"{ASSETS}/report.js", (report.FOLDER / "report.js").read_bytes()
+    yield f"{ASSETS}/site.css", b"".join((report.FOLDER / name).read_bytes() for name in ("report.css", "site.css"))
+    for name in ("site.js", "report.js"):
+        yield f"{ASSETS}/{name}", (report.FOLDER / name).read_bytes()
     yield f"{ASSETS}/plotly.js", report.plotly_script().encode()
 
 
+def render(template: str, **words: object) -> bytes:
+    """A page from a template, with the site's title."""
+    return report.templates().get_template(template).render(site=settings.current().title, **words).encode()
+
+
 def _published(out: Path) -> list[str]:
-    """The files of the site that lies in a folder; none where it is empty or not there."""
-    marker = out / MARKER
+    """The files of the site in a folder; none where it is empty or missing."""
     try:
         if not out.exists() or (out.is_dir() and all(file.name.endswith(disk.UNFINISHED) for file in out.iterdir())):
             return []
-        told = from_json(untrusted.regular(marker).read(untrusted.CONFIG))
-        files: list[str] = told["files"]
-        if told["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
+        marker = from_json(untrusted.regular(out / MARKER).read(untrusted.CONFIG))
+        files: list[str] = marker["files"]
+        if marker["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
             return files
         raise ValueError
     except FileNotFoundError:
@@ -119,13 +127,13 @@ def _published(out: Path) -> list[str]:
     except OSError as error:
         why = f"cannot be read ({error.strerror or error})"
     except (ValueError, KeyError, TypeError):
-        why = f"holds a {MARKER} that this program did not write"
-    raise PublishError(f"{out} {why}; give --out a folder that is empty, not there yet, or was published before.")
+        why = f"has a {MARKER} that this program did not write"
+    raise PublishError(f"{out} {why}; give --out a folder that is empty, new, or was published before.")
 
 
 def _put(made: Path, out: Path, files: list[str], before: list[str]) -> None:
-    """Move the new files over the old ones, then remove what is gone. The marker names every file of the site at every
-    moment, so that whatever ends this, the next publication clears up."""
+    """Move the new files over the old ones, then remove the rest of the old ones. The marker names every file of the
+    site at every moment, so the next publication cleans up after a crash."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in {(out / name).parent for name in (*files, *before)} - {out}:
         if folder.is_symlink():
@@ -147,31 +155,20 @@ def _mark(out: Path, files: list[str]) -> None:
     disk.write(out / MARKER, json.dumps({"format": FORMAT, "files": files}, indent=0).encode())
 
 
-CASES, OF_STUDIES, OF_CARDS = "Case studies", "Studies", "Depth cards"
-PROMPT, LEAD = 60, 200  # characters on the index
-CURVES = {  # of a study, where it has them: what the three rules read
-    "logit_lens.kl": "Divergence of the lens from the output",
-    "logit_lens.overlap": "Overlap of the lens's best tokens with the output's",
-    "contributions.layer_cos": "Cosine of what a layer adds with what it reads",
-}
-OVER_TRAINING = "lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: sinks a prompt"
-DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
-
-
-NAMES = {CASES: "case study", OF_STUDIES: "study", OF_CARDS: "depth card"}
+# ---------------------------------------------------------------- the pages
 
 
 def publish(
     out: Path, case_ids: list[str], studies: list[Path], card_files: list[Path], *, own: bool, shipped: bool
 ) -> tuple[list[Page], list[str]]:
-    """Write a site of what is named, of everything kept here (`own`, or where nothing is named) and of what is
-    `shipped`; return its pages and what could not be published. Something named that cannot be published is an
+    """The pages of a site that is now in `out`, and what could not be published: of what is named, of everything kept
+    here (`own`, or where nothing is named) and of what is `shipped`. Something named that cannot be published is an
     error."""
     kept, problems, places = Kept(), [], set()
     own = own or not (case_ids or studies or card_files or shipped)
     named = {*case_ids, *studies, *card_files}
-    cards_here = kept.cards() if own or shipped else []
-    cases = [*case_ids, *(c.id for c in cards_here if (shipped if kept.is_shipped(c.id) else own))]
+    listed = kept.cards() if own or shipped else []
+    cases = [*case_ids, *(c.id for c in listed if (shipped if kept.is_shipped(c.id) else own))]
     folders = [*studies, *(items.made_here() if own else ())]
     files = [*card_files, *(cards.made_here() if own else ())]
     if shipped:
@@ -195,12 +192,11 @@ def publish(
                     yield page  # a shipped card of a model that was measured here too is left out
                 places.add(page.place)
 
-    written = write(pages(), out)
-    return written, [*kept.problems, *problems]
+    return write(pages(), out), [*kept.problems, *problems]
 
 
 def of_case(kept: Kept, id: str) -> Page:
-    """A case study as a page: its report, and its file to import elsewhere. `CaseError` where it cannot be opened."""
+    """A case study as a page: its report, and its file to import elsewhere."""
     case, _ = kept.open(id)
     data = kept.read(id)
     card = bundle.card(io.BytesIO(data))
@@ -221,8 +217,7 @@ def of_case(kept: Kept, id: str) -> Page:
 
 
 def of_study(out: Path) -> Page:
-    """A study as a page: figures, report, and its file to open elsewhere. `StudyError` where the folder holds none,
-    `PublishError` where it has no depths."""
+    """A study as a page: figures, report, and its file to open elsewhere; `PublishError` where it has no depths."""
     folder = open_folder(out)
     verdict = tables.stored(folder)
     if not verdict.num_rows:
@@ -230,23 +225,22 @@ def of_study(out: Path) -> Page:
             f"The study in {out} has no depths; run it with contributions or logit_lens, then publish it."
         )
     title, note = folder.plan["name"], folder.plan["note"]
-    name = re.sub(r"[^\w.+-]", "-", title)
+    name = _file_name(title)
     words = study_report.markdown(folder, folder.digest())
-    drawn = _drawn(folder)
-    beside = {
+    drawings = _drawings(folder)
+    downloads = {
         f"{name}{study_bundle.ENDING}": study_bundle.packed(out),
         f"{name}-verdict.csv": tables.as_file(verdict, "csv"),
     }
-    told = ("study, to open in a laboratory (.edstudy)", "depths as a table (.csv)")
     page = render(
         "study.html",
         here="../",
         title=title,
         words=to_html(words.partition("\n")[2]),
-        drawn=drawn,
-        figures=[report.plain(drawing) for drawings in drawn.values() for drawing in drawings],
+        drawn=drawings,
+        figures=[report.plain(drawing) for some in drawings.values() for drawing in some],
         number=count().__next__,
-        files=dict(zip(beside, told)),
+        files=dict(zip(downloads, ("study, to open in a laboratory (.edstudy)", "depths as a table (.csv)"))),
     )
     prompts = sum(len(one["ids"]) for one in folder.sets.values())
     counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
@@ -257,51 +251,54 @@ def of_study(out: Path) -> Page:
         _short(note, LEAD),
         " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items()),
         "\n".join((title, note, *folder.models, *folder.sets)),
-        files={f"studies/{name}.html": page} | {f"studies/{file}": data for file, data in beside.items()},
+        files={f"studies/{file}": data for file, data in {f"{name}.html": page, **downloads}.items()},
     )
 
 
 def of_card(file: Path) -> Page:
-    """A depth card as a page, with its document and its Markdown. `CardError` where it cannot be read."""
-    told = cards.read(file)
-    model, on = told.model.name, told.set.name
-    name = re.sub(r"[^\w.+-]", "-", f"{model}-{told.model.precision}-{on}-{told.about[:6]}").lstrip("-+.")
-    beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_page.markdown(told).encode()}
-    about = dict(zip(beside, ("the card's numbers (.json)", "a section for a model card (.md)")))
-    title = f"Depth card: {model}"
-    page = render("card_page.html", here="../", title=title, words=card_page.fragment(told), files=about)
-    verdicts = "\n".join(f"{one.title} {one.verdict}" for one in told.claims)
+    """A depth card as a page, with its document and its Markdown."""
+    card = cards.read(file)
+    model, on, title = card.model.name, card.set.name, f"Depth card: {card.model.name}"
+    name = _file_name(f"{model}-{card.model.precision}-{on}-{card.about[:6]}").lstrip("-+.")
+    downloads = {f"{name}.json": cards.to_json(card), f"{name}.md": card_page.markdown(card).encode()}
+    about = dict(zip(downloads, ("the card's numbers (.json)", "a section for a model card (.md)")))
+    page = render("card_page.html", here="../", title=title, words=card_page.fragment(card), files=about)
+    verdicts = "\n".join(f"{one.title} {one.verdict}" for one in card.claims)
     return Page(
         OF_CARDS,
         f"cards/{name}.html",
-        f"Depth card: {model}",
-        card_page.headline(told),
-        f"{told.model.precision} · {len(told.set.prompts)} prompts of {on} · {card_page.counted(told)}",
+        title,
+        card_page.headline(card),
+        f"{card.model.precision} · {len(card.set.prompts)} prompts of {on} · {card_page.counted(card)}",
         f"{model}\n{on}\n{verdicts}",
-        files={f"cards/{name}.html": page} | {f"cards/{file}": data for file, data in beside.items()},
+        files={f"cards/{file}": data for file, data in {f"{name}.html": page, **downloads}.items()},
     )
 
 
-def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
-    """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
-    depths = tables.figure(folder, tables.DEPTHS)
-    found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
+def _drawings(folder: Folder) -> dict[str, list[Drawing]]:
+    """The figures by their headings: the depths on all sets, then of each set the curves that the rules read."""
+    by_heading = {"Depths": [Drawing("Effective depth", DEPTHS, tables.figure(folder, tables.DEPTHS))]}
     verdict = tables.stored(folder).to_pylist()
     for series, labels in steps.series(folder).items():
         for name in folder.sets:
             if rows := steps.depths(verdict, labels, name):
-                over = depth_over_steps(rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name))))
+                figure = depth_over_steps(
+                    rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name)))
+                )
                 title = f"Depth over training{f' of {series}' if series else ''} on {name}"
-                found["Depths"].append(Drawing(title, OVER_TRAINING, f"{title}: {OVER_TRAINING}", over))
+                by_heading["Depths"].append(Drawing(title, OVER_TRAINING, figure))
     for name in folder.sets:
         measured = tables.measures(folder, name)
         for measure, title in CURVES.items():
             if measure in measured:
                 caption = f"{measure} over relative depth; shaded: 5 to 95 % over prompts"
-                curves = tables.figure(folder, measure, name)
-                of_set = found.setdefault(f"Curves on {name}", [])
-                of_set.append(Drawing(title, caption, f"{title} on {name}: {caption}", curves))
-    return found
+                drawing = Drawing(title, caption, tables.figure(folder, measure, name), f"{title} on {name}: {caption}")
+                by_heading.setdefault(f"Curves on {name}", []).append(drawing)
+    return by_heading
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.+-]", "-", text)
 
 
 def _short(text: str, most: int) -> str:
