@@ -62,7 +62,7 @@ from ed_ui import probe_page
 
 probe_page.Page(Toy, "Not computed yet.").show()
 '''
-WRITING = '            Entry("pages/prompt/writing.py", "Writing", "generation"),'
+ROOM = '        "Where does this answer form?",\n        "layers",\n        ('
 EDITS = {  # the two lines
     "ed_core/probes/__init__.py": (
         (
@@ -71,7 +71,9 @@ EDITS = {  # the two lines
         ),
         ("\n)\n\n\ndef find", "\n    Toy,\n)\n\n\ndef find"),
     ),
-    "ed_ui/navigation.py": ((WRITING, f'{WRITING}\n            Entry("pages/prompt/toy.py", "Toy", "toy"),'),),
+    "ed_ui/navigation.py": (
+        (ROOM, f'{ROOM}\n            Entry("pages/prompt/toy.py", "Toy", "toy", question="Toys?"),'),
+    ),
 }
 WALK = """
 import io, json, sys
