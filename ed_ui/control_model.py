@@ -1,5 +1,5 @@
 """A control beside the model: the picker next to Run, its jobs behind the model's own, its curves for the figures, what
-they mean; and the untrained twins that a verdict is read beside, stored ones without being asked for."""
+they mean; and the untrained copies that a verdict is read beside, stored ones without being asked for."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def ask_for_copies(batch: running.Batch) -> None:
 
 def twins(batch: running.Batch) -> tuple[list[Pair], str]:
     """What a verdict is read beside, and the kind of control: that which is chosen, as far as it is complete; else five
-    untrained twins where all of them are stored."""
+    untrained copies where all of them are stored."""
     kind, seed = chosen()
     if kind not in ("", UNTRAINED):
         pair = [result(batch, name) for name in READS]
@@ -112,7 +112,7 @@ def twins(batch: running.Batch) -> tuple[list[Pair], str]:
 
 
 def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
-    """Five untrained twins of the model of these requests, where all of them are stored: a link or a shelf of results
+    """Five untrained copies of the model of these requests, where all of them are stored: a link or a shelf of results
     with some of them is no statement about five. None of a twin."""
     found = []
     for seed in () if requests[READS[0]].models[0].control else controls.SEEDS:
@@ -125,7 +125,7 @@ def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
 
 
 def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
-    """The chosen untrained twin and four more, as far as they are complete."""
+    """The chosen untrained copy and four more, as far as they are complete."""
     found = []
     for i, other in enumerate(_seeds(seed)):
         pair = [_twin_result(batch, name, i, other) for name in READS]
@@ -144,7 +144,7 @@ def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeRes
 
 
 def _of_twin(request: Request, seed: int) -> Request | None:
-    """The request of an untrained twin; None where it can have none."""
+    """The request of an untrained copy; None where it can have none."""
     try:
         return _of_seed(request, UNTRAINED, seed)
     except EffectiveDepthError:

@@ -6,8 +6,8 @@ from functools import partial
 
 import streamlit as st
 
-from ed_core import figures
 from ed_core.depth import say
+from ed_core.depth.spelling import spelled
 from ed_core.errors import PromptError
 from ed_core.models import tokens
 from ed_core.models.bundled import CHARACTERS, MODELS, load_prompts
@@ -230,7 +230,7 @@ def encoding() -> None:
     SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
     if found is not None:
         marked = tokens.special(picker.current().spec)
-        names = figures.spelled(found.tokens)[:SHOWN]
+        names = spelled(found.tokens)[:SHOWN]
         st.markdown(" ".join(show.token(name, t in marked) for name, t in zip(names, found.tokens, strict=False)))
         if len(found) > SHOWN:
             st.caption(f"The first {SHOWN} of {len(found)}.")

@@ -22,7 +22,8 @@ from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, StudyErr
 from ed_core.lenses import ENDING, Fit, measured
 from ed_core.lenses import file as fit_files
 from ed_core.lenses.checkpoint import digest_of, digest_of_prompts
-from ed_core.machine import ROOM, free_memory
+from ed_core.machine import ROOM, free_memory, gigabytes
+from ed_core.models import tokens
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
 from ed_core.studies.items import home, open_folder, shipped
@@ -39,13 +40,22 @@ STUDY = "asked.toml"  # a study's text, in its folder
 PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of claims and cards
 FITTED = "asked.jsonl"  # the prompts of a fit
 FOUND = f"found{measured.ENDING}"  # the maps of a fit
+HELD_OUT = 5  # of so many prompts one judges a fit
+SAMPLE = 40  # prompts whose tokens are counted for an estimate
 POLL = 1.0  # seconds between two looks at a run
 LONGEST = 20_000  # characters of a study's text
 
 
-def begin(folder: Path, title: str, files: Mapping[str, bytes], work: Work, *arguments: Any) -> None:
+def begin(
+    folder: Path,
+    title: str,
+    files: Mapping[str, bytes],
+    work: Work,
+    *arguments: Any,
+    partial: Callable[[bytes], Any] = bytes.decode,
+) -> None:
     """Start a run for this session, or go on with it: a job of the batch lane. `files`: what it reads, by name,
-    written into its folder. `NotAllowed` where this installation runs none."""
+    written into its folder; `partial` reads what it publishes. `NotAllowed` where this installation runs none."""
     if settings.current().hosted:
         raise NotAllowed("Starting studies from the browser is disabled here. Use the command line on the server.")
     if (job := of(folder)) is not None and not job.over:
@@ -57,7 +67,7 @@ def begin(folder: Path, title: str, files: Mapping[str, bytes], work: Work, *arg
     except OSError as error:
         raise StudyError(f"The run cannot be started: {disk.why(error)}") from error
     me = session.current().viewer
-    who = {"viewer": me, "owner": visitor.name() or me, "kept": True, "read": bytes.decode}
+    who = {"viewer": me, "owner": visitor.name() or me, "kept": True, "read": partial}
     running.jobs().submit(work, *arguments, key=str(folder), title=title, **who)
 
 
@@ -325,22 +335,46 @@ class Fitted:
     def begin(self) -> None:
         wanted = self.asked(str(self.out / FITTED), str(self.file))
         files = {FITTED: to_jsonl(self.prompts).encode()}
-        begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, wanted)
+        begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, wanted, partial=_maps_so_far)
 
     def takes(self) -> str:
-        """Memory and passes; "" where a size is not known."""
+        """Time, memory and passes; "" where a size is not known."""
         try:
             sizes = [model.size() for model in self.models]
         except EffectiveDepthError:
             return ""
         memory = measured.BYTES if self.lens else int(ROOM * free_memory())
-        return measured.plan_of(self.kind, sizes, memory).sentence()
+        plan = measured.plan_of(self.kind, sizes, memory)
+        needs = f"{gigabytes(plan.bytes)} of memory"
+        if self.kind != measured.Maps.kind or (n_tokens := self._tokens()) is None:
+            return needs
+        judged, parameters = n_tokens // HELD_OUT, sum(size.parameters for size in sizes)
+        return f"{about(plan.seconds(n_tokens - judged, judged, parameters))} · {needs}"
+
+    def _tokens(self) -> int | None:
+        """About how many tokens its prompts have, by some of them; None where the model's tokenizer is not here."""
+        some = self.prompts[:: max(1, len(self.prompts) // SAMPLE)]
+        counts = [tokens.preview(self.models[0], prompt) for prompt in some]
+        known = [len(one) for one in counts if one is not None]
+        return round(sum(known) / len(known) * len(self.prompts)) if known else None
+
+    def so_far(self) -> measured.Maps | measured.Replacement | None:
+        """The maps that are solved while the others are not; None before there are any."""
+        job = of(self.out)
+        return None if job is None or job.over else job.result
 
     def found(self) -> measured.Maps | measured.Replacement | Fit | None:
         """What the fit gave, None while there is nothing; a damaged file is as none."""
         with contextlib.suppress(OSError, FitRefused):
             return fit_files.read(self.file) if self.lens else read(measured.read, self.file)
         return None
+
+
+def _maps_so_far(data: bytes) -> measured.Maps | measured.Replacement | None:
+    """What a fit publishes: maps, and in the end a sentence."""
+    with contextlib.suppress(FitRefused):
+        return measured.unpacked(data, "the maps so far")
+    return None
 
 
 def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:

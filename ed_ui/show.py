@@ -19,7 +19,8 @@ from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
 from ed_core.depth import say
-from ed_core.figures import View, describe, describe_curves, images, is_map, shown, spelled
+from ed_core.depth.spelling import spelled
+from ed_core.figures import View, describe, describe_curves, images, is_map, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find

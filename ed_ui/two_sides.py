@@ -128,7 +128,7 @@ def first_model(of: str) -> dict[str, str]:
 
 
 def first_twin(of: str = "two") -> dict[str, str]:
-    """What stands on side B at first: the model's own untrained twin, of which what is compared is shipped for the
+    """What stands on side B at first: the model's own untrained copy, of which what is compared is shipped for the
     models that this project comes with; for a model that is elsewhere, which can have none, the first other one in the
     list."""
     here = picker.model()
@@ -562,8 +562,8 @@ ABOUT_PROMPT = (
     "Encoded as the first one is: same template, same special tokens.",
     "Optional; appended without a separator.",
 )
-NO_TWIN = "A model that is elsewhere has no twin here: a twin is made of a model's own files, which stay there."
-CONTROL = "A twin of the second model in its place: untrained (random weights), or its own layers in random order."
+NO_TWIN = "A model that is elsewhere has no copy here: a copy is made of a model's own files, which stay there."
+CONTROL = "A copy of the second model in its place: untrained (random weights), or its own layers in random order."
 SOON = "Appears once both sides are measured."
 ABOUT_NUMBER = (
     "Layer 3 of one above layer 3 of the other, in place of relative depth; the layers of a looped model are counted "

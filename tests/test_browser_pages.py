@@ -81,7 +81,7 @@ CURVES = {
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
-    """The command line's arrays: the model and its untrained twin."""
+    """The command line's arrays: the model and its untrained copy."""
     folder, found = tmp_path_factory.mktemp("cli"), {}
     for name, more in {"own": [], "twin": ["--control", "untrained", "--seed", "7"]}.items():
         found[name] = wrote(folder, [PROMPT], *PROBES, "--no-cache", *more, model=MODEL)
@@ -113,11 +113,11 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(server, page
         for curve in CURVES[probe]:
             lines = plotted(page, f"{probe}-{curve}")
             near(lines["A: ed-demo-8"], own[f"{probe}.{curve}"])
-            near(lines["B: ed-demo-8, untrained twin, seed 7"], twin[f"{probe}.{curve}"])
+            near(lines["B: ed-demo-8, untrained copy, seed 7"], twin[f"{probe}.{curve}"])
             near(lines["B − A"], twin[f"{probe}.{curve}"].astype(float) - own[f"{probe}.{curve}"])
     assert "second_control=untrained" in page.url and "Sums" not in page.url
     page.get_by_role("button", name="Swap sides").click()
-    wait(page, lambda: "A: ed-demo-8, untrained twin, seed 7" in plotted(page, "logit_lens-kl"))
+    wait(page, lambda: "A: ed-demo-8, untrained copy, seed 7" in plotted(page, "logit_lens-kl"))
     turned = of_map(own, "logit_lens").astype(float) - of_map(twin, "logit_lens")
 
     def sign() -> float | None:

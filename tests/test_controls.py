@@ -1,4 +1,4 @@
-"""Controls: the untrained twin and the shuffled blocks, as command line and engine make them; against checkpoints put
+"""Controls: the untrained copy and the shuffled blocks, as command line and engine make them; against checkpoints put
 together by hand."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def same(a, b) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-# ---------------------------------------------------------------- the untrained twin
+# ---------------------------------------------------------------- the untrained copy
 
 
 def test_an_untrained_twin_is_the_librarys_own_initialisation_and_follows_its_seed(small_folder):

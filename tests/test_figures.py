@@ -11,6 +11,7 @@ import pytest
 from ed_core import figures
 from ed_core.depth.published import published, published_marks
 from ed_core.depth.sample import READS, Sample, positions
+from ed_core.depth.spelling import following, spelled
 from ed_core.depth.verdict import verdict
 from ed_core.figures import View
 from ed_core.figures.canvas import shown
@@ -358,12 +359,14 @@ def test_replacement_is_drawn_as_what_it_adds_to_the_loss():
 
 
 def test_tokens_that_are_bytes_of_a_character_show_it_with_their_part():
-    assert figures.spelled(("a", " <0xC3>", "<0xA4>", "r")) == ["a", " ä₁", "ä₂", "r"]
-    assert figures.spelled((" <0xE6>", "<0x9D>", "<0xB1>", "<0xE4><0xBA>", "<0xAC>")) == [
+    assert spelled(("a", " <0xC3>", "<0xA4>", "r")) == ["a", " ä₁", "ä₂", "r"]
+    assert spelled((" <0xE6>", "<0x9D>", "<0xB1>", "<0xE4><0xBA>", "<0xAC>")) == [
         " 東₁",
         "東₂",
         "東₃",
         "京₁",
         "京₂",
     ]
-    assert figures.spelled(("<0xC3>", "x", "")) == ["<0xC3>", "x", ""], "half a character is shown as it is"
+    assert spelled(("<0xC3>", "x", "")) == ["<0xC3>", "x", ""], "half a character is shown as it is"
+    assert following(("r", "<0xC3>"), "<0xB6>") == "ö₂" and following(("r",), " <0xC3>") == " À…ÿ"
+    assert following(("r",), "<0xB6>") == "…" and following(("r",), "st") == "st"

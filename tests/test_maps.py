@@ -323,7 +323,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     found = measured.read(out)
     assert found.test_tokens == sum(len(p.text) - 1 for p in HELD_OUT)
     told = found.certificate | {"b": found.certificate["b"] | {"control": "untrained"}}
-    assert replace(found, certificate=told).names == (found.names[0], "other (untrained twin)")
+    assert replace(found, certificate=told).names == (found.names[0], "other (untrained copy)")
     assert main(["fit", "maps", *options, "--other", other, "--out", str(out)]) == 0, "without a test set"
     assert measured.read(out).certificate["held_out"]["n"] == -(-len(USED) // 5)  # the first of five folds
     capsys.readouterr()

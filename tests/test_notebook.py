@@ -105,7 +105,7 @@ def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
     twin = ed_core.open(str(small_folder), **asked)
     assert twin.spec == ModelRef.parse(str(small_folder), **asked)
     assert str(twin.language_model.dtype) == "torch.bfloat16"
-    assert repr(twin) == f"<{small_folder.name} (bf16, untrained twin, seed 4) on cpu>"
+    assert repr(twin) == f"<{small_folder.name} (bf16, untrained copy, seed 4) on cpu>"
     assert ed_core.open(str(small_folder)).language_model is model.language_model, "opened once"
     with pytest.raises(ModelNotFound):
         ed_core.open(str(small_folder / "elsewhere"))

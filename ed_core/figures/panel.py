@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.spelling import spelled
 from ..types import ProbeResult
 from . import colours
 from .canvas import (
@@ -26,7 +27,6 @@ from .canvas import (
     letters,
     number,
     size,
-    spelled,
     tick_step,
     visible,
     whole_ticks,

@@ -33,7 +33,7 @@ HOLLOW = ("stable", "from_depth_1", "without_sinks")
 MEAN = "mean"  # the variant that is a depth between layers
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
-TWINS, LAST = "untrained twins", 2000  # in a legend
+TWINS, LAST = "untrained copies", 2000  # in a legend
 THRESHOLD = "#7F7F7F"  # other thresholds
 SOURCES = {"measured": colours.BOTH, PUBLISHED: colours.OTHERS[0]}
 SHAPES = dict(zip((*TRAINING, ""), ("circle", "square", "diamond", "triangle-up", "cross")))
@@ -138,7 +138,7 @@ def study_curves(
 ) -> go.Figure:
     """Curves of several models on relative depth, each with its range over prompts behind it. `curves`: by the model's
     label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none. `twins`: by the same labels the
-    values of untrained twins, thin and grey behind them all, with one name in the legend."""
+    values of untrained copies, thin and grey behind them all, with one name in the legend."""
     canvas = Canvas(340, (64, 16, 40, 44), uirevision="over-depth", width_px=WIDTH)
     hues = [colour for colour in LINES if colour != THRESHOLD or not twins]
     for i, (name, untrained) in enumerate(twins.items()):
@@ -153,7 +153,7 @@ def study_curves(
             legendgroup=TWINS,
             showlegend=not i,
             legendrank=LAST,
-            text=[f"untrained twin of {escaped(name)}<br>{at:.2f} of the depth: {v:.4g}" for at, v in zip(x, alike)],
+            text=[f"untrained copy of {escaped(name)}<br>{at:.2f} of the depth: {v:.4g}" for at, v in zip(x, alike)],
             hoverinfo="text",
             line=dict(color=colours.CONTROL, width=1, dash="dash"),
         )

@@ -1,6 +1,6 @@
 """Controls: twins of a model in which nothing was learned, or nothing is in its place. Torch-free; `models` makes them.
 
-A depth curve that an untrained twin shows as well speaks of the architecture, not of what was learned. Two kinds:
+A depth curve that an untrained copy shows as well speaks of the architecture, not of what was learned. Two kinds:
 
 untrained   same config and tokenizer, weights drawn as the family's own code draws them before training, from a seed.
             Needs no weights; not in int8 or 4bit.
@@ -16,22 +16,22 @@ from ..types import ModelSpec
 from .remote import SERVED
 from .sizes import BYTES
 
-KINDS = {"untrained": "untrained twin", "shuffled": "shuffled layers"}
+KINDS = {"untrained": "untrained copy", "shuffled": "shuffled layers"}
 MEANING = {
     "untrained": "same config and tokenizer, weights drawn at random as before training",
     "shuffled": "the model's own layers in a random order",
 }
 MOST = 2**32 - 1  # of a seed
-SEEDS = range(5)  # of the untrained twins that a sentence rests on
+SEEDS = range(5)  # of the untrained copies that a sentence rests on
 
 
 def label(spec: ModelSpec) -> str:
-    """What a model is besides its name: "untrained twin, seed 0"; "" for the model itself."""
+    """What a model is besides its name: "untrained copy, seed 0"; "" for the model itself."""
     return f"{KINDS[spec.control]}, seed {spec.control_seed}" if spec.control else ""
 
 
 def full_name(spec: ModelSpec, precision: bool = True) -> str:
-    """A model's name with its precision and what else it is: "ed-demo-8 (fp32, untrained twin, seed 0)", "base (fp32,
+    """A model's name with its precision and what else it is: "ed-demo-8 (fp32, untrained copy, seed 0)", "base (fp32,
     with an-adapter)"."""
     adapter = f"with {Path(spec.adapter).name}" if spec.adapter else ""
     further = ", ".join(filter(None, (spec.precision * precision, adapter, label(spec))))
@@ -68,22 +68,22 @@ def check(spec: ModelSpec) -> None:
         return
     if spec.precision not in (*BYTES, "auto"):
         raise ParameterError(
-            f"An untrained twin has no {spec.precision} weights: quantization is fitted to trained ones, and rounding "
+            f"An untrained copy has no {spec.precision} weights: quantization is fitted to trained ones, and rounding "
             "random ones says nothing; open "
             "it in bf16 or fp32 (shuffled layers work in every precision)."
         )
     if spec.adapter:
         raise ParameterError(
-            "An untrained twin keeps nothing of the weights, so an adapter has nothing to be merged into; leave the "
+            "An untrained copy keeps nothing of the weights, so an adapter has nothing to be merged into; leave the "
             "adapter out."
         )
     if spec.offload:
         raise ParameterError(
-            "An untrained twin is made in memory and cannot be offloaded; leave --offload out, or choose a smaller "
+            "An untrained copy is made in memory and cannot be offloaded; leave --offload out, or choose a smaller "
             "model."
         )
 
 
 def needs_weights(spec: ModelSpec) -> bool:
-    """Whether weights must be here: an untrained twin is made of config and tokenizer alone."""
+    """Whether weights must be here: an untrained copy is made of config and tokenizer alone."""
     return spec.control != "untrained"

@@ -241,7 +241,7 @@ def _untrained(ref: ModelRef, config: Config) -> Pretrained:
         n_weights = sum(p.numel() for p in _from_config(ref, config, dtype=dtype).parameters())
     if (needed := n_weights * (4 + dtype.itemsize * (dtype != torch.float32))) > ROOM * free_memory():
         raise TooLarge(
-            f"An untrained twin of {ref.name} is drawn in float32 and takes {gigabytes(needed)}, and "
+            f"An untrained copy of {ref.name} is drawn in float32 and takes {gigabytes(needed)}, and "
             f"{gigabytes(free_memory())} are free; take shuffled layers as the control, or a smaller model of the "
             "family."
         )
@@ -255,7 +255,7 @@ def _untrained(ref: ModelRef, config: Config) -> Pretrained:
     home = _placement(ref)["device_map"]
     if not isinstance(home, dict):
         raise TooLarge(
-            f"An untrained twin is not spread over devices, and {ref.name} fits no single one; choose a smaller model "
+            f"An untrained copy is not spread over devices, and {ref.name} fits no single one; choose a smaller model "
             "of the family."
         )
     return model.to(home[""])

@@ -99,7 +99,7 @@ def permuted(of_kind: Sequence[Hashable], seed: int) -> tuple[int, ...]:
         groups.setdefault(kind, []).append(place)
     if max(map(len, groups.values())) < 2:
         raise ParameterError(
-            f"Of the {len(of_kind)} layers no two are of one kind, so none can change places; take the untrained twin "
+            f"Of the {len(of_kind)} layers no two are of one kind, so none can change places; take the untrained copy "
             "as the control instead."
         )
     draw, order = np.random.default_rng(seed), list(range(len(of_kind)))

@@ -141,7 +141,7 @@ class ModelRef(ModelSpec):
         return replace(self, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))
 
     def twin(self, control: str, seed: int = 0) -> Self:
-        """The control of this model, or the model itself where `control` is "". The identity of an untrained twin is
+        """The control of this model, or the model itself where `control` is "". The identity of an untrained copy is
         that of config and tokenizer."""
         ref = replace(self, control=control, control_seed=seed)
         controls.check(ref)

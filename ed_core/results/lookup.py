@@ -19,7 +19,7 @@ from .store import Store
 from .wire import unpack
 
 EXAMPLES = Path(__file__).parent.parent / "demo" / "examples"  # shipped results, one file per run id
-TWINS = EXAMPLES / "twins"  # of the same prompts on untrained twins: what a verdict reads, and no more
+TWINS = EXAMPLES / "twins"  # of the same prompts on untrained copies: what a verdict reads, and no more
 # hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred
 # times
 SHORT = 12

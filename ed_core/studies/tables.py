@@ -103,7 +103,7 @@ def _rows(sample: Sample) -> Iterator[dict[str, Any]]:
 
 
 def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = None) -> Sample | None:
-    """A model's sums on a set or one of its levels, with those of its untrained twins on the same prompts; None where
+    """A model's sums on a set or one of its levels, with those of its untrained copies on the same prompts; None where
     no probe that a verdict reads is there. `among`: of these prompts of the set alone."""
     name, some = folder.some(label, group)
     some = some if among is None else some.of(among)
@@ -252,7 +252,7 @@ def sinks(folder: Folder, label: str, group: str) -> float | None:
 
 
 def twins_of(folder: Folder, label: str) -> list[str]:
-    """The labels of a model's untrained twins; none of a control. A name is the last part of a path, which models of
+    """The labels of a model's untrained copies; none of a control. A name is the last part of a path, which models of
     several folders share: a twin has the layers and the parameters of its model as well."""
     own = folder.models[label]
     if own.get("control") or not own.get("name"):

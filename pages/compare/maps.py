@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 
 import streamlit as st
 
@@ -56,9 +57,24 @@ def body(wanted: Fitted) -> None:
         finding(f"{asked} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
     else:
-        finding("The maps are being fitted.", "They appear when all are solved")
+        under_way(wanted.so_far())
     with st.expander("The same from the command line"):
         runs.fit_command(wanted, f"{wanted.kind}{measured.ENDING}")
+
+
+def under_way(found: measured.Maps | measured.Replacement | None) -> None:
+    """The maps that are solved, while the others are not."""
+    if found is None:
+        return finding("The maps are being fitted.", "They appear one part after the other")
+    curve = found.error[:, -1] if isinstance(found, measured.Maps) else found.loss
+    done, n = sum(map(isfinite, curve)), len(curve)
+    what = "of the first model's layers" if isinstance(found, measured.Maps) else "layers"
+    finding(f"{done} of {n} {what} are mapped.", "What it comes to is said when all are")
+    if isinstance(found, measured.Maps):
+        a, b = map(show.plain, found.names)
+        show.figure("maps-map", figures.map_between(found), f"**{SHOWN['error']}** · {a} → {b}; {APART}")
+    else:
+        show.figure("maps-replaced", figures.replacement_bars(found), REPLACED)
 
 
 def shown(found: measured.Maps | measured.Replacement, key: str) -> None:

@@ -171,7 +171,7 @@ TEXTS = {
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",
     "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page "
-    "shows the spread over many. One untrained twin is one draw: that it shows the same shape proves little.",
+    "shows the spread over many. One untrained copy is one draw: that it shows the same shape proves little.",
 }
 
 page()

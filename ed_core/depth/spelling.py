@@ -1,0 +1,45 @@
+"""Tokens that are bytes of a character, for reading."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+
+BYTES = re.compile(r"( ?)((?:<0x[0-9A-F]{2}>)+)")  # a token that is part of a character
+PARTS = "₁₂₃₄₅₆₇₈"
+LONGEST = 3  # tokens before one that its character may have begun in
+
+
+def spelled(tokens: Sequence[str]) -> list[str]:
+    """Tokens for reading: those that are the bytes of one character show it, each with the number of its part."""
+    out, at = list(tokens), 0
+    while at < len(tokens):
+        data, end = b"", at
+        while end < len(tokens) and end - at < len(PARTS) and (found := BYTES.fullmatch(tokens[end])):
+            data, end = data + _bytes(found), end + 1
+            with contextlib.suppress(UnicodeDecodeError):
+                char = data.decode()
+                space = " " * tokens[at].startswith(" ")
+                out[at:end] = [space * (i == 0) + char + PARTS[i] for i in range(end - at)]
+                break
+        at = max(end, at + 1)
+    return out
+
+
+def following(before: Sequence[str], token: str) -> str:
+    """A token that may follow those `before`, for reading: the last byte of a character shows it, a first byte the
+    letters that may begin so ("À…ÿ"), any other "…"."""
+    if (found := BYTES.fullmatch(token)) is None:
+        return token
+    for n in range(1, LONGEST + 1):
+        if (read := spelled([*before[-n:], token])[-1]) != token:
+            return read
+    first = _bytes(found)[0]
+    if len(_bytes(found)) > 1 or not 0xC2 <= first <= 0xDF:
+        return f"{found[1]}…"
+    return f"{found[1]}{bytes([first, 0x80]).decode()}…{bytes([first, 0xBF]).decode()}"
+
+
+def _bytes(found: re.Match[str]) -> bytes:
+    return bytes.fromhex(found[2].replace("<0x", "").replace(">", ""))
