@@ -1,5 +1,5 @@
 """The engine of the effective-depth laboratory. A notebook, the shell and the pages use it alike; it never imports
-streamlit. `ed_core.open`, `Prompt`, `read_jsonl` and the probes are what a notebook needs (`ed_core.notebook`).
+streamlit. `ed_core.open`, `Prompt`, `read_jsonl` and the probes are what a notebook needs (`ed_core.api`).
 
 Importing this package imports neither torch nor transformers. It does set what their threads read when they are
 imported (`machine.prepare`)."""
@@ -7,9 +7,9 @@ imported (`machine.prepare`)."""
 import os
 
 from . import machine
-from .notebook import __getattr__ as __getattr__
-from .notebook import offered as _offered
-from .notebook import open as open
+from .api import __getattr__ as __getattr__
+from .api import offered as _offered
+from .api import open as open
 
 machine.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -12,6 +12,7 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
+from ed_core.api import bridges
 from ed_core.depth import among_others, say, sinks
 from ed_core.depth.among_others import Likeness
 from ed_core.figures import View, pictures
@@ -19,7 +20,6 @@ from ed_core.figures.pictures import Look
 from ed_core.models import controls, permits
 from ed_core.models.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.models.ref import ModelRef
-from ed_core.notebook import bridges
 from ed_core.probes import Continuation, Probe, find
 from ed_core.prompts import read_jsonl
 from ed_core.results import aggregate, lookup

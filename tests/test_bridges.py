@@ -9,11 +9,11 @@ import pytest
 from small_models import computed, save_random
 
 import ed_core
+from ed_core.api import bridges
+from ed_core.api.model import Result
 from ed_core.errors import ParameterError
 from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
-from ed_core.notebook import bridges
-from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.types import Prompt
 

@@ -11,11 +11,11 @@ from small_models import BACKGROUND
 from test_budget import ERRORS, raise_
 from workers import Direct
 
+from ed_core.api import model as notebook
 from ed_core.errors import DeviceFailed, PromptError, TooLarge, lost_device, ran_out
 from ed_core.models import devices, identities, loading, opening
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.ref import ModelRef
-from ed_core.notebook import model as notebook
 from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.sweeps import gradients, loops, staircase, surgery
 from ed_core.types import ModelSpec, Prompt

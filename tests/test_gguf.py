@@ -17,6 +17,7 @@ from small_models import save_random
 from transformers import AutoModelForCausalLM
 
 from ed_core import disk
+from ed_core.api.model import fetch
 from ed_core.errors import (
     BrokenWeights,
     Cancelled,
@@ -30,7 +31,6 @@ from ed_core.models import conversion, gguf_files, wheels
 from ed_core.models.bundled import MODELS
 from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
-from ed_core.notebook.model import fetch
 from ed_core.types import ModelSpec, Prompt
 
 NAMES = {

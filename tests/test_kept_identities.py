@@ -7,11 +7,11 @@ import json
 import pytest
 from small_models import save_random
 
+from ed_core.api import model
 from ed_core.cli import main
 from ed_core.models import opening
 from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
-from ed_core.notebook import model
 from ed_core.probes import Contributions
 from ed_core.types import Prompt
 from ed_core.work import compute

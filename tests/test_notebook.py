@@ -14,11 +14,11 @@ import pytest
 from kept_cases import results
 
 import ed_core
+from ed_core.api.model import Result
 from ed_core.errors import ModelNotFound, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw, pictures
 from ed_core.models.ref import ModelRef
-from ed_core.notebook.model import Result
 from ed_core.results import lookup
 from ed_core.results.wire import pack, unpack
 from ed_core.types import Measure, MeasureSpec, Prompt
@@ -182,7 +182,7 @@ from ed_core import settings
 assert settings.ROOT and not hasattr(settings, "open")
 from ed_core import Prompt, read_jsonl, LogitLens
 assert Prompt is sys.modules["ed_core.types"].Prompt and LogitLens().k == 5
-import ed_core.notebook.model
+import ed_core.api.model
 print([name for name in heavy if name in sys.modules])
 """
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -14,13 +14,13 @@ from streamlit.testing.v1 import AppTest
 from test_pages import session_of
 from workers import until
 
+from ed_core import DepthCallback
 from ed_core.cli import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.models.bundled import STUDIES
 from ed_core.studies import bundle, difficulty, items, precisions, steps, study, tables
 from ed_core.studies import plan as planning
 from ed_core.studies.items import open_folder
-from ed_core.training import DepthCallback
 from ed_core.work.estimate import duration
 from ed_ui import runs, studies
 from ed_ui.study_panels import READING

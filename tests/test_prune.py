@@ -7,9 +7,9 @@ import naive
 import numpy as np
 import pytest
 
+from ed_core.api import bridges
 from ed_core.depth import surgery
 from ed_core.errors import ParameterError
-from ed_core.notebook import bridges
 from ed_core.probes import EarlyExit, Prune
 from ed_core.probes.base import rank_correlation
 from ed_core.results.aggregate import aggregate, summarize

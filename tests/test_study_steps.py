@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from small_models import byte_tokenizer, random_hf, save_random
 
-from ed_core import figures
+from ed_core import DepthCallback, figures
+from ed_core.api import callback
 from ed_core.cli import main
 from ed_core.errors import StudyError
 from ed_core.figures import colours
 from ed_core.studies import bundle, steps, study, tables
 from ed_core.studies.items import open_folder
-from ed_core.training import DepthCallback, callback
 
 TOML = """
 name = "steps"

@@ -15,14 +15,15 @@ from test_in_memory import all_state, assert_same_state, lora
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
 import ed_core
+from ed_core import DepthCallback
+from ed_core.api import callback
+from ed_core.api.callback import rows, steps
 from ed_core.depth.sample import Sample
 from ed_core.depth.verdict import verdict
 from ed_core.errors import ParameterError, RefusedFamily, StudyError
 from ed_core.probes import Contributions, LogitLens
 from ed_core.studies import bundle, tables
 from ed_core.studies.items import open_folder
-from ed_core.training import DepthCallback, callback
-from ed_core.training.callback import rows, steps
 
 TOKENIZER = byte_tokenizer()
 PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]
@@ -64,7 +65,9 @@ def test_loggers_get_every_measurement_at_its_step_and_their_own_figures_too(run
     assert list(ours) == [0, 2, 4, 6]
     assert [step for step, logs in run.logger.seen if "loss" in logs] == [2, 4, 6], "the trainer's own"
     for step, logs in ours.items():
-        told = {callback.called(row): row.value for row in run.depth.rows if row.step == step and row.layer is None}
+        told = {
+            callback.logged_name(row): row.value for row in run.depth.rows if row.step == step and row.layer is None
+        }
         assert {name: value for name, value in logs.items() if name.startswith("depth/")} == told
         assert all(isinstance(value, float) for value in told.values())
         assert {"depth/mean_depth.kl.low", "depth/mean_depth.overlap", "depth/turn.p", "depth/sinks"} <= set(told)

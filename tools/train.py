@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from ed_core import DepthCallback
 from ed_core.models.bundled import FOLDER, mixed_prompts
-from ed_core.training import DepthCallback
 from ed_core.types import Prompt
 
 from .tasks import GAINS, LOSSES, NAMES, TASKS, THINGS, Rung, Task

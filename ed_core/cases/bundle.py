@@ -2,7 +2,7 @@
 
 A sealed container: its manifest has all words, and a card for lists, so that a gallery reads no array; its members
 `0.npz`, `1.npz`, … are results as `ed_core.results.wire` packs them. A file is untrusted: `ed_core.files` bounds and
-checks the container; what the program takes for granted of its own results is checked here."""
+checks the container; what the program assumes about its own results is checked here."""
 
 from __future__ import annotations
 

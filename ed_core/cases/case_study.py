@@ -202,7 +202,7 @@ def edited(
 
 
 def verdict_text(case: Case) -> str:
-    """The sentence of its one view; of several, what is said of several prompts together, then a line each with the
+    """The sentence of its one view; of several, the sentence on their prompts together, then a line each with the
     model and the end of the prompt."""
     verdicts = list(case.verdicts())
     if len(case.views) == 1:

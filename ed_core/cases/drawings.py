@@ -1,8 +1,8 @@
-"""A case study's figures, from its numbers alone: those of each result, as it was shown, and those of several results
-at once, as the pages over prompts show them. No torch, no streamlit.
+"""A case study's figures, from its numbers alone: those of each result, with the settings of its page, and those of
+several results at once, as the pages over prompts show them. No torch, no streamlit.
 
-Page, report and static site show them. A probe declares its pictures (`probes.base.Picture`); of one that has none the
-aggregates are drawn."""
+Page, report and static site show them. Of a probe that declares no pictures (`probes.base.Picture`) the aggregates are
+drawn."""
 
 from __future__ import annotations
 
@@ -393,7 +393,7 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
 
 
 def _pictures(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
-    """Title, caption, figure and measures of a result's pictures, as it was shown."""
+    """Title, caption, figure and measures of a result's pictures, with the settings of its page."""
     result, probe = item.result, find(item.result.request.probe)
     if probe is Loops:
         for _, title, measure, x, name, line in figures.loop_curves(aggregate(Loops(), [result.summary])):

@@ -218,9 +218,9 @@ class Kept:
                 stat = file.stat()
                 if kind := untrusted.kind_of(stat.st_mode):
                     raise ImportRefused(f"{file.name} is {kind}, and a file is expected; move it away.")
-                seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-                if self._cards.get(file, (None,))[0] != seen:
-                    self._cards[file] = (seen, bundle.card(file))
+                stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                if self._cards.get(file, (None,))[0] != stamp:
+                    self._cards[file] = (stamp, bundle.card(file))
                 card = self._cards[file][1]
                 if card.id != file.stem:
                     raise ImportRefused(_renamed(file.name, card.id))

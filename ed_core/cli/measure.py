@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 import typer
 
 from .. import machine
+from ..api.model import Model as Opened
 from ..errors import ParameterError
 from ..machine import gigabytes, uncollected
 from ..models import gguf_files
-from ..notebook.model import Model as Opened
 from ..probes import PROBES
 from ..settings import ROOT, current
 from .options import Adapter, Control, ControlSeed, Device, Memory, Model, Offload, Precision, Prompts, model_of

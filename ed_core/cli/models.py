@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from ..api import model as notebook
 from ..errors import ParameterError
 from ..machine import free_memory, gigabytes
 from ..models.ref import ModelRef
-from ..notebook import model as notebook
 from ..types import ModelSpec
 from .options import Device, Model, Precision
 
@@ -45,7 +45,7 @@ def estimate(
 
     if not (ref := ModelRef.named(model)).weights_here:
         raise ParameterError(f"{model[:80]} needs no memory for weights here, and its service's speed is not known.")
-    place, free = notebook.on(device)
+    place, free = notebook.device_of(device)
     if calibrate:
         from ..models.devices import measure_rates
 

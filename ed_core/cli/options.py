@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ..api import model as notebook
 from ..models.ref import ModelRef
-from ..notebook import model as notebook
 
 MODEL = "A bundled name, a folder, a GGUF file or a hub id"
 SET_HELP = (

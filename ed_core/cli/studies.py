@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import disk, untrusted
+from ..api.model import device_of, fetch
 from ..cards.card import OTHERS, PROMPTS
 from ..errors import ParameterError, StudyError
 from ..models.bundled import default_set
-from ..notebook.model import fetch, on
 from ..work.runs import study as studies
 from ..work.runs.foreground import run
 from .options import (
@@ -165,7 +165,7 @@ def _on_a_set(
         "prompts": set or default_set(model),
         "also": tuple(also or ()),
         "precision": precision,
-        "device": on(device)[0],
+        "device": device_of(device)[0],
         "adapter": adapter,
         "seed": seed,
     }
@@ -174,7 +174,7 @@ def _on_a_set(
 def _processes(processes: int, ray: str, device: str) -> dict[str, Any]:
     """Who computes; the device matters only to several processes."""
     here = processes == 1 and not ray
-    return {"processes": processes, "ray": ray, "device": "cpu" if here else on(device)[0]}
+    return {"processes": processes, "ray": ray, "device": "cpu" if here else device_of(device)[0]}
 
 
 def _export(place: Path, names: list[str]) -> int:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ... import disk
+from ...api import model as notebook
 from ...cases.snippet import NAMES, opening
 from ...errors import ParameterError
 from ...models import controls
 from ...models.ref import ModelRef
 from ...models.sizes import require_gradients
-from ...notebook import model as notebook
 from ...types import ModelSpec, Prompt, command_line
 from ..turn import Turn
 
@@ -100,7 +100,7 @@ class Fit:
         for one in self.models:
             one.ref.require_weights()
             controls.check(one.ref)
-            notebook.on(one.device)
+            notebook.device_of(one.device)
         if self.kind == "jacobian":
             require_gradients(self.model.precision, "the Jacobian lens")
         from ...lenses import jacobian, streams  # torch, which the refusals above need not wait for

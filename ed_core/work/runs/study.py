@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ... import disk
+from ...api import model as opened
 from ...errors import ParameterError, StudyError
-from ...notebook import model as opened
 from ..turn import Turn
 from .engine import engine
 
@@ -30,7 +30,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     from ...studies.tables import VERDICTS
     from ..estimate import about
 
-    place, device = Path(file), opened.on(device)[0]
+    place, device = Path(file), opened.device_of(device)[0]
     plan = planning.of_file(file, device, None if dry_run else opened.fetch)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
@@ -83,7 +83,7 @@ def reproduce(
     protocol = protocols.find(paper)
     if limit is not None and limit < 1:
         raise ParameterError(f"--limit is {limit}; expected 1 or more.")
-    device = opened.on(device)[0]
+    device = opened.device_of(device)[0]
     precision, why = protocols.precision_of(precision, protocol.precision, device)
     entries = [protocols.model_of(text, precision) for text in models]
     chosen = protocols.chosen(protocol, sets, entries[0].source)

@@ -36,7 +36,7 @@ NAMES = {
 def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFrame:
     """What `tool` ("transformer_lens", "nnterp", "nnsight") calls the points at which a result was measured: rows
     (`point`, `index`, `name`). `point`: "resid" by depth 0..L, "attn" and "mlp" by layer, what the branch adds to the
-    stream; "mid" by layer, the stream between both, where they stand in a row and the tool names it.
+    stream; "mid" by layer, the stream between both, where they are sequential and the tool names it.
 
         table = lens.to_dataframe("kl")
         names = ed_core.hook_names(lens).query("point == 'resid'")
@@ -54,33 +54,33 @@ def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFr
         raise ParameterError(
             f"The result is of the class {type(result).__name__}; expected one result, like run(…)[0]."
         )
-    told, n = result.provenance, result.n_layers
-    if len(result.request.models) != 1 or told.get("passes", 1) > 1:
+    origin, n = result.provenance, result.n_layers
+    if len(result.request.models) != 1 or origin.get("passes", 1) > 1:
         raise ParameterError("No tool has names for the passes of a looped model, or for two models at once.")
-    read = str(told.get("read", ""))
+    read = str(origin.get("read", ""))
     if tool == "nnterp" and ("norm" in read or "config." in read):
         raise ParameterError(
             f"nnterp's attentions_output and mlps_output are not what this family adds to the stream ({read}); read "
             "these modules with nnsight, or take TransformerLens' names."
         )
-    names = NAMES[tool] if tool in NAMES else _modules(str(told.get("family")), read)
+    names = NAMES[tool] if tool in NAMES else _modules(str(origin.get("family")), read)
     rows = [("resid", l, names["resid"].format(l=l)) for l in range(n)]
     rows.append(("resid", n, names["last"].format(l=n - 1)))
     for point in ("attn", "mid", "mlp"):
-        if point in names and not (point == "mid" and told.get("parallel")):
+        if point in names and not (point == "mid" and origin.get("parallel")):
             rows += [(point, l, names[point].format(l=l)) for l in range(n)]
     return pd.DataFrame(rows, columns=["point", "index", "name"])
 
 
 def _modules(family: str, read: str) -> dict[str, str]:
     """The modules of a family as nnsight names them."""
-    found = next((one for one in FAMILIES if one.family == family), None)
-    if found is None or found.in_place or "config." in read or " or " in read:
+    known = next((one for one in FAMILIES if one.family == family), None)
+    if known is None or known.in_place or "config." in read or " or " in read:
         raise ParameterError(
             f"No module of this family gives what a branch adds, or it is in one of several places ({read}); take "
             "TransformerLens' names."
         )
-    (blocks,), (attn,), (mlp,) = (found.paths(role) for role in ("blocks", "attn", "mlp"))
+    (blocks,), (attn,), (mlp,) = (known.paths(role) for role in ("blocks", "attn", "mlp"))
     block = f"{blocks}[{{l}}]"
     return {
         "resid": f"{block}.input",
@@ -107,8 +107,8 @@ def order_list(n_layers: int, order: Sequence[int], model: str, evidence: Mappin
     many prompts and tokens that rests."""
     kept = sorted(set(order))
     left_out = [layer for layer in range(n_layers) if layer not in kept]
-    told = {"model": model, "n_layers": n_layers, "order": [*order], "keep": kept, "drop": left_out}
-    return json.dumps(told | {"measured": dict(evidence)}, indent=2)
+    document = {"model": model, "n_layers": n_layers, "order": [*order], "keep": kept, "drop": left_out}
+    return json.dumps(document | {"measured": dict(evidence)}, indent=2)
 
 
 def passthrough(order: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}) -> str:

@@ -1,7 +1,9 @@
-"""Depth every so many steps of a training, within a share of its time.
+"""Depth while a model trains, every so many steps, within a share of the training's time.
 
-The library's trainer asks a callback at every step, and hands it all but itself; loops of one's own call `measure`. The
-model is measured in memory, where nothing of it changes (`models.in_memory`)."""
+    trainer = Trainer(model, …, callbacks=[ed_core.DepthCallback(prompts, every=500)])
+
+A `transformers.Trainer` calls it at every step; any other loop calls `measure`. The model is measured in memory, where
+nothing of it changes (`models.in_memory`)."""
 
 from __future__ import annotations
 
@@ -23,7 +25,6 @@ from .. import disk, untrusted
 from ..depth.sample import Sample
 from ..depth.verdict import verdict
 from ..errors import EffectiveDepthError, ParameterError, StudyError
-from ..notebook.model import InMemory
 from ..probes.contributions import Contributions
 from ..probes.lenses import LogitLens
 from ..results.aggregate import aggregate
@@ -33,8 +34,9 @@ from ..studies.plan import PLAN, Item, StudyModel, in_memory, of_models, write_p
 from ..studies.steps import series
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study
 from ..types import ModelSpec, ProbeResult, Prompt
+from .model import InMemory
 
-log = logging.getLogger("ed_core.training")
+log = logging.getLogger(__name__)
 PROBES = (Contributions(), LogitLens())
 OF_LAYERS = ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos")
 SHARE = 0.03  # of the time of a training
@@ -54,10 +56,10 @@ class DepthCallback:
 
     `prompts`: texts, or `Prompt`s; eight give intervals. `every`: steps from one measurement to the next, at least.
     `tokenizer`: the model's, unless the trainer has it as its `processing_class`. `out`: a folder that opens as a study
-    (`studies`), where each step stands as a model; of a trainer `depth` in its output folder, of other loops none
-    unless given; of a trainer that begins anew where one is kept it is `depth-2`. `share`: of all time that may be
-    spent here; the interval is lengthened where it would be more. The first measurement is due at once, and paid by the
-    steps behind it; None for no bound. `layers`: log the values of each layer too.
+    (`studies`), in which each step is a model; of a trainer by default `depth` in its output folder (`depth-2` where
+    another training's is there), of other loops none. `share`: the most of all time that is spent here; the interval
+    is lengthened where it would be more. The first measurement is due at once, and the later steps pay for it; None for
+    no bound. `layers`: log the values of each layer too.
 
     Each measurement gives rows (step, measure, layer, value): `mean_depth.kl`, `mean_depth.overlap` (in layers, with
     `.low` and `.high` over prompts) and `turn` (a layer, with `turn.p`) without a threshold; `cosine`, `kl` and
@@ -90,19 +92,19 @@ class DepthCallback:
         self.spent = 0.0  # seconds, on all measurements of this training
         self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
         self._began: float | None = None
-        self._held: tuple[Any, InMemory] | None = None
+        self._opened: tuple[Any, InMemory] | None = None
         self._kept: Kept | None = None
         self._follows = tokenizer is None, out is None  # whether they are the trainer's
         self._first = self.out  # the folder of a first training
-        self._told = False
+        self._warned = False
         self._trainer: Any = lambda: None
 
     # ---------------------------------------------------------------- any loop
 
     def measure(self, model: Any, step: SupportsInt, *, always: bool = False) -> list[Row]:
-        """Call it at every step: measures the model where that is due and within the share of time, and returns the
-        rows, else none. `always`: measure in any case. A model that cannot be measured is refused with a `ModelError`
-        at the first measurement; later ones that fail are logged, and left out."""
+        """The rows of a step where a measurement is due and within the share of time, else none; called at every step.
+        `always`: measure in any case. A model that cannot be measured is refused with a `ModelError` at the first
+        measurement; later failures are logged, and their steps have no rows."""
         step = int(step)  # which may be numpy's or torch's
         if self._began is None:
             self._began = time.perf_counter()
@@ -110,19 +112,19 @@ class DepthCallback:
             return []
         start = time.perf_counter()
         try:
-            found = self._measured(model, step)
+            rows = self._measured(model, step)
         except EffectiveDepthError as error:
             if self._last is None:
                 raise
             log.warning("Depth was not measured at step %d: %s", step, error)
-            found = []
+            rows = []
         took = time.perf_counter() - start
         self.spent += took
         self._last = step, took
-        if found:
-            found.append(Row(step, "seconds", None, took))
-        self.rows += found
-        return found
+        if rows:
+            rows.append(Row(step, "seconds", None, took))
+        self.rows += rows
+        return rows
 
     def _due(self, step: int) -> bool:
         """Whether a measurement is due, and paid by the time since the first call: all of them, the next one with it,
@@ -136,8 +138,8 @@ class DepthCallback:
         passed = time.perf_counter() - self._began
         if self.share is None or self.spent + took <= self.share * (passed + took):
             return True
-        if not self._told and step > last:
-            self._told = True
+        if not self._warned and step > last:
+            self._warned = True
             a_step = (passed - self.spent) / step if step else math.inf
             needed = math.ceil(took * (1 / self.share - 1) / a_step) if a_step > 0 else self.every
             log.warning(
@@ -153,26 +155,26 @@ class DepthCallback:
         return False
 
     def _measured(self, model: Any, step: int) -> list[Row]:
-        if self._held is None or self._held[0] is not model:
-            self._held = model, InMemory(model, self.tokenizer)
-        held = self._held[1]
-        with held.at_work():
-            spec = held.spec
-            found: dict[str, list[ProbeResult]] = {}
+        if self._opened is None or self._opened[0] is not model:
+            self._opened = model, InMemory(model, self.tokenizer)
+        opened = self._opened[1]
+        with opened.at_work():
+            spec = opened.spec
+            by_probe: dict[str, list[ProbeResult]] = {}
             for probe in PROBES:
-                results = held.run(probe, self.prompts)
+                results = opened.run(probe, self.prompts)
                 assert isinstance(results, list)
-                found[probe.name] = list(results)
-        rows = depth_rows(step, found, [p.form for p in self.prompts])
-        self._keep(step, spec, found, rows)
+                by_probe[probe.name] = list(results)
+        rows = depth_rows(step, by_probe, [p.form for p in self.prompts])
+        self._keep(step, spec, by_probe, rows)
         return rows
 
-    def _keep(self, step: int, spec: ModelSpec, found: dict[str, list[ProbeResult]], rows: list[Row]) -> None:
+    def _keep(self, step: int, spec: ModelSpec, by_probe: dict[str, list[ProbeResult]], rows: list[Row]) -> None:
         if self.out is None:
             return
         if self._kept is None:
             self._kept = Kept(self.out, self.prompts, [probe.name for probe in PROBES])
-        of_each = [dict(zip(found, results)) for results in zip(*found.values())]
+        of_each = [dict(zip(by_probe, results)) for results in zip(*by_probe.values())]
         self._kept.add(step, spec, of_each, rows)
 
     # ---------------------------------------------------------------- transformers.Trainer
@@ -182,26 +184,26 @@ class DepthCallback:
         self._trainer = _trainer_of(self)
         theirs, place = more.get("processing_class"), getattr(args, "output_dir", None)
         if self._follows[0] and theirs is not None and theirs is not self.tokenizer:
-            self.tokenizer, self._held = theirs, None
+            self.tokenizer, self._opened = theirs, None
         first = Path(place) / "depth" if self._follows[1] and place else self._first
         new = state.global_step == 0
         if self._last is not None and (new or state.global_step < self._last[0]):
-            self._last, self._began, self.spent, self._told = None, None, 0.0, False  # when the one before was measured
+            self._last, self._began, self.spent, self._warned = None, None, 0.0, False  # another training
         if first is not None and (new or self._kept is None or first != self._first):
             self._first, self._kept, self.out = first, None, folder_of(first, new)
             if self.out != first:
-                log.info("The depth of this training is kept in %s; that of the one before stays.", self.out)
-        self._asked(state, control, more["model"])
+                log.info("The depth of this training is kept in %s; the earlier one's is unchanged.", self.out)
+        self._step(state, control, more["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Measure where it is due."""
-        self._asked(state, control, more["model"])
+        self._step(state, control, more["model"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Say what it took."""
         if self._began is not None and state.is_world_process_zero:
-            whole = time.perf_counter() - self._began
-            log.info("Depth took %.3g s, %.1f %% of the training.", self.spent, 100 * self.spent / max(whole, 1e-9))
+            seconds = time.perf_counter() - self._began
+            log.info("Depth took %.3g s, %.1f %% of the training.", self.spent, 100 * self.spent / max(seconds, 1e-9))
 
     def __getattr__(self, name: str) -> Any:
         """Every other event of the trainer: nothing is done."""
@@ -209,37 +211,37 @@ class DepthCallback:
             return lambda *args, **more: None
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
-    def _asked(self, state: Any, control: Any, model: Any) -> None:
+    def _step(self, state: Any, control: Any, model: Any) -> None:
         if not state.is_world_process_zero:
             return
-        found = self.measure(model, state.global_step)
+        rows = self.measure(model, state.global_step)
         trainer = self._trainer()
-        if not found or trainer is None:
+        if not rows or trainer is None:
             return
         wanted = control.should_log  # of the trainer's own figures, which logging ours takes for done
-        trainer.log({called(row): row.value for row in found if self.layers or row.layer is None})
+        trainer.log({logged_name(row): row.value for row in rows if self.layers or row.layer is None})
         control.should_log = wanted
 
 
 def folder_of(first: Path, new: bool) -> Path:
-    """Where a training is kept: a new one in `first`, or where others are, in the first of `first-2`, `first-3`, … that
-    holds none; one that goes on in the last that holds one."""
-    found = here = first
+    """The folder of a training: of a new one `first`, or the first of `first-2`, `first-3`, … that is free; of one
+    that resumes the last that is not."""
+    last = free = first
     number = 1
-    while (here / PLAN).exists():
-        found, number = here, number + 1
-        here = first.with_name(f"{first.name}-{number}")
-    return here if new else found
+    while (free / PLAN).exists():
+        last, number = free, number + 1
+        free = first.with_name(f"{first.name}-{number}")
+    return free if new else last
 
 
-def called(row: Row) -> str:
-    """What a logger calls a row: "depth/mean_depth.kl", "depth/layer_cos/07"."""
+def logged_name(row: Row) -> str:
+    """A row's name in a log: "depth/mean_depth.kl", "depth/layer_cos/07"."""
     return f"depth/{row.measure}" + ("" if row.layer is None else f"/{row.layer:02d}")
 
 
-def depth_rows(step: int, found: dict[str, list[ProbeResult]], forms: Sequence[str] = ()) -> list[Row]:
+def depth_rows(step: int, by_probe: dict[str, list[ProbeResult]], forms: Sequence[str] = ()) -> list[Row]:
     """The rows of a step, from complete results of `contributions` and `logit_lens` on the same prompts."""
-    written, lens = (found[probe.name] for probe in PROBES)
+    written, lens = (by_probe[probe.name] for probe in PROBES)
     reached = verdict(Sample.of(written, lens, forms=forms))
     figures: dict[str, float | None] = {}
     for name, mean in reached.means.items():
@@ -249,15 +251,15 @@ def depth_rows(step: int, found: dict[str, list[ProbeResult]], forms: Sequence[s
         figures |= {"turn": reached.turn.layer, "turn.p": reached.turn.p}
     figures |= reached.layers
     if None not in reached.sinks:
-        figures["sinks"] = float(np.mean([len(found) for found in reached.sinks if found is not None]))
+        figures["sinks"] = float(np.mean([len(sinks) for sinks in reached.sinks if sinks is not None]))
     rows = [Row(step, name, None, float(value)) for name, value in figures.items() if value is not None]
     curves = aggregate(PROBES[0], [result.summary for result in written])
     return rows + [Row(step, name, l, float(v)) for name in OF_LAYERS for l, v in enumerate(curves[name])]
 
 
 def _trainer_of(callback: DepthCallback) -> Any:
-    """A reference to the trainer that is calling: its log is the way to all loggers, and it hands a callback everything
-    but itself. Found among its callers by the callback it holds; to nothing where another program calls."""
+    """A reference to the calling trainer, which reaches all loggers and which no callback is given: the caller that has
+    this callback; to nothing where another program calls."""
     frame = sys._getframe(1)
     while frame is not None:
         handler = getattr(caller := frame.f_locals.get("self"), "callback_handler", None)
@@ -269,8 +271,8 @@ def _trainer_of(callback: DepthCallback) -> Any:
 
 # ---------------------------------------------------------------- what was measured, kept as a study
 
-# Each step stands as a model of its own, called "step N", on one set of prompts. `rows.csv` beside it holds the same as
-# rows (step, measure, layer, value).
+# Each step is a model, "step N", on one set of prompts. `rows.csv` next to it has the same as rows (step, measure,
+# layer, value).
 
 ROWS, SET = "rows.csv", "prompts"
 NOTE = "Measured while the model trained: each of its models is a step, and none can be run again."
@@ -279,40 +281,41 @@ Line = tuple[int, str, int | None, float]
 
 
 class Kept:
-    """The folder `out` of a training. Where one is there already, a training that was stopped, its steps before the
-    first new one stay."""
+    """The folder `out` of a training. Of a stopped one, which resumes, the steps before the first new one stay."""
 
     def __init__(self, out: Path, prompts: Sequence[Prompt], probes: Sequence[str]):
         self.out, self._prompts, self._probes = out, prompts, probes
         self._models: dict[int, StudyModel] = {}
         self._rows: list[Line] = []
-        self._goes_on = (out / PLAN).exists()
+        self._resumes = (out / PLAN).exists()
 
-    def add(self, step: int, spec: ModelSpec, found: Sequence[Mapping[str, ProbeResult]], rows: Iterable[Line]) -> None:
-        """Keep a step: results by probe of each prompt, and its rows. What stood for it or later ones is left out."""
-        if self._goes_on:
+    def add(
+        self, step: int, spec: ModelSpec, of_each: Sequence[Mapping[str, ProbeResult]], rows: Iterable[Line]
+    ) -> None:
+        """Keep a step: results by probe of each prompt, and its rows. Earlier records of it and of later steps go."""
+        if self._resumes:
             self._read()
-            self._goes_on = False
+            self._resumes = False
         self._models = {n: model for n, model in self._models.items() if n < step}
         self._rows = [row for row in self._rows if row[0] < step]
-        n_layers = next(iter(found[0].values())).n_layers
+        n_layers = next(iter(of_each[0].values())).n_layers
         self._models[step] = in_memory(step, spec, n_layers)
         self._rows += rows
         plan = of_models(self._study(), list(self._models.values()), self._prompts)
-        at = 0
+        start = 0
         for chunk in plan.chunks[0]:
-            some = found[at : at + len(chunk.examples)]
+            some = of_each[start : start + len(chunk.examples)]
             items.write(self.out, Item(self._models[step], chunk), items.table(some))
-            at += len(some)
+            start += len(some)
         write_plan(plan, self.out)
-        told = io.StringIO()
-        lines = csv.writer(told, lineterminator="\n")
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
         lines.writerow(HEAD)
         lines.writerows(
             [step, measure, "" if layer is None else layer, value] for step, measure, layer, value in self._rows
         )
         try:
-            disk.write(self.out / ROWS, told.getvalue().encode())
+            disk.write(self.out / ROWS, text.getvalue().encode())
         except OSError as error:
             why = disk.why(error, "out")
             raise StudyError(f"The study's folder {self.out} cannot be written: {why}") from error
@@ -327,12 +330,12 @@ class Kept:
         )
 
     def _read(self) -> None:
-        """The steps of a training that goes on."""
+        """Read the steps of a training that resumes."""
         before = open_folder(self.out)
         for step, label in steps(before).items():
-            told = before.models[label]
-            spec = ModelSpec(told["name"], precision=told["precision"])
-            self._models[step] = StudyModel(**told, spec=spec)
+            entry = before.models[label]
+            spec = ModelSpec(entry["name"], precision=entry["precision"])
+            self._models[step] = StudyModel(**entry, spec=spec)
         self._rows = rows(self.out)
         chunks = of_models(self._study(), [], self._prompts).chunks[0] if self._models else ()
         if not self._models or [c.digest for c in chunks] != next(iter(before.sets.values()))["chunks"]:

@@ -45,8 +45,8 @@ class Result(ProbeResult):
     measure."""
 
     @classmethod
-    def of(cls, found: ProbeResult) -> Result:
-        return cls(**{f.name: getattr(found, f.name) for f in fields(found) if f.init})
+    def of(cls, result: ProbeResult) -> Result:
+        return cls(**{f.name: getattr(result, f.name) for f in fields(result) if f.init})
 
     def __getattr__(self, name: str) -> np.ndarray:
         measures: Mapping[str, Measure] = vars(self).get("measures", {})  # a copy in the making has none yet
@@ -59,17 +59,17 @@ class Result(ProbeResult):
 
     @property
     def sinks(self) -> tuple[sinks.Sink, ...]:
-        """Tokens whose residual stream is far longer than the others', and who writes them (`depth.sinks`); of
+        """Tokens with a residual stream far longer than the others', and what writes them (`depth.sinks`); of
         `contributions` alone."""
-        if (found := sinks.of_result(self)) is None:
-            raise AttributeError("sinks")  # said by __getattr__
-        return found
+        if (some := sinks.of_result(self)) is None:
+            raise AttributeError("sinks")  # __getattr__ explains
+        return some
 
     @property
     def mean_depth(self) -> dict[str, MeanDepth]:
         """The depth without a threshold (`depth.mean_depth`), by "kl" and "overlap"; of `logit_lens` alone."""
         if self.request.probe != LENS:
-            raise AttributeError("mean_depth")  # a measure of that name, or said by __getattr__
+            raise AttributeError("mean_depth")  # a measure of that name, or __getattr__ explains
         return dict(verdict(Sample.of(lens=self)).means)
 
     @property
@@ -77,7 +77,7 @@ class Result(ProbeResult):
         """The cosine's turn as a two-level fit (`depth.turn`), None where there is nothing to fit; of `contributions`
         alone."""
         if self.request.probe != CONTRIBUTIONS:
-            raise AttributeError("turn")  # said by __getattr__
+            raise AttributeError("turn")  # __getattr__ explains
         first_token = bool(dict(self.request.parameters).get("first_token", True))
         return verdict(Sample.of(self, first_token=first_token)).turn
 
@@ -88,10 +88,10 @@ class Result(ProbeResult):
 
         tables = []
         for name in [measure] if measure else self.measures:
-            found = self._measure(name)
-            places = found.places()
+            one = self._measure(name)
+            places = one.places()
             texts = {"token": np.array(self.tokens, object)[places["pos"]]} if "pos" in places else {}
-            tables.append(pd.DataFrame({"measure": name, **places, **texts, "value": found.values.ravel()}))
+            tables.append(pd.DataFrame({"measure": name, **places, **texts, "value": one.values.ravel()}))
         table = pd.concat(tables, ignore_index=True)
         dims = dict.fromkeys(dim for one in tables for dim in one if dim not in ("measure", "token", "value"))
         gaps = {dim: "Int64" for dim in dims if table[dim].isna().any()}
@@ -105,10 +105,10 @@ class Result(ProbeResult):
 
         together = OVER_SEVERAL.get(find(self.request.probe))
         if together and not measure:
-            drawn = next(together([self])).figure
+            picture = next(together([self])).figure
         else:
-            drawn = figure(self, self._measure(measure).name if measure else "")
-        return drawn.update_layout(paper_bgcolor="white")  # the colours of the text are for light paper
+            picture = figure(self, self._measure(measure).name if measure else "")
+        return picture.update_layout(paper_bgcolor="white")  # the colours of the text are for light paper
 
     def _measure(self, name: str) -> Measure:
         if name not in self.measures:
@@ -125,9 +125,9 @@ class Result(ProbeResult):
         }
 
     def __repr__(self) -> str:
-        told = self._headline()
-        prompt = told["prompt"] if len(told["prompt"]) <= 60 else told["prompt"][:59] + "…"
-        return f"<{told['probe']} on {told['model']}, {prompt}, {told['size']}: {', '.join(self.measures)}>"
+        about = self._headline()
+        prompt = about["prompt"] if len(about["prompt"]) <= 60 else about["prompt"][:59] + "…"
+        return f"<{about['probe']} on {about['model']}, {prompt}, {about['size']}: {', '.join(self.measures)}>"
 
     def _repr_html_(self) -> str:
         """Everything is escaped; and in `code`, where a notebook sets no formula between dollars."""
@@ -135,7 +135,7 @@ class Result(ProbeResult):
         def code(text: object) -> str:
             return f"<code>{escape(str(text))}</code>"
 
-        told = "".join(f"<div>{name}: {code(text)}</div>" for name, text in self._headline().items())
+        about = "".join(f"<div>{name}: {code(text)}</div>" for name, text in self._headline().items())
         notes = "".join(f"<div>note: {code(note)}</div>" for note in self.notes)
         head = "".join(f"<th>{name}</th>" for name in ("measure", "dims", "shape", "unit", "meaning"))
         rows = "".join(
@@ -145,7 +145,7 @@ class Result(ProbeResult):
                 for name, m in self.measures.items()
             )
         )
-        return f"{told}{notes}<table><tr>{head}</tr>{rows}</table>"
+        return f"{about}{notes}<table><tr>{head}</tr>{rows}</table>"
 
 
 # ---------------------------------------------------------------- models
@@ -197,7 +197,7 @@ class Model:
         self, probe: Probe, prompt: str | Prompt | Sequence[str | Prompt], answer: str = "", *, fresh: bool = False
     ) -> Result | list[Result]:
         """What the probe measures on a prompt, or on each of a list of them. A stored result is read, a new one is
-        stored; `fresh` computes anew and stores nothing, and nothing is stored of a model in memory unless it was
+        stored; `fresh` computes again and stores nothing, and nothing is stored of a model in memory unless it was
         opened with `keep`.
 
         `answer` belongs to a prompt that is given as text; a `Prompt` has its own. One bad prompt refuses the whole
@@ -207,8 +207,8 @@ class Model:
         probe.check_idle()
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
-        alone = isinstance(prompt, str | bytes | Mapping | Prompt) or not isinstance(prompt, Iterable)
-        given: Any = [prompt] if alone else prompt
+        single = isinstance(prompt, str | bytes | Mapping | Prompt) or not isinstance(prompt, Iterable)
+        given: Any = [prompt] if single else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
         for p in prompts:
             if not isinstance(p, Prompt):
@@ -218,21 +218,21 @@ class Model:
         with self.at_work():
             requests = [probe.request(self.spec, p) for p in prompts]
             stored = {request.key: lookup.find(request) for request in requests} if kept else {}
-            found = {key: result for key, result in stored.items() if result is not None}
-            todo = [(probe, request) for request in requests if request.key not in found]
-            self.compute_missing(todo, lookup.store() if kept and todo else None, found)
-        results = [Result.of(found[request.key]) for request in requests]
+            by_key = {key: result for key, result in stored.items() if result is not None}
+            todo = [(probe, request) for request in requests if request.key not in by_key]
+            self.compute_missing(todo, lookup.store() if kept and todo else None, by_key)
+        results = [Result.of(by_key[request.key]) for request in requests]
         return results[0] if isinstance(prompt, str | Prompt) else results
 
     def compute_missing(
         self,
         todo: Sequence[tuple[Probe, Request]],
         store: Store | None,
-        found: dict[str, ProbeResult],
+        by_key: dict[str, ProbeResult],
         memory: int | None = None,
     ) -> None:
-        """Put the results of `todo` into `found`, and into the store where there is one. Every prompt is checked before
-        the first is computed. `memory`: bytes a probe may hold above model and trace."""
+        """Put the results of `todo` into `by_key`, and into the store where there is one. Every prompt is checked
+        before the first is computed. `memory`: bytes a probe may take above model and trace."""
         if not todo:
             return
         from tqdm import tqdm
@@ -251,34 +251,34 @@ class Model:
                 except InputError as error:
                     raise type(error)(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
             with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
-                model.say = lambda told: bar.write(f"ed_core: {told}", file=sys.stderr)
+                model.say = lambda text: bar.write(f"ed_core: {text}", file=sys.stderr)
                 for probe, request in bar:
                     bar.set_description(probe.name)
-                    if request.key not in found:
-                        found[request.key] = compute.run(model, request, memory=memory)
+                    if request.key not in by_key:
+                        by_key[request.key] = compute.run(model, request, memory=memory)
                         try:
                             if store:
-                                store.put(found[request.key])
+                                store.put(by_key[request.key])
                         except StoreError as error:
                             print(f"ed_core: {error}", file=sys.stderr)
 
 
 class InMemory(Model):
-    """A `transformers` causal language model that the caller holds, measured as it stands at the moment of each `run`,
-    without changing it (`models.in_memory`). Its `spec` follows its weights."""
+    """A `transformers` causal language model of the caller, measured as it is at each `run`, without changing it
+    (`models.in_memory`). Its `spec` follows its weights."""
 
-    def __init__(self, held: Any, tokenizer: Any, name: str = "", keep: bool = False):
+    def __init__(self, inner: Any, tokenizer: Any, name: str = "", keep: bool = False):
         """`name`, `keep`: as `ed_core.open` takes them."""
         from ..models.in_memory import MemoryModel
 
-        self._model = MemoryModel(held, tokenizer, name, keep)
+        self._model = MemoryModel(inner, tokenizer, name, keep)
         self._opened: Any = None
 
     @property
     def spec(self) -> ModelSpec:
         """What it is now; see `models.in_memory.MemoryModel.spec`."""
-        found: ModelSpec = self._opened.spec if self._opened else self._model.spec
-        return found
+        spec: ModelSpec = self._opened.spec if self._opened else self._model.spec
+        return spec
 
     @property
     def language_model(self) -> Any:
@@ -314,16 +314,16 @@ def _models(trust_kept: bool) -> Any:
     return Models(trust_kept=trust_kept)
 
 
-def on(device: str) -> tuple[str, int | None]:
-    """The device that a name stands for, and the bytes free there; None for the CPU, whose memory is told without
-    torch. "auto" is a GPU where there is one, and is the CPU without torch where no driver of one is."""
+def device_of(device: str) -> tuple[str, int | None]:
+    """The device of a name, and its free bytes; None for the CPU, which needs no torch to be measured. "auto" is a GPU
+    where there is one; without a driver of one it is the CPU, and torch is not imported."""
     if device == "cpu" or (device == "auto" and not may_have_gpu()):
         return "cpu", None
     from ..models import devices
 
-    found = devices.pick(device)
-    learn({found: devices.total_bytes(found)})
-    return found, None if found == "cpu" else devices.free_bytes(found)
+    picked = devices.pick(device)
+    learn({picked: devices.total_bytes(picked)})
+    return picked, None if picked == "cpu" else devices.free_bytes(picked)
 
 
 def ref_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelRef:
@@ -333,7 +333,7 @@ def ref_of(source: str, precision: str, device: str, adapter: str, control: str,
     ref = fetch(source, control)
     if adapter:
         fetch(adapter)
-    device, free = on(device) if ref.weights_here else (device, None)
+    device, free = device_of(device) if ref.weights_here else (device, None)
     return settle(ref.opened_as(precision, device, adapter, control=control, **more), free)
 
 
@@ -345,14 +345,14 @@ def fetch(source: str, control: str = "") -> ModelRef:
     ref = replace(ModelRef.named(source), control=control)
     if ref.is_ready:
         return ref
-    with tqdm(desc=ref.name, disable=ref.is_here or not sys.stderr.isatty(), unit="B", unit_scale=True) as drawn:
+    with tqdm(desc=ref.name, disable=ref.is_here or not sys.stderr.isatty(), unit="B", unit_scale=True) as bar:
 
         def progress(done: int, total: int) -> None:
-            drawn.total = total
-            drawn.update(done - drawn.n)
+            bar.total = total
+            bar.update(done - bar.n)
 
         def say(doing: str) -> None:
-            drawn.write(f"ed_core: {doing}", file=sys.stderr)
+            bar.write(f"ed_core: {doing}", file=sys.stderr)
 
         if ref.terms and not ref.is_here:
             say(str(ref.terms))
@@ -404,9 +404,9 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
         for by in MEAN_DEPTH:
             x, y = (np.nan if (depth := side[by].depth) is None else depth for side in both)
             rows.append((prompt.id or prompt.text, by, x, y, y - x, np.nan, np.nan, layers, ""))
-    whole = [verdict(Sample.of(lens=side, forms=[p.form for p in given])).means for side in (before, after)]
+    of_all = [verdict(Sample.of(lens=side, forms=[p.form for p in given])).means for side in (before, after)]
     for by in MEAN_DEPTH:
-        x, y = (np.nan if (depth := side[by].depth) is None else depth for side in whole)
+        x, y = (np.nan if (depth := side[by].depth) is None else depth for side in of_all)
         low, high = _interval(by, before, after, over) if over.enough else (np.nan, np.nan)
         rows.append((ALL_PROMPTS, by, x, y, y - x, low, high, layers, over.words if over.enough else ""))
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -415,8 +415,8 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
 def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeResult]:
     """The logit lens of a side, prompt by prompt."""
     if isinstance(side, Model):
-        found = side.run(LogitLens(), prompts)
-        return list(found) if isinstance(found, list) else [found]
+        measured = side.run(LogitLens(), prompts)
+        return list(measured) if isinstance(measured, list) else [measured]
     if (results := of_lens(side)) is None:
         raise ParameterError(
             f"{name} is neither an opened model nor a list of results of ed_core.LogitLens(); give what ed_core.open "
@@ -453,7 +453,7 @@ def _interval(
         of_side, tokens[side] = prompt_sums(results, (by,), True)
         sums[side] = of_side[by]
     read = MEAN_DEPTH[by]
-    drawn = statistics.read_off(lambda c: read(c["after"]) - read(c["before"]), sums, tokens, over)
+    draws = statistics.read_off(lambda c: read(c["after"]) - read(c["before"]), sums, tokens, over)
     most = before[0].n_layers - LOWEST[by]
-    low, high, _ = drawn.bounded(-most, most).interval
+    low, high, _ = draws.bounded(-most, most).interval
     return low, high

@@ -1,4 +1,4 @@
-"""The engine as a library, for a notebook or a script; what stands here is what `ed_core` itself offers.
+"""The engine as a library, for a notebook, a script or a training: the names that `ed_core` offers.
 
     import ed_core
 
@@ -6,7 +6,7 @@
     lens = model.run(ed_core.LogitLens(), "5 + 7 = ", answer="2")
     lens.kl, lens.to_dataframe("kl"), lens.plot()
 
-Every import of the engine passes here: torch and all else that takes time is imported when it is used."""
+Every import of the engine imports this file: torch and all else that takes time is imported when it is used."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def open(
     keep: bool = False,
 ) -> Model:
     """The opened model: a bundled name, a folder, a GGUF file, or a hub id (`org/name`, or `org/name@revision`), which
-    is downloaded where it is not here; `ndif:ORG/NAME`, which is measured where its weights are; or a `transformers`
-    causal language model that is in memory, with its tokenizer. A `ModelError` says why a model cannot be used.
+    is downloaded where necessary; `ndif:ORG/NAME`, which is measured remotely; or a `transformers` causal language
+    model in memory, with its tokenizer. A `ModelError` says why a model cannot be used.
 
     Of a name: `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto (a GPU where there is one), cpu, cuda
     (as many GPUs as it takes), cuda:1 or mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that
@@ -75,15 +75,19 @@ def open(
 
 
 def offered() -> list[str]:
-    """What `ed_core` has beside its modules."""
+    """The names of `ed_core` that are no modules."""
     from ..probes import PROBES
 
-    return ["Prompt", "compare", "open", "read_jsonl", *BRIDGES, *(probe.__name__ for probe in PROBES)]
+    return ["DepthCallback", "Prompt", "compare", "open", "read_jsonl", *BRIDGES, *(probe.__name__ for probe in PROBES)]
 
 
 def __getattr__(name: str) -> Any:
-    """`Prompt`, `compare`, `read_jsonl`, the bridges and the probes' classes. The name of a module must import nothing:
-    Python asks here before it imports one."""
+    """`DepthCallback`, `Prompt`, `compare`, `read_jsonl`, the bridges and the probes' classes. The name of a module
+    must import nothing: Python asks here before it imports one."""
+    if name == "DepthCallback":
+        from .callback import DepthCallback
+
+        return DepthCallback
     if name == "Prompt":
         from ..types import Prompt
 
