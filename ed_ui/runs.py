@@ -114,8 +114,8 @@ def panel(
 ) -> None:
     """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `begin`: by the name in
     their keys the buttons that start it, label and what they do; the first says Resume where the run is `unfinished`.
-    `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when
-    it begins and ends."""
+    `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole
+    when it begins and ends."""
     watch(folder, page, ended)
     job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
