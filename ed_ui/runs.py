@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
 from ed_core import disk, settings
 from ed_core.cards import card, making
-from ed_core.claims import running as claims
-from ed_core.claims.record import Report
 from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, StudyError
 from ed_core.lenses import ENDING, Fit, measured
@@ -37,7 +35,7 @@ from ed_ui import browser, inputs, prompt_set, running, session, show, visitor
 
 T = TypeVar("T")
 STUDY = "asked.toml"  # a study's text, in its folder
-PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of claims and cards
+PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of a card
 FITTED = "asked.jsonl"  # the prompts of a fit
 FOUND = f"found{measured.ENDING}"  # the maps of a fit
 HELD_OUT = 5  # of so many prompts one judges a fit
@@ -116,8 +114,8 @@ def panel(
 ) -> None:
     """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `begin`: by the name in
     their keys the buttons that start it, label and what they do; the first says Resume where the run is `unfinished`.
-    `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when it begins and
-    ends."""
+    `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole
+    when it begins and ends."""
     watch(folder, page, ended)
     job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
@@ -197,75 +195,41 @@ def _begin_study(out: Path, files: Mapping[str, bytes]) -> None:
     begin(out, f"the study {out.name}", files, long_work.study, str(out / STUDY), out)
 
 
-# ---------------------------------------------------------------- claims and cards
+# ---------------------------------------------------------------- cards
 
 
 @dataclass(frozen=True)
-class Claims:
-    """Claims that a page asks for: of a model, on a bundled set or on typed prompts. `also`: further models of its
-    family."""
+class Card:
+    """A depth card that a page asks for: of a model, on a bundled set or on typed prompts. `also`: further models of
+    its family."""
 
     model: ModelSpec
     bundled: str = ""
     prompts: tuple[Prompt, ...] = ()
     also: tuple[str, ...] = ()
-    title: ClassVar[str] = "claims"
-    work: ClassVar[Work] = staticmethod(long_work.claims)
 
     @property
     def out(self) -> Path:
-        """Its folder, by the model and the prompts: one claim and all of them share it."""
-        made_of = self.model.identity(), self.what, self.also
-        return settings.current().cache / "claims" / digest_of("claims", *made_of)
+        """Its folder."""
+        return card.place(self.model, self.bundled or digest_of_prompts(self.prompts), self.also)
 
     @property
     def unfinished(self) -> bool:
         """Whether a run began here and wrote nothing yet that is shown."""
         return self.out.is_dir() and self.found() is None
 
-    @property
-    def what(self) -> str:
-        """The prompts: a bundled set's name, or the digest of others."""
-        return self.bundled or digest_of_prompts(self.prompts)
-
-    def asked(self, names: tuple[str, ...] = ()) -> claims.Asked | making.Asked:
-        """What makes it, for all claims unless some are named; its `command` does the same from the shell."""
-        return claims.Asked(claims=names, **self._how())
-
-    def begin(self, names: tuple[str, ...] = ()) -> None:
-        files = {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()}
-        begin(self.out, f"{self.title} of {self.model.name}", files, self.work, self.asked(names), self.out)
-
-    def found(self) -> Report | card.Card | None:
-        """What was found so far, None while there is nothing. An `EffectiveDepthError` for a damaged file."""
-        file = self.out / claims.FOUND
-        return read(_report, file) if file.is_file() else None
-
-    def _how(self) -> dict[str, Any]:
+    def asked(self) -> making.Asked:
+        """What makes it; its `command` does the same from the shell."""
         model, prompts = self.model, self.bundled or str(self.out / PROMPTS)
         how = {"precision": model.precision, "device": model.device, "adapter": model.adapter}
-        return {"model": prompt_set.source(model), "prompts": prompts, "also": self.also} | how
+        return making.Asked(model=prompt_set.source(model), prompts=prompts, also=self.also, **how)
 
-
-def _report(file: Path) -> Report | None:
-    return claims.read(file.parent)
-
-
-@dataclass(frozen=True)
-class Card(Claims):
-    """A depth card that a page asks for."""
-
-    title = "the card"
-    work = staticmethod(long_work.card)
-
-    @property
-    def out(self) -> Path:
-        return card.place(self.model, self.what, self.also)
-
-    def asked(self, names: tuple[str, ...] = ()) -> making.Asked:
-        return making.Asked(**self._how())
+    def begin(self) -> None:
+        files = {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()}
+        begin(self.out, f"the card of {self.model.name}", files, long_work.card, self.asked(), self.out)
 
     def found(self) -> card.Card | None:
+        """The card, None while there is none. An `EffectiveDepthError` for a damaged file."""
         file = self.out / card.FILE
         return read(card.read, file) if file.is_file() else None
 

@@ -14,7 +14,7 @@ from ..depth.rules import OF_LENS, RULES
 from ..figures import colours
 from ..studies import report
 from ..studies.words import templates
-from .card import Card, Curve, Cut, Depth, Value
+from .card import Card, Curve, Cut, Value
 
 CURVES = "Curves."  # their place in the text
 WIDTH, HEIGHT = 330, 150  # of a curve's drawing, in its own units
@@ -109,13 +109,6 @@ def facts(card: Card) -> str:
         f"{m.precision}. Measured on {say.count(len(s.prompts), 'prompt')}{levels} of the set {s.name}; intervals are "
         f"5 to 95 % over {card.over}."
     )
-
-
-def depth(one: Depth | None) -> str:
-    """A depth in a cell: "18.3 (18.0 to 18.6)"; "–" where there is none."""
-    if one is None or one.depth is None:
-        return "–"
-    return value(Value(value=one.depth, low=one.low, high=one.high), f".{int(one.mean)}f")
 
 
 def value(of: Value, form: str = "+.2f", scale: float = 1.0, unit: str = "") -> str:

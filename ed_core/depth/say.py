@@ -555,15 +555,6 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
     return f"{does} costs least of {count(n, 'variant')}, on the text it was chosen on: {cost}."
 
 
-def kept_answers(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
-    """How many known answers are written by the whole model, and without the layers that matter most."""
-    exact = np.asarray(written["exact"], np.float64)
-    whole, *others = (round(float(v) * n_prompts) for v in (written["exact_whole"], exact.min(), exact.max()))
-    worst = stretch(int(exact.argmin()), int(exact.argmin()) + n)
-    part = f"{worst}, the worst," if others[0] < others[1] else "any one of its layers"
-    return f"The whole model writes {whole} of {count(n_prompts, 'answer')}; without {part} it writes {others[0]}."
-
-
 def lens(kind: str) -> str:
     """A lens within a sentence: "affine lens"."""
     return LENSES[kind] if kind == UNCALIBRATED else _lower(LENSES[kind])
