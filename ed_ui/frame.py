@@ -11,7 +11,6 @@ import streamlit as st
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_core.figures import colours
 from ed_ui import browser, link, live, picker, running, session, show, visitor
 from ed_ui.navigation import ROOMS, Entry, Room
 
@@ -35,7 +34,6 @@ def draw() -> None:
         for room in ROOMS
         for entry in room.tabs
     }
-    st.html(f"<style>{colours.css()}\n{(FOLDER / 'style.css').read_text()}</style>")
     page = st.navigation(list(pages.values()), position="hidden")  # `sidebar` and `framed` draw the links
     room, tab = next((room, tab) for room in ROOMS for tab in room.tabs if pages[tab].url_path == page.url_path)
     session.begin_run()

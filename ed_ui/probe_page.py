@@ -69,7 +69,7 @@ class Page:
 
     probe: type[Probe]
     teach: str
-    verdict: Callable[[ProbeResult], tuple[str, str]]
+    verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: say.measured(result)
     texts: Mapping[str, str] = field(default_factory=dict)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
@@ -106,7 +106,7 @@ class Page:
             top_row(name, batch, place=place, with_control=more if self.controlled else None)
             live.follow(batch, self._answer)
             result = batch.complete(name)
-            if result is not None and self.sound(result):
+            if result is not None and probe.score is not None and self.sound(result):
                 compared(batch, name, asked)
             live.follow(batch, self._more)
         with st.expander("About this"):

@@ -114,26 +114,25 @@ def panel(
     ended: Callable[[], None] = lambda: None,
     unfinished: bool = False,
 ) -> None:
-    """Buttons in a row, `note` next to them; progress or trouble below. `begin`: by the name in their keys the buttons
-    that start it, label and what they do; the first says Resume where the run is `unfinished`. `complete`: there is
-    nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when it begins and
+    """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `begin`: by the name in
+    their keys the buttons that start it, label and what they do; the first says Resume where the run is `unfinished`.
+    `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when it begins and
     ends."""
     watch(folder, page, ended)
     job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
-    for i, (name, (label, start)) in enumerate(begin.items()):
+    for i, (name, (label, start)) in enumerate({} if running_now or complete else begin.items()):
         look = {"type": "secondary" if i else "primary", "icon": ":material/play_arrow:"}
-        label = label if i or not unfinished else "Resume"
-        if row.button(label, key=f"run.{name}", disabled=running_now or complete, **look):
+        if row.button(label if i or not unfinished else "Resume", key=f"run.{name}", **look):
             start()
             inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
             st.rerun()
-    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not running_now):
+    if running_now and row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:"):
         if job is not None:
             running.jobs().cancel(job)
         st.rerun()
-    if note:
-        row.markdown(f":gray-badge[{show.plain(note)}]", width="content")
+    if note and not complete:
+        row.caption(show.plain(note), width="content")
     if linked:
         browser.share(row, prompt=False)
     if job is None:
@@ -385,7 +384,7 @@ def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps | measured.Replacement | Fit | None:
     """The panel of a fit, with what it takes; returns what came of it."""
     result = wanted.found()
-    takes = "stored" if result is not None else wanted.takes()
+    takes = "" if result is not None else wanted.takes()
     unfinished = result is None and wanted.out.is_dir()
     panel(wanted.out, page, {page: ("Run", wanted.begin)}, takes, result is not None, linked, unfinished=unfinished)
     return result

@@ -150,7 +150,7 @@ def write_link(runs: tuple[str, str]) -> None:
 def mode() -> str:
     """What differs between the sides, and the button that lets them change places."""
     row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
-    chosen = MODE.draw(row.segmented_control, label_visibility="collapsed")
+    chosen = MODE.draw(row.selectbox, label_visibility="collapsed", width=190)
     row.button(
         "Swap sides",
         key="two.swap",
@@ -372,8 +372,9 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
     apart = None not in some and some[0].n_layers != some[1].n_layers
     if not any(along(name, "pos") for name in names) and not laid and not apart:
         return
-    line = st.container(horizontal=True, vertical_alignment="center", key="map-inputs")
-    row = line.popover("What the maps show", type="tertiary", icon=":material/tune:", key="box-two-maps")
+    row = st.container(key="map-inputs").popover(
+        "What the maps show", type="tertiary", icon=":material/tune:", key="box-two-maps"
+    )
     shown = [maps(name) for name in names]
     first = [picture.measures[0] for of_probe in shown for picture in of_probe]
     if any("{branch}" in measure for measure in first):
@@ -390,7 +391,7 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
             label = "Tokens shown" if same else f"Tokens shown of {side}"
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
     if laid:
-        OVERLAID.draw(line.toggle)
+        OVERLAID.draw(row.toggle)
     if apart:
         inputs.BY_NUMBER.draw(row.toggle, help=ABOUT_NUMBER)
     if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):

@@ -59,7 +59,7 @@ def test_the_page_draws_what_is_stored_and_says_what_it_means():
     found = stored(wanted("ed-demo-8", "ed-demo-16"))
     test = page(second="ed-demo-16", shown="r2")
     assert not test.exception and not test.error
-    assert show.plain(say.matching(found)) in said(test) and "so few" in said(test)
+    assert show.plain(say.matching(found).split(" (")[0]) in said(test) and "so few" in said(test)
     assert "Fitted on 400 tokens, judged on 90" in said(test)
     drawn = traces(*charts(test))
     assert np.allclose(numbers(drawn["z"]["z"]), found.r2)
@@ -73,7 +73,7 @@ def test_the_page_draws_what_is_stored_and_says_what_it_means():
     alts = [sent(one)["alt"] for one in test.get("bidi_component") if one.proto.bytes]
     assert not any(say.matching(found) in alt for alt in alts), "which is of the maps, not of their control"
     assert test.query_params["shown"] == ["shuffled"] or test.query_params["shown"] == "shuffled"
-    assert test.button(key="run.maps").disabled and test.button(key="cancel.maps").disabled
+    assert not {"run.maps", "cancel.maps"} & {b.key for b in test.button}, "nothing is left to run"
 
 
 def test_replacement_is_drawn_in_per_cent_of_the_loss():

@@ -60,9 +60,9 @@ PAGE = '''"""A page for the toy."""
 from ed_core.probes import Toy
 from ed_ui import probe_page
 
-probe_page.Page(Toy, "Not computed yet.", lambda result: ("A product.", "It is exact.")).show()
+probe_page.Page(Toy, "Not computed yet.").show()
 '''
-LENSES = '            Entry(\n                "pages/prompt/lenses.py"'
+ROOM = '        "Where does this answer form?",\n        "layers",\n        ('
 EDITS = {  # the two lines
     "ed_core/probes/__init__.py": (
         (
@@ -71,7 +71,9 @@ EDITS = {  # the two lines
         ),
         ("\n)\n\n\ndef find", "\n    Toy,\n)\n\n\ndef find"),
     ),
-    "ed_ui/navigation.py": ((LENSES, f'            Entry("pages/prompt/toy.py", "Toy", "toy"),\n{LENSES}'),),
+    "ed_ui/navigation.py": (
+        (ROOM, f'{ROOM}\n            Entry("pages/prompt/toy.py", "Toy", "toy", question="Toys?"),'),
+    ),
 }
 WALK = """
 import io, json, sys

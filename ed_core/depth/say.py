@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..lenses.measured import Maps, Replacement
+from ..probes import find
 from ..probes.lenses import LENSES
 from ..types import ProbeResult
 from . import exactness, surgery
@@ -651,6 +652,11 @@ def exits(found: Exits) -> str:
 
 
 # ---------------------------------------------------------------- one probe on one prompt
+
+
+def measured(result: ProbeResult) -> tuple[str, str]:
+    """That a probe was measured, where there are no better words for what it found."""
+    return f"{find(result.request.probe).title} of this prompt", _one_prompt(result)
 
 
 def contributions(result: ProbeResult) -> tuple[str, str]:

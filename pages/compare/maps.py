@@ -92,7 +92,8 @@ def fitted(found: measured.Maps | measured.Replacement) -> str:
 
 
 def between(found: measured.Maps, key: str) -> None:
-    finding(say.matching(found), fitted(found))
+    said, _, unsure = say.matching(found).partition(" (")
+    finding(f"{said.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
     which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)

@@ -88,7 +88,7 @@ def boxes() -> None:
     options = [one for one in OF_LENSES if one != FOLLOWED or inputs.value("lenses.follow", -1) >= 0]
     if LENSES_SHADE.value not in options:
         inputs.forget(LENSES_SHADE.key)
-    LENSES_SHADE.draw(st.segmented_control, options=options)
+    LENSES_SHADE.draw(st.selectbox, options=options, label_visibility="collapsed", width=260)
 
 
 def maps(result: ProbeResult, seen: View) -> None:
@@ -126,7 +126,12 @@ def more(result: ProbeResult, seen: View) -> None:
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
-    return say.by_lens(lenses.by_lens([result]).verdicts), f"One prompt of {say.count(result.n_tokens, 'token')}."
+    read = lenses.by_lens([result])
+    sure = f"One prompt of {say.count(result.n_tokens, 'token')}. {say.by_lens(read.verdicts)}"
+    if len(depths := read.settle.values()) < 2:
+        return "One lens does not show whether the depth depends on the lens.", sure
+    by = say.interval(min(depths), max(depths))
+    return f"Under {len(depths)} lenses the words settle by layer {by} of {read.n_layers} on average.", sure
 
 
 def _settle(read: lenses.ByLens) -> str:
