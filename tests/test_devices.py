@@ -174,4 +174,4 @@ def test_auto_takes_what_is_listed_first(gpus, monkeypatch):
     gpus(10 * GIB, 80 * GIB)
     monkeypatch.setattr(notebook, "may_have_gpu", lambda: True)
     assert devices.devices() == ["cuda", "cuda:0", "cuda:1", "cpu"] and devices.pick("auto") == "cuda"
-    assert notebook.on("auto") == ("cuda", 20 * GIB) and notebook.on("cpu") == ("cpu", None)
+    assert notebook.device_of("auto") == ("cuda", 20 * GIB) and notebook.device_of("cpu") == ("cpu", None)
