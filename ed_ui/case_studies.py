@@ -1,5 +1,5 @@
 """Case studies: every write to their folder comes through here; which inputs make a page's view, read from the session
-and put back into it; and the Save button beside Run."""
+and put back into it; and the Save button next to Run."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _look(case: Case, item: Item, page: str) -> None:
     inputs.put({key: value for key, value in found.items() if value is not None})
 
 
-# -------------------------------------------------------------------- the button beside Run
+# -------------------------------------------------------------------- the button next to Run
 
 
 def save_button(box, page: str, batch: running.Batch) -> None:
@@ -283,7 +283,7 @@ def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> Non
 
 
 def word_boxes(prefix: str, title: str) -> None:
-    """The boxes for title, tags and notes; what is typed survives page changes. `title` stands there when nothing is
+    """The boxes for title, tags and notes; what is typed survives page changes. `title` is there when nothing is
     typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
     about = f"At most {case_study.TAGS}. In the list of case studies a tag is a search."
@@ -304,7 +304,7 @@ def typed_words(prefix: str) -> dict[str, Any]:
 
 
 def attempt(write: Callable[[], None]) -> bool:
-    """Whether a write went well; what stands in its way is said in its place, and nothing typed is lost."""
+    """Whether a write went well; what is in its way is said in its place, and nothing typed is lost."""
     try:
         write()
     except EffectiveDepthError as error:

@@ -1,5 +1,5 @@
-"""A control beside the model: the picker next to Run, its jobs behind the model's own, its curves for the figures, what
-they mean; and the untrained copies that a verdict is read beside, stored ones without being asked for."""
+"""A control next to the model: the picker next to Run, its jobs after the model's own, its curves in the figures, what
+they mean; and the untrained copies that a verdict is compared with, stored ones without being asked for."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def ask_for_copies(batch: running.Batch) -> None:
 
 
 def twins(batch: running.Batch) -> tuple[list[Pair], str]:
-    """What a verdict is read beside, and the kind of control: that which is chosen, as far as it is complete; else five
+    """What a verdict is compared with, and the kind of control: the chosen one, as far as it is complete; else five
     untrained copies where all of them are stored."""
     kind, seed = chosen()
     if kind not in ("", UNTRAINED):
@@ -201,7 +201,7 @@ def results(batch: running.Batch, names: Iterable[str]) -> list[ProbeResult]:
 
 def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:
     """How alike the model's curves and its control's are, once both are complete, and behind it the same of the
-    controls of other seeds that are stored; nothing before, and for what no curve stands for."""
+    controls of other seeds that are stored; nothing before."""
     own, control = batch.complete(probe), result(batch, probe)
     if own is None or control is None or not find(probe_name := own.request.probe).curves:
         return []

@@ -31,7 +31,7 @@ def _running() -> dict[str, hub.Download]:
 
 
 def section(spec: ModelRef) -> None:
-    """What stands on the page while the model is not on this machine."""
+    """What is on the page while the model is not on this machine."""
     if off := permits.why_not(permits.download, spec.source):
         st.warning(show.plain(off), icon=":material/cloud_off:")
         _offer_small(spec)

@@ -104,7 +104,7 @@ def link_to(place: Any, tab: Entry, **look: Any) -> None:
 
 def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
     """Draw the page below the room's question, its tabs and the model; returns what the page says. The frame is drawn
-    first, and stands behind the page for the keyboard: Run is a few steps away."""
+    first, and is behind the page for the keyboard: Run is a few steps away."""
     body, frame = st.container(key="page"), st.container(key="frame")
     with frame:
         with st.container(horizontal=True, vertical_alignment="center", gap="small", key="room"):

@@ -28,7 +28,7 @@ ECHO = 4.0  # seconds after a page was sent in which its browser may still say w
 
 
 def value(key: str, default: Any = None) -> Any:
-    """What this input holds, on whatever page it stands."""
+    """What this input holds, on whatever page it is."""
     return session.current().inputs.get(key, default)
 
 
@@ -75,7 +75,7 @@ def unheard(at: float) -> bool:
 def followed(name: str, value: Any) -> str:
     """The key of a box for choices that the page sets too, as an example's level follows its task; the box, drawn or
     not, holds `value` from now on. Where the page sets another value it is another box: `chosen` then tells what a
-    browser that has not heard of it says of the former one."""
+    browser that has not got it says of the former one."""
     boxes = session.current().boxes.setdefault(name, [value])
     if boxes[-1] != value:
         boxes.append(value)
@@ -108,7 +108,7 @@ def widget(
     if draw.__name__ == "segmented_control":  # buttons of which one is always pressed
         more["required"] = True
     held = value(key, default)
-    # again in every run: the browser may not have heard of it; a box for words would lose what is being typed
+    # again in every run: the browser may not have got it; a box for words would lose what is being typed
     if not words or key not in st.session_state or st.session_state[key] != held:
         st.session_state[key] = held
     return draw(label, key=key, on_change=changed, args=(key,), **more)
@@ -158,7 +158,7 @@ class Input:
 
     @property
     def value(self) -> Any:
-        """What it holds, on whatever page it stands."""
+        """What it holds, on whatever page it is."""
         return value(self.key, self.default)
 
     def draw(self, box: Callable, label: str = "", default: Any = None, **more: Any) -> Any:
@@ -333,7 +333,7 @@ SIDES_SHADE = choice("shade", "two.shade", "probability", SIDES_SHADES, "Lens sh
 
 
 def _maps() -> dict[str, Input]:
-    """By probe: which of its maps stands side by side, where there are several."""
+    """By probe: which of its maps is side by side, where there are several."""
     names = {name: [p.choice for p in find(name).pictures or () if p.choice] for name in COMPARED}
     return {
         name: choice(f"{name}_map", f"two.map.{name}", options[0], options, "shown as")

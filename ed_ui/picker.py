@@ -100,7 +100,7 @@ def _short(name: str) -> str:
 
 
 def trouble() -> None:
-    """What stands in the way of the chosen model, on the page itself: nothing can be run until it is dealt with."""
+    """What is in the way of the chosen model, on the page itself: nothing can be run until it is dealt with."""
     choice = current()
     with st.container(key="model-trouble"):
         if said := lookup.trouble():
@@ -167,7 +167,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
 
 
 def _named_in_box(name: str) -> ModelRef:
-    """The model that a name in a box or in the list stands for."""
+    """The model that a name in a box or in the list is for."""
     return ModelRef.named(name)
 
 
@@ -222,7 +222,7 @@ def _allowed(name: str) -> bool:
 
 
 def about_model() -> str:
-    """What may stand in the box."""
+    """What may be in the box."""
     if settings.current().hosted:
         return NOTHING_ELSE
     elsewhere = f", {remote.PREFIX} and a model that NDIF runs" * settings.current().ndif
@@ -269,7 +269,7 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
 @st.cache_data(ttl=60, show_spinner=False)
 def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
     """The list of models: each name, and what it takes here where that is known, in the precision that auto takes: what
-    stands in a list must not change under the hand that chooses."""
+    is in a list must not change under the hand that chooses."""
 
     def told(name: str) -> str:
         try:

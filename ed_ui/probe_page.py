@@ -44,7 +44,7 @@ WINDOW = 64
 TOKENS = span("tokens", "window.page")
 MAP_HEIGHT = 520
 LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
-NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
+NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one next to the prompt, or take the
 model's own."""
 ENOUGH = 12  # bundled prompts that the button measures
 _asked: Shelf[list[Request]] = Shelf(64)
@@ -126,7 +126,7 @@ class Page:
         if self.inputs is not None:
             with st.container(key="map-inputs"):
                 self.inputs()
-        # what is drawn while a result arrives stays in the place of what stood there before
+        # what is drawn while a result arrives stays in the place of what was there before
         height = min(self.height(ModelRef.of(batch.requests[name].models[0]).n_layers or 0), show.TALLEST)
         place, below = show.place("map", height), st.container()
         with place:
@@ -288,7 +288,7 @@ def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers")
 
 
 def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
-    """Beside a figure over tokens: which ones it shows, the way back from a selected one, and whether means count the
+    """Next to a figure over tokens: which ones it shows, the way back from a selected one, and whether means count the
     sinks, where there are any."""
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
@@ -322,7 +322,7 @@ def _offer_answer(batch: running.Batch) -> None:
 
 
 def _width(label: str) -> int:
-    """Of an input, in pixels: so that its label stands on one line, with the question mark behind it."""
+    """Of an input, in pixels: so that its label is on one line, with the question mark behind it."""
     return max(150, 45 + 7 * len(label))
 
 
@@ -374,7 +374,7 @@ def others_of(probe: Probe, asked: Request) -> list[Request]:
 
 
 def compared(shown: running.Batch, name: str, probe: Probe) -> None:
-    """Below the complete result of this `name` among those `shown`, beside the same of the model's control. The bundled
+    """Below the complete result of this `name` among those `shown`, next to that of the model's control. The bundled
     prompts run one at a time, so that a Run of one's own waits for one of them at most."""
     result, control = shown.results[name], control_model.result(shown, name)
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
@@ -416,7 +416,7 @@ def _how_it_compares(
     alike: Sequence[Sequence[Likeness]],
     control: ProbeResult | None,
 ) -> None:
-    """One sentence: what the control shows where there is one, else where this prompt lies; the rest behind a click."""
+    """One sentence: what the control shows where there is one, else where this prompt is; the rest behind a click."""
     first_token = getattr(probe, "first_token", True)
     found = among_others.compared(probe, result.summary, others, first_token)
     said, reasons = say.among_others(found), say.about_others(found)

@@ -164,7 +164,7 @@ def _undoable(side: str, why: str) -> None:
 
 def _echo(key: str, value: str) -> bool:
     """Whether the answer's box only says again what an edited example took along: sent with a press on Run by a browser
-    that had not heard of it. Taken for typed it would be the answer to another prompt."""
+    that had not got it. Taken for typed it would be the answer to another prompt."""
     pressed = any(name.startswith("run.") and held is True for name, held in st.session_state.items())
     if not pressed or (undo := session.current().undo) is None:
         return False
@@ -192,7 +192,7 @@ def n_tokens() -> int | None:
 
 
 def ready() -> bool:
-    """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too
+    """Whether what is in the box can be run: it is text, and as far as its tokens can be counted here not too
     long."""
     return not wrong_with(prompt()) and not _too_long()
 

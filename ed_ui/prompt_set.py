@@ -100,7 +100,7 @@ def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
 
 def lines(most: int = MOST) -> list[Prompt]:
     """Prompts of a file or a box, `most` of them, none while nothing is pasted. A file fills the box below it, so that
-    what runs is always what stands there."""
+    what runs is always what is there."""
     left, right = st.columns([1, 2])
     left.file_uploader(
         "A .jsonl file",

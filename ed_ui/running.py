@@ -328,7 +328,7 @@ def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
 
 
 class Place(NamedTuple):
-    """Where a page's Run stands, or Cancel while it runs; the time that it takes; the row that Options and Share end;
+    """Where a page's Run is, or Cancel while it runs; the time that it takes; the row that Options and Share end;
     and what is in the way, below. `encoded`: whether Options says how the prompt in the box is encoded."""
 
     run: DeltaGenerator

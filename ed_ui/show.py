@@ -32,7 +32,7 @@ from ed_ui import inputs
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
-ONE_LINE = 110  # letters of a sentence that stands beside a button
+ONE_LINE = 110  # letters of a sentence that is next to a button
 
 
 # -------------------------------------------------------------------- the figure component
@@ -81,7 +81,7 @@ class Once:
     named: dict[str, Any]
 
     def figure(self) -> BaseFigure:
-        """The figure itself, made anew: for a picture file."""
+        """The figure itself, made again: for a picture file."""
         return self.make(*self.given, **self.named)
 
     def ready(self) -> Ready:
@@ -122,7 +122,7 @@ def draw(
 ) -> Any:
     """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
     of its heatmap that was clicked just now, or the `customdata` of a cell or mark, if it is `clickable`. `over`: a
-    second figure of the same size, with its own words, which lies over it right of a line that can be dragged.
+    second figure of the same size, with its own words, which is over it right of a line that can be dragged.
     `caption`, and the origin of the `results`: what a picture file has above and below; without a caption none can be
     saved."""
     told: dict[str, Any] = {"alt": alt, "clickable": clickable}
@@ -158,7 +158,7 @@ def figure(
     """One figure (`once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
     `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
     see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
-    chooses its token for all panels, or is handed to a function. `over`: a figure, and what it shows, that lies over
+    chooses its token for all panels, or is handed to a function. `over`: a figure, and what it shows, that is over
     this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, Once) else made(fig)
@@ -269,7 +269,7 @@ def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> Non
 
 
 def notes(found: Iterable[str], begin: str = "") -> None:
-    """What results say beside their numbers, each note once."""
+    """What results say next to their numbers, each note once."""
     for note in filter(None, dict.fromkeys(found)):
         st.info(f"{begin}{plain(note)}", icon=":material/info:")
 
@@ -306,7 +306,7 @@ def _choose(token: int) -> None:
 
 
 def token_box(row, tokens: Sequence[str]) -> int | None:
-    """Which token all panels mark: a box beside the figures, as a cell can be clicked with a mouse only; None for
+    """Which token all panels mark: a box next to the figures, as a cell can be clicked with a mouse only; None for
     none."""
     st.session_state["token.box"] = chosen = inputs.token(len(tokens))
     names = spelled(tokens)
@@ -329,7 +329,7 @@ def table(
     formats: Mapping[str, str] = MappingProxyType({}),
     place=st,
 ) -> None:
-    """A table that is scrolled and sorted on the screen, at most `height` pixels high, and stands whole on paper, where
+    """A table that is scrolled and sorted on the screen, at most `height` pixels high, and is whole on paper, where
     that one, a picture of what is in sight, would lose its other columns and rows. `formats`: of columns of numbers,
     like ".3g"."""
     numbers = {name: st.column_config.NumberColumn(format=f"%{form}") for name, form in formats.items()}
@@ -353,7 +353,7 @@ def markdown_table(key: str, head: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def empty(title: str, text: str, height: int | None = 420, first: bool = False) -> None:
-    """A panel that has nothing yet, and says what would fill it, as high as what will stand there, or as its words
+    """A panel that has nothing yet, and says what would fill it, as high as what will be there, or as its words
     where `height` is None; the `first` of a page says it louder."""
     with st.container(height="content" if height is None else height + CAPTION, border=True):
         if title:
@@ -370,7 +370,7 @@ def hint(key: str, text: str, named: str = "") -> None:
 
 
 def place(key: str, height: int):
-    """A place that is at least as high as a figure of so many pixels with its caption: what stands below it stays where
+    """A place that is at least as high as a figure of so many pixels with its caption: what is below it stays where
     it is while one thing in it takes another's place."""
     st.html(f"<style>.st-key-place-{key} {{ min-height: {height + CAPTION}px; }}</style>")
     return st.container(key=f"place-{key}")
@@ -388,7 +388,7 @@ def code(text: str, most: int) -> str:
 
 def plain(text: str) -> str:
     """Text that may hold a stranger's words, so that Markdown shows it as it is: no images, no colours, no lists, and
-    no links but addresses that stand there as such."""
+    no links but addresses that are there as such."""
     text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", _unrewritten(text))
     return re.sub(
         r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text

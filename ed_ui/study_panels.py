@@ -166,7 +166,7 @@ PAIRED = (
 )
 
 
-# -------------------------------------------------------------------- beside what is published
+# -------------------------------------------------------------------- next to what is published
 
 EVERY = "all"
 MEANS = {name: f"average depth, {RULES[of].label}" for name, of in points.MEANS.items()}
@@ -192,7 +192,7 @@ def beside_published(folder: Folder, group: str) -> None:
 
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
-    """One line per model and set: measured depths with their ranges, published ones beside them."""
+    """One line per model and set: measured depths with their ranges, published ones next to them."""
     rows = points.side_by_side(measured, list(others))
     st.markdown("**Depths, measured and published** · rules' layers counted from 0; 5 to 95 % in brackets")
     if not rows:

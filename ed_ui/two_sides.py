@@ -1,4 +1,4 @@
-"""A comparison: side B with its own model, prompt or parameters beside those of side A, remembered over page changes
+"""A comparison: side B with its own model, prompt or parameters next to those of side A, remembered over page changes
 and in the URL (names, ids and settings; never a prompt's text); and what the page shows of each probe: curves over each
 other, maps side by side, what differs."""
 
@@ -58,7 +58,7 @@ CURVE_HEIGHT, MAP_HEIGHT = 300, 400
 
 
 def maps(name: str) -> list[Picture]:
-    """A probe's pictures that can stand side by side: those with a name to choose by, else the first."""
+    """A probe's pictures that can be side by side: those with a name to choose by, else the first."""
     declared = find(name).pictures or ()
     return [picture for picture in declared if picture.choice] or list(declared[:1])
 
@@ -119,7 +119,7 @@ def open_link() -> None:
 
 
 def first_model(of: str) -> dict[str, str]:
-    """What stands on side B of linear maps at first: the other bundled model of the same tokens; for any other model
+    """What is on side B of linear maps at first: the other bundled model of the same tokens; for any other model
     what an *A | B* opens on."""
     here = picker.model()
     alike = next((names for names in (WORDS, CHARACTERS) if here in names), ())
@@ -128,7 +128,7 @@ def first_model(of: str) -> dict[str, str]:
 
 
 def first_twin(of: str = "two") -> dict[str, str]:
-    """What stands on side B at first: the model's own untrained copy, of which what is compared is shipped for the
+    """What is on side B at first: the model's own untrained copy, of which what is compared is shipped for the
     models that this project comes with; for a model that is elsewhere, which can have none, the first other one in the
     list."""
     here = picker.model()
@@ -421,7 +421,7 @@ def section(
     expected: bool,
     busy: bool,
 ) -> None:
-    """A probe: its curves, the two maps, and the map of differences beside what it comes to in words. `found`: its
+    """A probe: its curves, the two maps, and the map of differences next to what it comes to in words. `found`: its
     curves once both sides are complete. `lines`: the depths each side's criteria give. `expected`: whether a map of
     differences is to be expected. `busy`: it is being computed, so what is still to come has its place kept; else there
     is nothing where nothing was measured."""
@@ -575,7 +575,7 @@ TOKENS = "the two sides have different tokens, so columns do not correspond."
 RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)
 / L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
 text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
-layers; in a map of differences each layer of the shallower model stands against the deeper one's nearest."""
+layers; in a map of differences each layer of the shallower model is compared with the deeper one's nearest."""
 NUMBERED = (
     "The models have different numbers of layers. Here both stand on their own layers' numbers: a layer of one is none "
     "of the other. Differences in the text are read at relative depth."

@@ -726,7 +726,7 @@ def mix(found: Mix, n_layers: int) -> str:
 
 
 def headroom(found: Headroom) -> str:
-    """Say what leaving early could spare at most, and how much of it lies before the tokens settle."""
+    """Say what leaving early could spare at most, and how much of it is before the tokens settle."""
     over = f" ({interval(*found.headroom.interval[:2])})" if found.over.enough else ""
     spared, more = float(found.oracle.value), float(found.headroom.value)
     return (

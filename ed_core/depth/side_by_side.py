@@ -123,7 +123,7 @@ def shown_values(result: ProbeResult, measure: str) -> np.ndarray:
 
 
 def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
-    """For every layer (or depth, of which there is one more) of the shallower model, the one of `n_layers` that lies
+    """For every layer (or depth, of which there is one more) of the shallower model, the one of `n_layers` that is
     nearest in relative depth; of equals the lower."""
     first, more = (0, 1) if depths else (1, 0)
     x, own = (first + np.arange(n + more) for n in (shallower, n_layers))  # whole numbers: ties are ties

@@ -1,6 +1,6 @@
 """Pure functions from measures to plotly figures: no torch, no streamlit.
 
-Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
+Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable is around it.
 """
 
 from .canvas import shown, visible

@@ -117,7 +117,7 @@ def size(value: float) -> str:
 
 
 def whole_ticks(n: int) -> dict[str, Any]:
-    """Labels of an axis along which `n` layers run: few enough to stand upright on a phone too."""
+    """Labels of an axis along which `n` layers run: few enough to be upright on a phone too."""
     step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= FEW), n)
     return dict(tickvals=list(range(0, n, step)), tickangle=0)
 
@@ -137,7 +137,7 @@ class Canvas:
         self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = "", width_px: int = 600
     ):
         """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one
-        height. `width_px`: about how wide it will stand on the screen, and as wide as it is printed."""
+        height. `width_px`: about how wide it will be on the screen, and as wide as it is printed."""
         self.data: list[dict[str, Any]] = []
         self.shapes: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
@@ -195,15 +195,15 @@ class Canvas:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 
     def draw_depths(self, lines: Mapping[str, int | None], layer_px: float, upright: bool = False) -> None:
-        """A dashed line per criterion, or for the answer, at `depth + 0.5`, named beside it; `upright` where layers
+        """A dashed line per criterion, or for the answer, at `depth + 0.5`, named next to it; `upright` where layers
         run along x, `layer_px` pixels each.
 
-        `depth` is a block, and `depth + 1` blocks count as effective: the line lies on the upper edge of block `depth`,
-        that is at `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it lies
+        `depth` is a block, and `depth + 1` blocks count as effective: the line is on the upper edge of block `depth`,
+        that is at `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it is
         above row `depth`, the first one past the threshold. Criteria that agree share one line, their dashes taking
         turns; names that would meet are pushed apart."""
         drawn = sorted((depth, name) for name, depth in lines.items() if depth is not None)
-        end = float(-LINE_LABEL)  # pixel where the last name stood
+        end = float(-LINE_LABEL)  # pixel where the last name was
         for depth, name in drawn:
             at, sharing = depth + 0.5, [other for d, other in drawn if d == depth]
             turn = sharing.index(name)

@@ -110,7 +110,7 @@ def logarithmic(low: float | int, high: float | int, reverse: bool = False, scal
 
 
 def without_zero(shade: Shade) -> list[list[Any]]:
-    """The shade's colour scale from 0 on, an exact 0 left clear: for arrays where 0 stands by construction and
+    """The shade's colour scale from 0 on, an exact 0 left clear: for arrays where 0 is by construction and
     something else marks it."""
     (_, first), *rest = shade.colours
     places = [((shade.low + at * (shade.high - shade.low)) / shade.high, colour) for at, colour in rest]

@@ -138,7 +138,7 @@ def limit_bars(
     failed = np.nan_to_num(values) > limit
     canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
     canvas.across(limit, colours.GREY, 1.5, "dash")
-    # above the bars, which would cover it beside its line
+    # above the bars, which would cover it next to its line
     canvas.write(f"┄ {limit_name}", FONT, x=1, xref="paper", xanchor="right", y=1, yref="paper", yanchor="bottom")
     canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
     return canvas.figure()
@@ -153,7 +153,7 @@ def token_profile(
     log: bool = False,
     first_token: bool = True,
 ) -> go.Figure:
-    """One token's curves over layers; beside a single measure, dotted, its mean over the tokens."""
+    """One token's curves over layers; next to a single measure, dotted, its mean over the tokens."""
     names = (measure,) if isinstance(measure, str) else tuple(measure)
     arrays = {name: values_of(result, name, (result.n_layers, result.n_tokens)) for name in names}
     curves = {name: array[:, token] for name, array in arrays.items()}

@@ -51,7 +51,7 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
 def describe_curves(figure: go.Figure, about: str) -> str:
     """A figure of curves, bars or marks: what it is `about`, the name of the upright axis, and of each its smallest and
     largest value and where; one value alone is told as it is. A trace whose places have names on the axis lists them as
-    its `meta`. Where the upright axis is not shown, it only sets lines apart, and what is told lies along the other
+    its `meta`. Where the upright axis is not shown, it only sets lines apart, and what is described is along the other
     one. Plain text."""
     axes = figure.layout.xaxis, figure.layout.yaxis
     along, up = ((axis.title.text or "").removesuffix(LOGARITHMIC) for axis in axes)
@@ -62,7 +62,7 @@ def describe_curves(figure: go.Figure, about: str) -> str:
 
 
 def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
-    strip = trace.xaxis == "x2"  # beside a map, with its values along and its places up
+    strip = trace.xaxis == "x2"  # next to a map, with its values along and its places up
     values, places, axis = (trace.x, trace.y, up) if flat or strip else (trace.y, trace.x, along)
     if trace.type not in ("scatter", "bar") or values is None or not trace.name or trace.hoverinfo == "skip":
         return ""

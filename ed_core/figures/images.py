@@ -119,7 +119,7 @@ CLIPPED = 0.02  # of the cells at either end share one colour: a single huge one
 
 def thumbnail(results: Sequence[ProbeResult]) -> list[list[int]]:
     """Rows from layer 0 up, columns tokens or layers: 0 to 255, from the dark end of their map to the bright one, -1
-    where there is no value; empty where nothing is a map. What the case study is about stands for all: of its probes
+    where there is no value; empty where nothing is a map. What the case study is about represents all: of its probes
     the one that few have (erasure, gradients), else the lens, whose reading the verdict begins with. Large maps are
     thinned to at most `ROWS` × `COLUMNS` by taking evenly spaced cells."""
     pictured = [(find(r.request.probe).thumbnail, r) for r in results]

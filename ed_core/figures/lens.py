@@ -31,7 +31,7 @@ def lens_height(n_layers: int, view: View) -> int:
 
 def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "") -> go.Figure:
     """What the stream would predict at every depth, rows 0 to L (row l has l blocks behind it, L is the output): the
-    best next token stands in the cell where it is another than in the row below, and over the map what the output
+    best next token is in the cell where it is another than in the row below, and over the map what the output
     predicts.
 
     `shade`: "prob" (probability of that token), "kl", "jsd", "entropy", "rank", or "token_rank" (of a token that was
@@ -65,7 +65,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
     colour = lens_shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
     beside = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
-    others = [view.read(values) for values in beside]  # lenses that stand side by side have one scale
+    others = [view.read(values) for values in beside]  # lenses that are side by side have one scale
     drawn = [view.together(result, shown), behind.get("behind", []), [] if counted is None else counted, *others]
     end = colours.ceiling(np.concatenate(drawn), KL_ENDS)
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
@@ -143,7 +143,7 @@ def _veil(canvas: Canvas, echoes: np.ndarray) -> None:
 
 
 def lines_of(column: float | int) -> int:
-    """On how many lines predicted tokens stand upright over columns of these pixels, however long they are; 0 where
+    """On how many lines predicted tokens are upright over columns of these pixels, however long they are; 0 where
     they may be rotated."""
     return next((n for n in (1, 2) if n * column >= (CUT + 0.5) * LETTER), 0)
 
@@ -213,8 +213,8 @@ def cut(token: str, fit: int) -> str:
 
 
 def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray) -> None:
-    """Over the map the token that the output predicts after each of the prompt's; what either row of tokens is stands
-    beside it."""
+    """Over the map the token that the output predicts after each of the prompt's; a label says what
+    each row of tokens is."""
     texts = [
         following(result.tokens[: at + 1], result.token_text.get(i, f"id {i}")) if i >= 0 else ""
         for at, i in enumerate(best.tolist())
@@ -241,13 +241,13 @@ def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray
 
 
 def first_position(result: ProbeResult) -> int:
-    """Where the first written token stands: behind the question."""
+    """Where the first written token is: behind the question."""
     return result.answer_start or result.n_tokens
 
 
 def writing_map(result: ProbeResult, view: View) -> go.Figure:
     """Written tokens to the right, depths upwards, as on the lens: bright is near the output, and what the lens would
-    say stands in a cell where it is another token than in the row below. A bar stands at the depth from which the best
+    say is in a cell where it is another token than in the row below. A bar is at the depth from which the best
     token stays, a cross where the token would leave, red where it would say another. `view.window` and `selected` count
     written tokens; a click tells a token's position in the whole text."""
     view = replace(view, height=lens_height(result.n_layers, view), answer_start=None, sinks=())

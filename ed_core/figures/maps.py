@@ -30,7 +30,7 @@ BOUNDS = (
     100.0,
     1000.0,
 )  # colour ranges of measures that have none of their own
-ROW_CURVES = {  # a measure's own reduction over tokens: what the strip beside its map shows
+ROW_CURVES = {  # a measure's own reduction over tokens: what the strip next to its map shows
     "pos_abs_sum": (lambda z: np.where(np.isfinite(z).any(1), np.nansum(np.abs(z), 1), np.nan), "sum of magnitudes"),
     "pos_max": (lambda z: np.fmax.reduce(z, axis=1), "maximum"),
 }
@@ -100,7 +100,7 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     def curve(r: ProbeResult, at: Sequence[int] = ()) -> np.ndarray:
         def mean(name: str) -> np.ndarray:
             values = values_of(r, name, (r.n_layers, r.n_tokens))
-            if at:  # of a result beside it that has fewer tokens those that it has
+            if at:  # of a result next to it that has fewer tokens those that it has
                 return mean_over_tokens(values[:, [t for t in at if t < r.n_tokens]])
             return view.read(values, first_token) if judged else view.mean(values, first_token)
 

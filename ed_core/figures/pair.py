@@ -36,7 +36,7 @@ from .skips import hatch
 
 SYMBOLS, DASHES = ("circle", "diamond"), ("solid", "dash")
 PAIR_RULER_HEIGHT, PAIR_LEFT = 224, 78
-BAR = 0.52  # where a side's bar of layers lies, in rows from the middle
+BAR = 0.52  # where a side's bar of layers is, in rows from the middle
 CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, their difference below
 
 
@@ -44,7 +44,7 @@ def pair_ruler(
     verdicts: tuple[Verdict | None, Verdict | None], n_layers: tuple[int, int], names: tuple[str, str]
 ) -> go.Figure:
     """Both verdicts on one axis of relative depth: A's marks above its bar of layers, B's below its own, in the rows
-    and with the marks of `Rows`. Depth d stands at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar
+    and with the marks of `Rows`. Depth d is at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar
     has the colours of the mean cosine that rule and turn read, both bars in one colour scale, and is plain without it;
     a side that is not measured yet (None) has its bar alone. `names`: what the sides are called, escaped here."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), uirevision="pair-ruler", width_px=1100)
@@ -215,7 +215,7 @@ def map_height(maps: Maps) -> int:
 def map_between(maps: Maps, measure: str = "error", control: bool = False, width_px: int = 700) -> go.Figure:
     """`error` or `r2` of every pair of taps: A's upwards, B's to the right; of the maps, or with `control` of those
     fitted to other tokens. The best match of each of A's taps has a ring, hollow where it does not beat the controls;
-    taps 0 stand apart behind a line. Cells beyond the colours say so on hover."""
+    taps 0 are apart behind a line. Cells beyond the colours say so on hover."""
     z = getattr(maps, f"{measure}_shuffled" if control else measure)
     (n_a, n_b), names = maps.n_layers, [escaped(name) for name in maps.names]
     height = map_height(maps)

@@ -1,8 +1,8 @@
-"""What all heatmap panels share: layers upwards, a strip of means beside them, depth lines at one height, cells that
+"""What all heatmap panels share: layers upwards, a strip of means next to them, depth lines at one height, cells that
 tell what they hold.
 
 All panels have the same margins and the same y range, from half a row below row 0 to half a row above row `L`: a panel
-of blocks leaves the topmost row empty, a panel of depths (the lens) has the output there. So a depth line lies at one
+of blocks leaves the topmost row empty, a panel of depths (the lens) has the output there. So a depth line is at one
 height in every panel of a grid."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_TEXTS = 6000  # cells with words of their own: more would make megabytes
 ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
 LETTER = 6.6  # pixels: width of a letter of a label
 LONGEST = 8  # letters of a rotated label: more would leave the figure
-SHORT = 2  # letters of a label that always stands upright
+SHORT = 2  # letters of a label that always is upright
 BADGE = "◆"  # in front of a token that is a sink
 CLIPPED = 1e-6  # share of the range that a value may lie beyond it
 
@@ -51,11 +51,11 @@ class View:
     shown.
 
     `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or
-    None. `control`: the same probe's result on a control of the model; its curve stands dashed behind the model's in
-    the strip. `beside`: a result whose own panel stands beside this one; colours and strips then hold the values of
+    None. `control`: the same probe's result on a control of the model; its curve is dashed behind the model's in
+    the strip. `beside`: a result whose own panel is next to this one; colours and strips then hold the values of
     both. `sinks`: positions of tokens that are sinks: they carry a badge, and no colour range counts them. `read_at`:
     the positions that the depth lines were read at (None: all tokens), in words `read_for`. `count_sinks`: whether the
-    strips count the sinks; what the papers' rules read does, and is drawn dotted beside the mean without them. `side`:
+    strips count the sinks; what the papers' rules read does, and is drawn dotted next to the mean without them. `side`:
     of two results on one page the one that this is, "A" or "B"."""
 
     title: str = ""
@@ -113,7 +113,7 @@ class View:
         return mean_over_tokens(z[:, [t for t in sorted(self.read_at) if t < z.shape[1]]])
 
     def together(self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray]) -> np.ndarray:
-        """What a range must hold: these values of the result, and of the one beside it; flat."""
+        """What a range must hold: these values of the result, and of the one next to it; flat."""
         return np.concatenate([np.ravel(values(r)) for r in (result, self.beside) if r is not None])
 
     def behind(self, curve: Callable[[ProbeResult], np.ndarray]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class View:
 
 @dataclass(frozen=True)
 class Strip:
-    """The curve beside a heatmap: one value per row; `behind` it a control's, dotted the same with the sinks
+    """The curve next to a heatmap: one value per row; `behind` it a control's, dotted the same with the sinks
     `counted`, where it leaves them out. `bars`: its rows are no course."""
 
     values: np.ndarray
@@ -189,7 +189,7 @@ def token_panel(
     more: Callable[[Canvas], None] = lambda _: None,
 ) -> go.Figure:
     """Heatmap of `z` [row, token] with its strip. `hover(row, token)` is what a cell tells besides its place; `more`
-    draws what stands on the cells and in the `above` pixels between them and the colour bar."""
+    draws what is on the cells and in the `above` pixels between them and the colour bar."""
     canvas = frame(view, result.n_layers, row, above)
     n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
     row_px = (view.plot_height - above) / (result.n_layers + 1)
@@ -339,7 +339,7 @@ def add_hover(
 
 
 def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, float]) -> None:
-    """The curve on the second x axis, row by row beside the heatmap."""
+    """The curve on the second x axis, row by row next to the heatmap."""
     curves: list[tuple[str, str, np.ndarray, dict[str, Any]]] = []
     if strip.counted is not None:
         look = dict(mode="lines", line=dict(color=strip.colour, width=1.5, dash="dot"))
@@ -401,7 +401,7 @@ def label_columns(
 ) -> None:
     """A word per column, `widths` letters each, and only as many as there is room for: upright where they fit, on two
     lines by turns if need be; else the long ones are rotated (`rotated_words` in their place), on the first of the
-    `axes`, while short ones stand upright on the second. Columns stay numbers: tokens repeat."""
+    `axes`, while short ones are upright on the second. Columns stay numbers: tokens repeat."""
     first, last = view.span(len(words))
     column = view.column_px(len(words))
     widest = max(widths[first : last + 1]) + 0.5

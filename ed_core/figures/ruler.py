@@ -17,7 +17,7 @@ from . import colours
 from .canvas import FONT, STEADY, Canvas, number, visible
 
 ANSWER = "answer"
-ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0
+ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which is at 0
 NAMES = {ANSWER: ANSWER} | {name: rule.label for name, rule in RULES.items()}
 HALF = 0.4  # of the bar's height, in rows
 
@@ -35,9 +35,9 @@ def _cosine(verdict: Verdict | None) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one model's marks on a canvas, and its bar of layers around `centre`; the rows stand above it, or
-    below where `sign` is -1. `relative`: x is the share of the depth, d / L, and a rule's mark stands at its ratio, the
-    right edge of its layer; else x counts layers, depth d lies at `d - 0.5` and the mark on its layer. `side` begins
+    """The rows of one model's marks on a canvas, and its bar of layers around `centre`; the rows are above it, or
+    below where `sign` is -1. `relative`: x is the share of the depth, d / L, and a rule's mark is at its ratio, the
+    right edge of its layer; else x counts layers, depth d is at `d - 0.5` and the mark on its layer. `side` begins
     the traces' names, `called` what hovering says."""
 
     canvas: Canvas
@@ -49,7 +49,7 @@ class Rows:
     called: str = ""
 
     def depth(self, depth: float | int) -> float:
-        """Where a depth stands on the x axis, 0 to L."""
+        """Where a depth is on the x axis, 0 to L."""
         return depth / self.n_layers if self.relative else depth - 0.5
 
     def row(self, name: str) -> float:
@@ -109,7 +109,7 @@ class Rows:
             self._mark("cosine", self.depth(after), f"after {after}", say.turn(verdict.turn))
 
     def _mark(self, name: str, x: float, text: str, said: str) -> None:
-        """A leading mark, with what is written beside it and a stem to the bar."""
+        """A leading mark, with what is written next to it and a stem to the bar."""
         row, colour = self.row(name), colours.CRITERIA.get(name, colours.GREY)
         near, far = (x + share * (self.depth(self.n_layers) - self.depth(0)) for share in (0.01, 0.08))  # of the number
         ruled = [at for trace in self.canvas.data if trace["name"] == f"{self.side}{name} rule" for at in trace["x"]]

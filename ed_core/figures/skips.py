@@ -123,7 +123,7 @@ def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> 
 
 
 def effect_on_layers(result: ProbeResult, view: View) -> go.Figure:
-    """Per affected block, the largest effect that any skip before it has (none before the first); beside it the noise
+    """Per affected block, the largest effect that any skip before it has (none before the first); next to it the noise
     floor, what an intervention that does nothing reads there."""
     n = result.n_layers
     before = np.where(np.triu(np.ones((n, n), bool), 1), values_of(result, "effect", (n, n)), np.nan)

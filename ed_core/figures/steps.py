@@ -35,7 +35,7 @@ LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
 
 
 def places(steps: Sequence[int], log: bool) -> np.ndarray:
-    """Where steps stand along an axis: at themselves, or at their logarithm to base 10 with step 0 half a decade in
+    """Where steps are along an axis: at themselves, or at their logarithm to base 10 with step 0 half a decade in
     front of the first other one."""
     at = np.asarray(steps, float)
     if not log:
@@ -133,7 +133,7 @@ def layers_over_steps(
     chosen: int | None = None,
     width_px: int = 560,
 ) -> go.Figure:
-    """A mean over tokens of every layer at every step, `[layer, step]`, a column a step, whatever lies between them;
+    """A mean over tokens of every layer at every step, `[layer, step]`, a column a step, whatever is between them;
     the `chosen` one (its place) is framed, and its layers stand in the strip with those of the first step behind them.
     Cosines are coloured from -1 to 1 as everywhere, ratios by logarithm; the lens's divergences are of depths, in
     nats."""
@@ -201,7 +201,7 @@ def _told(name: str, row: Mapping[str, Any], depth: float) -> str:
 
 
 def _labelled(steps: Sequence[int], x: np.ndarray, width_px: int) -> dict[str, Any]:
-    """Labels at steps that were measured: the first, and from the last one back as many as stand apart."""
+    """Labels at steps that were measured: the first, and from the last one back as many as are apart."""
     at = (x - x.min()) / max(float(np.ptp(x)), 1e-9) * width_px
     half = np.array([(len(_short(step)) + 1) * LETTER / 2 for step in steps])
     kept, left = [0], np.inf

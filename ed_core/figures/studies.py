@@ -50,7 +50,7 @@ def study_depths(
 ) -> go.Figure:
     """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
     prompts: a filled circle for a mean depth (`depth / L`), a filled diamond for the papers' rule (`(ED + 1) / L`), a
-    hollow one for a variant of it. One that is not defined is said beside the line's name. Criteria that share a line
+    hollow one for a variant of it. One that is not defined is said next to the line's name. Criteria that share a line
     stand a little apart. `published`: (model, criterion, ratio, set), small crosses on lines of their own.
     `thresholds`: by line, from which ratio to which other thresholds move it, a faint band. A criterion that is none of
     the papers' three is an estimator of another kind, in one colour."""

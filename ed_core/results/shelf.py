@@ -54,8 +54,8 @@ class Shelf(Generic[T]):
 
 
 def frozen(value: Any) -> Hashable:
-    """What stands for a value: equal where what is made of it is. A result stands for itself: two that are merely equal
-    are two. `TypeError` where nothing can stand for it."""
+    """The key of a value: equal where what is computed from it is equal. A result is its own key: two that are merely
+    equal are two. `TypeError` where a value has no key."""
     if isinstance(value, str):
         return value
     if isinstance(value, SCALARS):

@@ -2,7 +2,7 @@
 variant.
 
 At block l the batch holds every variant that was changed before l. Skips: a no-op row and every variant whose skipped
-block lies before l; variant s joins behind its block. That is L batched calls instead of L forward passes, half the
+block is before l; variant s joins behind its block. That is L batched calls instead of L forward passes, half the
 arithmetic, and every weight is read once. The baseline is the model's own traced pass, so the no-op row shows what
 batching alone does to the numbers: the noise floor. Where the residuals of all variants do not fit the memory budget,
 there are several walks, each over a stretch of the variants.

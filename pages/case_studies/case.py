@@ -77,7 +77,7 @@ def when(seconds: float) -> str:
 
 
 def verdicts(lines: list[str]) -> None:
-    """The sentence that stood there when it was kept; of many prompts or precisions behind a click."""
+    """The sentence that was there when it was kept; of many prompts or precisions behind a click."""
     with st.expander(f"{len(lines)} verdicts") if len(lines) > AT_ONCE else st.container(gap="xsmall"):
         for line in lines:
             st.markdown(f"**{show.plain(line)}**" if len(lines) <= AT_ONCE else show.plain(line))
@@ -275,7 +275,7 @@ def again(case: Case) -> None:
         python.code(found.python, language="python", wrap_lines=True)
 
 
-AT_ONCE = 3  # prompts or verdicts that stand open
+AT_ONCE = 3  # prompts or verdicts that are open
 FILE = {"icon": ":material/download:", "on_click": "ignore"}
 FILES = {
     ".edcase": "Case study (.edcase), to import elsewhere",

@@ -112,7 +112,7 @@ def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
 
 
 def judged(side: dict[str, Shown]) -> Verdict | None:
-    """A side's verdict, once both of its probes are complete, beside the same stored twins as on Home."""
+    """A side's verdict, once both of its probes are complete, next to the same stored twins as on Home."""
     needed = [side[n].result if n in side else None for n in READS]
     if any(r is None or not r.complete for r in needed):
         return None

@@ -19,7 +19,7 @@ from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
-WINDOW = 20  # tokens of a map that stands beside two others
+WINDOW = 20  # tokens of a map that is next to two others
 NONE = "No lens is fitted to this model; **Fit a lens**, below, makes one. Until then the logit lens stands alone."
 COSTS = {
     "affine": "The affine lens costs little more than reading the prompts.",
@@ -162,7 +162,7 @@ def certificate(told: dict, n_layers: int) -> None:
 
 
 def fit_one() -> None:
-    """A lens of one's own, fitted beside the app; it stands among the lenses once it is there."""
+    """A lens of one's own, fitted next to the app; it is among the lenses once it is there."""
     spec = picker.current().spec
     if spec is None:
         return
