@@ -31,7 +31,7 @@ def _running() -> dict[str, hub.Download]:
 
 
 def section(spec: ModelRef) -> None:
-    """What is on the page while the model is not on this machine."""
+    """Draw the offer to download a model that is not on this machine, or how far its download is."""
     if off := permits.why_not(permits.download, spec.source):
         st.warning(show.plain(off), icon=":material/cloud_off:")
         _offer_small(spec)

@@ -148,7 +148,8 @@ def write_link(runs: tuple[str, str]) -> None:
 
 
 def mode() -> str:
-    """What differs between the sides, and the button that lets them change places."""
+    """What the reader chose to differ between the sides: "models", "prompts" or "parameters"; draws the choice, and the
+    button that swaps the sides."""
     row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
     chosen = MODE.draw(row.selectbox, label_visibility="collapsed", width=190)
     row.button(

@@ -48,7 +48,7 @@ def plotly_script() -> str:
 
 
 def contents(case: Case) -> dict[str, object]:
-    """The values of `report.html`, without plotly's script."""
+    """The variables of the template `report.html`, all but `plotly`, its script."""
     parts = sections(case)
     commands, refused = {}, ""
     try:

@@ -59,7 +59,7 @@ class Part:
         return parts
 
     def require(self, what: str = "prompts") -> None:
-        """Refuse a part that is too small for an interval."""
+        """Raise `ClaimRefused` where the part has too few prompts or templates for an interval."""
         if not self.units.enough:
             require(len(self), what, forms=True)
 
@@ -152,7 +152,7 @@ class Measured:
 
 
 def require(n: int, what: str = "prompts", take: str = "a larger set", forms: bool = False) -> None:
-    """Refuse what is too little for an interval."""
+    """Raise `ClaimRefused` where `n` is below the fewest prompts of an interval."""
     if n < FEWEST:
         of_forms = f" (or {FEWEST_FORMS} of different forms)" if forms else ""
         verb = "is" if n == 1 else "are"

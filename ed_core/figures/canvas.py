@@ -57,8 +57,8 @@ def letters(token: str, limit: int = 24) -> float:
 
 
 def number(value: float | int | np.floating) -> str:
-    """Three significant digits, with a real minus sign; the square root of 2, the largest distance of two probability
-    vectors, as what it is."""
+    """A number as text: three significant digits with a real minus sign; "√2" for the largest distance of two
+    probability vectors."""
     if abs(value) == 2**0.5:
         return "√2" if value > 0 else "\u2212√2"
     return say.number(value) if value == value else "not computed"

@@ -175,6 +175,7 @@ def of_prompt(
         tick(dims.stop / d)
 
     def slopes_of(dims: slice, rows: int) -> Float[Tensor, "depth dim d"]:
+        """Derivatives of these entries of the last residual by the residual at every depth, mean over tokens."""
         n_rows = dims.stop - dims.start
         cotangent = torch.zeros_like(graph[-1])
         for row, dim in enumerate(range(dims.start, dims.stop)):

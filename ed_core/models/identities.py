@@ -123,6 +123,7 @@ class Identities:
                     )
 
     def _order_failures(self) -> Iterator[str]:
+        """Why the MLP does not read the stream that the family says: before attention's addition, or after it."""
         moves = [(layer, change) for layer, change in enumerate(self.mlp_moves) if change is not None]
         if self.parallel:
             for layer, change in moves:

@@ -94,6 +94,7 @@ class MemoryModel:
             yield explained(spec, lambda: self._checked(spec))
 
     def _checked(self, spec: ModelSpec) -> LanguageModel:
+        """The model behind its family's description; raise `IdentityFailed` where its identities do not hold."""
         outer, inner = shadow(self.outer, self.inner)
         quantized.cure(inner)
         model = (

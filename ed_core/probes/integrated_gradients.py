@@ -134,6 +134,7 @@ class IntegratedGradients(Probe):
         }
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
+        """Raise `PromptError` where the prompt has no answer."""
         super().check(n_tokens, answer_start)
         if answer_start is None:
             raise PromptError(

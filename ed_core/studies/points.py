@@ -104,6 +104,7 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
 
 
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
+    """A point for each measure of depth of a sample. `head`: model, parameters, kind, set and what it is made from."""
     depths_of, n = verdict(sample), sample.n_layers
 
     def point(
