@@ -374,8 +374,8 @@ def others_of(probe: Probe, asked: Request) -> list[Request]:
 
 
 def compared(shown: running.Batch, name: str, probe: Probe) -> None:
-    """Draw how this prompt's result compares with those of other prompts and of the model's control. The bundled prompts
-    run one at a time, so that a Run waits for one of them at most."""
+    """Draw how this prompt's result compares with those of other prompts and of the model's control. The bundled
+    prompts run one at a time, so that a Run waits for one of them at most."""
     result, control = shown.results[name], control_model.result(shown, name)
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
     others = {f"{probe.name}.{i}": asked for i, asked in enumerate(others_of(probe, result.request))}
