@@ -64,8 +64,8 @@ def fit(curve: ArrayLike, seed: int = 0) -> Turn | None:
 
 def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Units, seed: int = 0) -> Turn | None:
     """The layer at which the mean cosine over all tokens of all prompts turns from negative to positive, as a fit of
-    two levels; None without tokens or with too few layers. `sums`: of `attn_cos`, `mlp_cos`, `layer_cos`
-    `[prompt, layer]` over `tokens` `[prompt]`. The interval of each level's mean over prompts must be on its side of 0."""
+    two levels; None without tokens or with too few layers. `sums`: of `attn_cos`, `mlp_cos` and `layer_cos`,
+    `[prompt, layer]`, over `tokens` `[prompt]`. The interval of each level's mean must be on its side of 0."""
     if not np.sum(tokens):
         return None
     cosine = np.mean([np.asarray(values, np.float64) for values in sums.values()], axis=0)
