@@ -128,7 +128,9 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(server, page
     near(plotted(page, "logit_lens-difference")["z"], turned)
     settled(page)
     assert "swapped=true" in page.url
+    page.get_by_text("What the maps show").click()
     page.get_by_text("One map over the other").click()
+    page.keyboard.press("Escape")
     wait(page, lambda: "overlaid=true" in page.url and page.get_by_role("slider", name="Divider").count() == 3)
     settled(page)
     line = page.get_by_role("slider", name="Divider").first
@@ -200,7 +202,7 @@ def test_a_text_is_stopped_at_a_token_and_kept(slow, page, told):  # noqa: F811
 
 
 def test_maps_of_moved_layers_plot_what_the_command_line_writes(server, page, told):
-    page.goto(f"{server}/prune?model={MODEL}&prompts=one")
+    asked(page, f"{server}/prune?model={MODEL}&prompts=one")
     page.get_by_text("What if layers are dropped").click()
     page.locator(".st-key-run-surgery button").click()
     wait(page, lambda: plotted(page, "map"))

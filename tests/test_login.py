@@ -69,13 +69,16 @@ def log_in(page, who: str):
 
 def test_who_is_logged_in_saves_and_deletes_and_nobody_else(app, provider, visit):
     page = visit(app.address)
-    save = page.get_by_role("button", name="Save", exact=True).first
+    share = page.locator("[class*=st-key-share] button").first
+    share.click()
+    save = page.locator("[data-testid=stPopoverBody]").get_by_role("button", name="Save", exact=True)
     save.wait_for()
     assert save.is_disabled(), "who is not logged in keeps nothing"
+    page.keyboard.press("Escape")
     log_in(page, "Ada <b>L.</b>")
+    share.click()
     wait(page, save.is_enabled, 60)
     save.click()
-    page.locator("[data-testid=stPopoverBody]").get_by_role("button", name="Save", exact=True).click()
     page.get_by_role("link", name="Open the case study").click()
     actions = page.locator(".st-key-case-actions")
     actions.wait_for()
@@ -114,7 +117,7 @@ def test_a_required_login_stands_before_everything(closed, provider, visit):
 WHO_MAY_NOT = (
     (ADA | {"email": "eve@notlab.org"}, "eve@notlab.org may not log in here"),
     (ADA | {"email_verified": False}, "has not verified the address ada@lab.org"),
-    ({"sub": "4", "name": "Nobody"}, "told no e-mail address"),
+    ({"sub": "4", "name": "Nobody"}, "gave no e-mail address"),
 )
 
 

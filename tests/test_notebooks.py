@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("own_cache")]
 def test_a_notebook_runs(file, tmp_path, monkeypatch):
     """Cells tagged `real` need SmolLM2 and are left out where it is not here."""
     monkeypatch.chdir(tmp_path)
-    space: dict = {"__name__": file.stem}
+    space: dict = {"__name__": "__main__"}
     for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
         real = "real" in cell["metadata"].get("tags", ())
         if cell["cell_type"] == "code" and (not real or ModelRef.parse("smollm2").is_ready):

@@ -21,7 +21,7 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops
+from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops, Patching
 from ed_core.types import Prompt
 from ed_core.work import estimate
 from ed_core.work.compute import Models, run
@@ -397,8 +397,9 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
         ours, theirs = (run(model, asked(kind).request(model.spec, PROMPT)) for model in (spread, plain))
         for name in ours.measures:
             # weights mapped from a file lie at other addresses, and products of a few rows round by alignment: a step
-            # or two of float32
-            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-8, err_msg=f"{kind.name}.{name}")
+            # or two of float32, and of patching a difference of two logits over their gap
+            atol = 1e-6 if kind is Patching else 1e-8
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6, atol=atol, err_msg=f"{kind.name}.{name}")
     assert spread.spec.identity() == plain.spec.identity(), "where the weights lie changes no number"
 
 
