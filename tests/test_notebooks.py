@@ -24,7 +24,7 @@ def test_a_notebook_runs(file, tmp_path, monkeypatch):
     for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
         real = "real" in cell["metadata"].get("tags", ())
         if cell["cell_type"] == "code" and (not real or ModelRef.parse("smollm2").is_ready):
-            exec(compile("".join(cell["source"]), f"{file.name}, {cell['id']}", "exec"), space)
+            exec(compile("".join(cell["source"]), f"{file.name}, {cell['id']}", "exec", dont_inherit=True), space)
             pio.renderers.default = "json"  # draws nothing
 
 
