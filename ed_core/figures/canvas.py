@@ -95,13 +95,13 @@ def tick_step(n: int, fit: float | int) -> int:
 def log_ticks(curves: Iterable[np.ndarray]) -> dict[str, Any]:
     """A logarithmic axis over these values, labelled at the powers of ten, where these are few at their doubles and
     halves too: plotly's own labels between them are small digits that say no size."""
-    found = np.concatenate([np.ravel(np.asarray(values, np.float64)) for values in curves] or [np.ones(1)])
-    found = found[np.isfinite(found) & (found > 0)]
-    low, high = (float(end(found)) if len(found) else 1.0 for end in (np.min, np.max))
+    numbers = np.concatenate([np.ravel(np.asarray(values, np.float64)) for values in curves] or [np.ones(1)])
+    numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
+    low, high = (float(end(numbers)) if len(numbers) else 1.0 for end in (np.min, np.max))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if sum(low <= 10.0**p <= high for p in powers) < 2 else (1,)
-    at = [(step, p) for p in powers for step in steps]
-    return dict(type="log", tickvals=[s * 10.0**p for s, p in at], ticktext=[size(s * 10.0**p) for s, p in at])
+    ticks = [(step, p) for p in powers for step in steps]
+    return dict(type="log", tickvals=[s * 10.0**p for s, p in ticks], ticktext=[size(s * 10.0**p) for s, p in ticks])
 
 
 def size(value: float) -> str:
@@ -188,8 +188,8 @@ class Canvas:
         """Say on which axis the depth runs, for the cursor that marks one depth in all figures of a page: `of` layers
         0 to L - 1, or of depths 0 to L. `more`: what else the browser needs to know (`cursor.js`)."""
         if of in ("layer", "depth") or of.endswith(" layer"):
-            of = "depth" if of == "depth" else "layer"
-            self.layout["meta"]["along"] = dict(axis=axis, of=of, n=n_layers, **more)
+            kind = "depth" if of == "depth" else "layer"
+            self.layout["meta"]["along"] = dict(axis=axis, of=kind, n=n_layers, **more)
 
     def figure(self) -> go.Figure:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
@@ -202,15 +202,15 @@ class Canvas:
         that is at `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it is
         above row `depth`, the first one past the threshold. Criteria that agree share one line, their dashes taking
         turns; names that would meet are pushed apart."""
-        drawn = sorted((depth, name) for name, depth in lines.items() if depth is not None)
+        depths = sorted((depth, name) for name, depth in lines.items() if depth is not None)
         end = float(-LINE_LABEL)  # pixel where the last name was
-        for depth, name in drawn:
-            at, sharing = depth + 0.5, [other for d, other in drawn if d == depth]
+        for depth, name in depths:
+            position, sharing = depth + 0.5, [other for d, other in depths if d == depth]
             turn = sharing.index(name)
             place: dict[str, Any] = (
-                dict(x0=at, x1=at, y0=0, y1=1, yref="paper")
+                dict(x0=position, x1=position, y0=0, y1=1, yref="paper")
                 if upright
-                else dict(x0=0, x1=1, y0=at, y1=at, xref="paper")
+                else dict(x0=0, x1=1, y0=position, y1=position, xref="paper")
             )
             if not upright and turn == 0:
                 self.line(colours.SHADOW, 3.5, **{**place, "xref": "x domain"})
@@ -220,9 +220,9 @@ class Canvas:
             end = max(depth * layer_px - centred, end + LINE_LABEL)
             shift = end - depth * layer_px
             if upright:
-                place = dict(x=at, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
+                place = dict(x=position, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
             else:
-                place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
+                place = dict(x=1, xref="paper", xanchor="left", y=position, yshift=shift)
             self.write(
                 RULES[name].label if name in RULES else name, FONT, None, **place
             )  # in the page's own text colour: the line's would be hard to read on one of the themes

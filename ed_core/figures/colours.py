@@ -96,33 +96,33 @@ def signed(bound: float = 1.0) -> Shade:
     """Diverging around 0, colour after the signed square root: most cosines are small, and their sign is what
     matters."""
     u = np.linspace(-1, 1, 41)
-    at = (np.sign(u) * u**2 + 1) / 2
-    return Shade(-bound, bound, [[float(p), c] for p, c in zip(at, sample_colorscale(DIVERGING, (u + 1) / 2))])
+    stops = (np.sign(u) * u**2 + 1) / 2
+    return Shade(-bound, bound, [[float(p), c] for p, c in zip(stops, sample_colorscale(DIVERGING, (u + 1) / 2))])
 
 
 def logarithmic(low: float | int, high: float | int, reverse: bool = False, scale: list[str] = SEQUENTIAL) -> Shade:
     """From `10**low` to `10**high`: the stops are spaced by logarithm, so the values themselves stay as they are."""
     u = np.linspace(0, 1, 41)
     bottom, top = 10.0**low, 10.0**high
-    at = np.clip((10 ** (low + u * (high - low)) - bottom) / (top - bottom), 0, 1)
-    at[0], at[-1] = 0, 1  # which rounding may miss
-    return Shade(bottom, top, _stops(u, reverse, at=at, scale=scale), log=True)
+    stops = np.clip((10 ** (low + u * (high - low)) - bottom) / (top - bottom), 0, 1)
+    stops[0], stops[-1] = 0, 1  # which rounding may miss
+    return Shade(bottom, top, _stops(u, reverse, at=stops, scale=scale), log=True)
 
 
 def without_zero(shade: Shade) -> list[list[Any]]:
     """The shade's colour scale from 0 on, an exact 0 left clear: for arrays where 0 is by construction and
     something else marks it."""
     (_, first), *rest = shade.colours
-    places = [((shade.low + at * (shade.high - shade.low)) / shade.high, colour) for at, colour in rest]
+    places = [((shade.low + stop * (shade.high - shade.low)) / shade.high, colour) for stop, colour in rest]
     return [[0.0, CLEAR], [1e-9, first], [shade.low / shade.high, first], *map(list, places)]
 
 
 def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, int]) -> tuple[int, int]:
     """Powers of ten that hold `values`, between two limits. Only widens while an array fills, and in whole decades."""
-    held = values[np.isfinite(values) & (values > 0)]
-    if not held.size:
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not positive.size:
         return at_least
-    low, high = np.floor(np.log10(held.min())), np.ceil(np.log10(held.max()))
+    low, high = np.floor(np.log10(positive.min())), np.ceil(np.log10(positive.max()))
     low, high = max(min(low, at_least[0]), at_most[0]), min(max(high, at_least[1]), at_most[1])
     return int(low), int(high)
 
@@ -133,10 +133,10 @@ def spread(
     """Powers of ten around `values` from their 5 % to their 90 % quantile, at steps of 1, 2 and 5, at least a factor of
     four apart: what a few cells hold must not take the colours from all others. `otherwise`: where no value is above
     0."""
-    held = values[np.isfinite(values) & (values > 0)]
-    if not held.size:
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not positive.size:
         return float(otherwise[0]), float(otherwise[1])
-    low, high = np.log10(np.quantile(held, quantiles))
+    low, high = np.log10(np.quantile(positive, quantiles))
     middle, apart = (low + high) / 2, np.log10(4) / 2
     low, high = min(low, middle - apart) + 1e-9, max(high, middle + apart) - 1e-9
     steps = np.log10([1, 2, 5, 10])
@@ -163,8 +163,8 @@ def luminance(rgb: np.ndarray) -> np.ndarray | np.floating:
     """WCAG's relative luminance, 0 to 1."""
     u = np.asarray(rgb, np.float64) / 255
     light = np.where(u <= 0.04045, u / 12.92, ((u + 0.055) / 1.055) ** 2.4)
-    found: np.ndarray | np.floating = light @ (0.2126, 0.7152, 0.0722)
-    return found
+    brightness: np.ndarray | np.floating = light @ (0.2126, 0.7152, 0.0722)
+    return brightness
 
 
 def rgb(colour: str) -> np.ndarray:
@@ -177,16 +177,16 @@ def rgb(colour: str) -> np.ndarray:
 def seen(shade: Shade, values: np.ndarray) -> np.ndarray:
     """The colours `[…, 3]` of values on a map: between two stops straight in red, green and blue, as browsers draw
     it."""
-    at = (np.asarray(values, np.float64) - shade.low) / (shade.high - shade.low)
+    places = (np.asarray(values, np.float64) - shade.low) / (shade.high - shade.low)
     stops = np.array([rgb(colour) for _, colour in shade.colours])
-    return np.stack([np.interp(at, [p for p, _ in shade.colours], channel) for channel in stops.T], -1)
+    return np.stack([np.interp(places, [p for p, _ in shade.colours], channel) for channel in stops.T], -1)
 
 
 def letters(shade: Shade, values: np.ndarray) -> np.ndarray:
     """Which of `LETTERS` is read best on the cells of these values, by its place."""
     cells = seen(shade, values)
-    found: np.ndarray = np.argmax([contrast(cells, rgb(colour)) for colour in LETTERS], axis=0)
-    return found
+    choice: np.ndarray = np.argmax([contrast(cells, rgb(colour)) for colour in LETTERS], axis=0)
+    return choice
 
 
 def _stops(

@@ -39,7 +39,7 @@ class _Curves(Canvas):
         look = dict(meta=name, x=np.arange(len(values))) | look
         self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
 
-    def behind(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
+    def references(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
         """What the curves are held against."""
         line = dict(color=colours.CONTROL, width=2, dash="dash")
         for name, values in curves.items():
@@ -69,7 +69,7 @@ def layer_curves(
     n = max((len(values) for values in curves.values()), default=1)
     view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
     canvas = _Curves(n, view, x, unit, n_layers)
-    canvas.behind(behind)
+    canvas.references(behind)
     for name, values in curves.items():
         line = dict(
             color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid"
@@ -111,7 +111,7 @@ def spread_curve(
         filled: dict[str, Any] = dict(showlegend=True, fill="tonexty", fillcolor=colours.FAINT, meta="upper end")
         canvas.curve("scatter", high, others, **edge, **filled)
         canvas.curve("scatter", median, "median", mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
-    canvas.behind(behind)
+    canvas.references(behind)
     canvas.curve("scatter", values, label, **DOTTED, line=dict(color=colours.BOTH, width=2))
     canvas.layout["showlegend"] = bool(len(quantiles) or behind)
     shown = (values, *quantiles, *behind.values())
@@ -178,7 +178,7 @@ def output_bars(result: ProbeResult, view: View) -> go.Figure:
     change = values_of(result, "output", shape)
     canvas.curve("bar", change, "output change", unit=unit, marker=dict(color=colours.BOTH))
     if view.control is not None:
-        canvas.behind({f"{view.control_name}: output change": values_of(view.control, "output", shape)}, unit)
+        canvas.references({f"{view.control_name}: output change": values_of(view.control, "output", shape)}, unit)
     dots = dict(mode="lines+markers", marker=dict(size=5), line=dict(color=colours.GREY, width=1.5))
     kept = values_of(result, "top1_kept", shape)
     canvas.curve("scatter", kept, "best token kept", unit="of the tokens", **dots)
@@ -212,8 +212,8 @@ def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     refused."""
 
     def largest(name: str) -> np.ndarray:
-        found: np.ndarray = np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
-        return found
+        maxima: np.ndarray = np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
+        return maxima
 
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
     curves = {"largest error": largest("miss"), "rounding can cause": largest("rounding")}
@@ -260,10 +260,10 @@ def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go
     agreement, spared = np.moveaxis(found.confident.value, -1, 0)
     left = found.n_layers - np.arange(found.n_layers + 1)
     at_depths = [f"depth {depth}" for depth in range(found.n_layers + 1)]
-    sure = [f"confidence {threshold:g}" for threshold in THRESHOLDS]
+    confidences = [f"confidence {threshold:g}" for threshold in THRESHOLDS]
     curves: list[tuple[str, np.ndarray, np.ndarray, np.ndarray, Sequence[str]]] = [
         ("all at one depth", left, found.fixed.value, found.fixed.ends, at_depths),
-        ("each where it is sure", spared, agreement, found.confident.ends[..., 0], sure),
+        ("each where it is sure", spared, agreement, found.confident.ends[..., 0], confidences),
         ("oracle", found.oracle.value[None], np.ones(1), np.ones((2, 1)), ["by construction"]),
     ]
     for colour, (name, x, y, (low, high), text) in zip(colours.OTHERS, curves):

@@ -41,11 +41,11 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
         (name, np.unravel_index(find(values), values.shape))
         for name, find in (("smallest", np.nanargmin), ("largest", np.nanargmax))
     ]
-    found = " and ".join(
-        f"{name} {say.number(float(values[at]))} ({_place(at, spec.dims, result)})" for name, at in ends
+    extremes = " and ".join(
+        f"{name} {say.number(float(values[index]))} ({_place(index, spec.dims, result)})" for name, index in ends
     )
     share = "" if known.all() else f"; {say.share(float(known.mean()))} of the values are there"
-    return f"{what}: {found}{share}."
+    return f"{what}: {extremes}{share}."
 
 
 def describe_curves(figure: go.Figure, about: str) -> str:
@@ -56,9 +56,9 @@ def describe_curves(figure: go.Figure, about: str) -> str:
     axes = figure.layout.xaxis, figure.layout.yaxis
     along, up = ((axis.title.text or "").removesuffix(LOGARITHMIC) for axis in axes)
     flat = axes[1].visible is False
-    told = [said for trace in figure.data if (said := _curve(trace, along, up, flat))]
+    curves = [words for trace in figure.data if (words := _curve(trace, along, up, flat))]
     unit = f" ({html.unescape(up)})" if up and not flat and not is_map(figure) else ""
-    return f"{about}{unit}: {'; '.join(told)}." if told else about
+    return f"{about}{unit}: {'; '.join(curves)}." if curves else about
 
 
 def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
@@ -74,13 +74,13 @@ def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
     if isinstance(trace.meta, list | tuple):
         where = [html.unescape(name) for name in trace.meta]
 
-    def at(found: tuple[float, int]) -> str:
-        value, i = found
+    def words(end: tuple[float, int]) -> str:
+        value, i = end
         if flat:
             return say.number(float(value))
         return f"{say.number(float(value))} at {axis} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
 
-    ends = [at(known[0])] if len(known) == 1 else [f"smallest {at(min(known))}", f"largest {at(max(known))}"]
+    ends = [words(known[0])] if len(known) == 1 else [f"smallest {words(min(known))}", f"largest {words(max(known))}"]
     edge = trace.type == "scatter" and trace.fill == "tonexty"  # of a band, whose name is in the legend
     name = trace.meta if edge else trace.name
     return f"{html.unescape(name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"

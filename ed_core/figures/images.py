@@ -44,14 +44,14 @@ def render(figure: go.Figure, kind: str, caption: str = "", origin: str = "") ->
     size = {"format": kind, "width": changes["width"], "height": changes["height"], "scale": SCALE[kind]}
     page = kaleido.PageGenerator(mathjax=False)  # which would be fetched from the network
     try:
-        drawn: bytes = kaleido.calc_fig_sync(spec, size, kopts={"page_generator": page, "timeout": SECONDS})
+        image: bytes = kaleido.calc_fig_sync(spec, size, kopts={"page_generator": page, "timeout": SECONDS})
     except Exception as error:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise ImageFailed(
             f"PNG and SVG are drawn by Chromium, which did not draw this figure ({last[:200]}); install it (on Debian: "
             "apt install chromium), or set BROWSER_PATH to the one to use."
         ) from error
-    return drawn
+    return image
 
 
 def printing(layout: Mapping[str, Any], caption: str = "", origin: str = "") -> dict[str, Any]:
@@ -96,17 +96,17 @@ def origin(results: Sequence[ProbeResult]) -> str:
         return ""
     models = dict.fromkeys(full_name(m) for r in results for m in r.request.models)
     probes = dict.fromkeys(r.request.probe for r in results)
-    said = [", ".join(list(models)[:4]), ", ".join(list(probes)[:4])]
+    parts = [", ".join(list(models)[:4]), ", ".join(list(probes)[:4])]
     if len(results) == 1:
         made = results[0].provenance
-        said += [
+        parts += [
             f"{results[0].n_tokens} tokens",
             f"run {results[0].request.key}",
             f"{str(made.get('time', ''))[:16].replace('T', ' ')} UTC" if made.get("time") else "",
         ]
     else:
-        said += [f"{len(results)} runs, {results[0].request.key[:12]} the first"]
-    return " · ".join(filter(None, said))
+        parts += [f"{len(results)} runs, {results[0].request.key[:12]} the first"]
+    return " · ".join(filter(None, parts))
 
 
 # ---------------------------------------------------------------- thumbnails

@@ -61,15 +61,15 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
             mean_over_tokens(values_of(r, kl, shape(r))[:, [t for t in kept if t < r.n_tokens]]) if kept else curve(r)
         )
 
-    z, mean, behind, counted = shaded(result), shown(result), view.behind(shown), curve(result) if kept else None
+    z, mean, control, counted = shaded(result), shown(result), view.behind(shown), curve(result) if kept else None
     colour = lens_shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
-    beside = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
-    others = [view.read(values) for values in beside]  # lenses that are side by side have one scale
-    drawn = [view.together(result, shown), behind.get("behind", []), [] if counted is None else counted, *others]
-    end = colours.ceiling(np.concatenate(drawn), KL_ENDS)
+    divergences = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
+    others = [view.read(values) for values in divergences]  # lenses that are side by side have one scale
+    curves = [view.together(result, shown), control.get("behind", []), [] if counted is None else counted, *others]
+    end = colours.ceiling(np.concatenate(curves), KL_ENDS)
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
-    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind, counted=counted)
+    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **control, counted=counted)
     echoes = np.zeros(shape(result), bool)
     if ids is not None and shade in ("prob", "entropy"):
         echoes = echo(result, ids.values[..., 0])
@@ -86,8 +86,8 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
         return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
 
     def on_cells(canvas: Canvas) -> None:
-        at = view.answer_start - 1 if view.answer_start else result.n_tokens - 1
-        canvas.layout["meta"]["along"]["says"] = dict(at=at, first=shade == "prob")
+        position = view.answer_start - 1 if view.answer_start else result.n_tokens - 1
+        canvas.layout["meta"]["along"]["says"] = dict(at=position, first=shade == "prob")
         best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
         _veil(canvas, echoes)
         cell_letters(canvas, result, view, best, colour, z, above, echoes)
@@ -105,8 +105,8 @@ def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Fi
         for name, measure in result.measures.items()
         if f"half_{name}" in result.measures and name != "settle_depth"
     }
-    alone = replace(view, depth_lines={}, control=None, control_name="", beside=None)
-    fig = lens_map(replace(result, n_layers=2 * n, measures=measures), alone, shade)
+    plain = replace(view, depth_lines={}, control=None, control_name="", beside=None)
+    fig = lens_map(replace(result, n_layers=2 * n, measures=measures), plain, shade)
     for trace in fig.data:
         if trace.type == "heatmap":
             trace.update(y0=0, dy=0.5)
@@ -127,8 +127,8 @@ def echo(result: ProbeResult, best: np.ndarray) -> np.ndarray:
     """`[depth, pos]`: whether the best guess, from depth 0 up to here, is the token that went in at that position,
     where the output's is another: the stream still holds its input, and what the lens is sure of is no prediction."""
     same = np.array([[result.token_text.get(int(i)) == result.tokens[t] for t, i in enumerate(row)] for row in best])
-    found: np.ndarray = np.logical_and.accumulate(same, axis=0) & ~same[-1]
-    return found
+    echoes: np.ndarray = np.logical_and.accumulate(same, axis=0) & ~same[-1]
+    return echoes
 
 
 def _veil(canvas: Canvas, echoes: np.ndarray) -> None:
@@ -216,8 +216,8 @@ def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray
     """Over the map the token that the output predicts after each of the prompt's; a label says what
     each row of tokens is."""
     texts = [
-        following(result.tokens[: at + 1], result.token_text.get(i, f"id {i}")) if i >= 0 else ""
-        for at, i in enumerate(best.tolist())
+        following(result.tokens[: position + 1], result.token_text.get(i, f"id {i}")) if i >= 0 else ""
+        for position, i in enumerate(best.tolist())
     ]
     words = [visible(text, CUT) if i >= 0 else "" for text, i in zip(texts, best.tolist())]
     widths = [letters(text, CUT) if word else 0 for text, word in zip(texts, words)]
@@ -254,7 +254,7 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
     z, best = result["jsd"], result["best_ids"]
     ids, names = result["ids"].tolist(), result.token_text
     texts = tuple(names.get(i, f"id {i}") if i >= 0 else "…" for i in ids)
-    told = replace(result, tokens=texts, token_ids=tuple(ids), answer_start=None)
+    answer = replace(result, tokens=texts, token_ids=tuple(ids), answer_start=None)
     shade = colours.linear(0.0, 1.0, reverse=True)
 
     def hover(depth: int, step: int) -> str:
@@ -274,14 +274,14 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
 
     def marks(canvas: Canvas) -> None:
         canvas.layout["meta"]["along"]["begin"] = begin
-        cell_letters(canvas, told, view, best, shade, z, 0)
+        cell_letters(canvas, answer, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
         leave = result["exit_depth"]
-        at = np.where(leave < result.n_layers, leave, np.nan)
-        _left(canvas, at, result["exit_agrees"], CORNER / view.column_px(len(ids)), CORNER * len(z) / view.plot_height)
+        row = np.where(leave < result.n_layers, leave, np.nan)
+        _left(canvas, row, result["exit_agrees"], CORNER / view.column_px(len(ids)), CORNER * len(z) / view.plot_height)
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
-    fig = token_panel(told, view, z, shade, "bits", strip, hover, row="depth", more=marks)
+    fig = token_panel(answer, view, z, shade, "bits", strip, hover, row="depth", more=marks)
     place = fig.data[0].hovertemplate.replace("· token", "· token written")  # which is another number than a position
     fig.data[0].hovertemplate = place
     fig.data[0].customdata = [[[depth, begin + step] for step in range(n_tokens)] for depth in range(n_rows)]
@@ -290,9 +290,9 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
 
 def _settled(canvas: Canvas, settle: np.ndarray) -> None:
     """A bar per column on the lower edge of the row from which the best token stays."""
-    at = np.flatnonzero(np.isfinite(settle))
-    x = np.stack([at - 0.45, at + 0.45, np.full(len(at), np.nan)], 1).ravel()
-    y = np.repeat(settle[at] - 0.5, 3)
+    columns = np.flatnonzero(np.isfinite(settle))
+    x = np.stack([columns - 0.45, columns + 0.45, np.full(len(columns), np.nan)], 1).ravel()
+    y = np.repeat(settle[columns] - 0.5, 3)
     for name, colour, thick in (("settled edge", colours.LIGHT_EDGE, 5), ("settled", colours.DARK_EDGE, 2.5)):
         line = dict(color=colour, width=thick)
         canvas.add("scatter", x=x, y=y, mode="lines", name=name, hoverinfo="skip", line=line, connectgaps=False)
@@ -301,9 +301,9 @@ def _settled(canvas: Canvas, settle: np.ndarray) -> None:
 def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray, right: float, low: float) -> None:
     """A cross per column in the row below the output that is sure enough to leave at, in the corner of its cell, clear
     of the letters: `right` and `low` of a cell from its edges."""
-    at = np.flatnonzero(np.isfinite(leave))
-    x, y = at + max(0.5 - right, 0.0), leave[at] - max(0.5 - low, 0.0)
-    ink = [colours.DARK_EDGE if agrees[step] else colours.FAILED for step in at]
+    columns = np.flatnonzero(np.isfinite(leave))
+    x, y = columns + max(0.5 - right, 0.0), leave[columns] - max(0.5 - low, 0.0)
+    ink = [colours.DARK_EDGE if agrees[step] else colours.FAILED for step in columns]
     for name, colour, thick in (("exit edge", colours.LIGHT_EDGE, 4.0), ("exit", ink, 2.0)):
         marker = dict(symbol="x-thin", size=8, color=colour, line=dict(width=thick, color=colour))
         canvas.add("scatter", x=x, y=y, mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 
 def _some_passes(values: ArrayLike) -> np.ndarray:
     """The same over numbers of passes, NaN at none: there the embedding alone is read, far off all others."""
-    found = np.array(values, np.float64)
-    found[0] = np.nan
-    return found
+    curve = np.array(values, np.float64)
+    curve[0] = np.nan
+    return curve
 
 
 def _change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:

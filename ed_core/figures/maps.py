@@ -76,8 +76,8 @@ def contribution_norms(
     def curve(r: ProbeResult) -> np.ndarray:
         return view.mean(values(r), first_token)
 
-    mean, behind = curve(result), view.behind(curve)
-    low, high = colours.decades(np.append(view.together(result, curve), behind.get("behind", [])), limits[0], (-6, 6))
+    mean, control = curve(result), view.behind(curve)
+    low, high = colours.decades(np.append(view.together(result, curve), control.get("behind", [])), limits[0], (-6, 6))
     strip = Strip(
         mean,
         10.0**low,
@@ -85,7 +85,7 @@ def contribution_norms(
         mean_title(first_token, view.uncounted),
         colours.colour_of(measure) or colours.GREY,
         log=True,
-        **behind,
+        **control,
     )
     row = "layer" if len(z) == result.n_layers else "depth"
     return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z), row)
@@ -111,16 +111,16 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     def shown(r: ProbeResult) -> np.ndarray:
         return curve(r, kept)
 
-    mean, behind, counted = shown(result), view.behind(shown), curve(result) if kept else None
-    drawn = [view.together(result, shown), behind.get("behind", []), [] if counted is None else counted]
-    bound = colours.ceiling(np.concatenate(drawn), (0.5, 1.0))
+    mean, control, counted = shown(result), view.behind(shown), curve(result) if kept else None
+    curves = [view.together(result, shown), control.get("behind", []), [] if counted is None else counted]
+    bound = colours.ceiling(np.concatenate(curves), (0.5, 1.0))
     colour = colours.CRITERIA["cosine"] if judged else colours.GREY
     title = (
         read_title("mean of the<br>three cosines", view, first_token)
         if judged
         else mean_title(first_token, view.uncounted)
     )
-    strip = Strip(mean, -bound, bound, title, colour, **behind, counted=counted)
+    strip = Strip(mean, -bound, bound, title, colour, **control, counted=counted)
     return token_panel(
         result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z)
     )
@@ -164,21 +164,21 @@ def token_map(
     scale = colours.DAMAGE if spec.unit in DAMAGED else colours.SEQUENTIAL
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound, scale)
     reduced, title = ROW_CURVES.get(spec.reduce, (mean_over_tokens, mean_title()))
-    at, out = left_out(result)[:1], () if spec.reduce == "pos_abs_sum" else view.uncounted  # a sum must stay whole
-    title += "".join(f" without<br>token {t}" for t in at) + (" and sinks" if at else ",<br>no sinks") * bool(out)
-    title += (", L2 ≤ √2" if at else f",<br>{L2}") * (bound == 2**0.5 and not out)
+    first, out = left_out(result)[:1], () if spec.reduce == "pos_abs_sum" else view.uncounted  # a sum must stay whole
+    title += "".join(f" without<br>token {t}" for t in first) + (" and sinks" if first else ",<br>no sinks") * bool(out)
+    title += (", L2 ≤ √2" if first else f",<br>{L2}") * (bound == 2**0.5 and not out)
 
     def rows(r: ProbeResult) -> np.ndarray:
         row: np.ndarray = reduced(without(r[measure], {*left_out(r), *out}))
         return row
 
-    curve, behind = rows(result), view.behind(rows)
+    curve, control = rows(result), view.behind(rows)
     if spec.reduce == "pos_abs_sum":
         low, bound = (
             0.0,
-            colours.ceiling(np.append(view.together(result, rows), behind.get("behind", [])), BOUNDS),
+            colours.ceiling(np.append(view.together(result, rows), control.get("behind", [])), BOUNDS),
         )
-    strip = Strip(curve, low, bound, title, colours.BOTH if behind else colours.GREY, **behind)
+    strip = Strip(curve, low, bound, title, colours.BOTH if control else colours.GREY, **control)
     return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
 
 

@@ -50,14 +50,14 @@ def pair_ruler(
     canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), uirevision="pair-ruler", width_px=1100)
     shade = bound(*verdicts)
     for i, sign in enumerate((1, -1)):
-        side, n, found = side_by_side.SIDES[i], n_layers[i], verdicts[i]
+        side, n, verdict = side_by_side.SIDES[i], n_layers[i], verdicts[i]
         rows = Rows(canvas, n, True, sign * BAR, sign, f"{side} ", f"<b>{side}</b> {escaped(names[i])}<br>")
-        rows.bar(found, shade)
+        rows.bar(verdict, shade)
         rows.write(f"<b>{side}</b> {n} layers", sign * BAR)
         for name in ROWS:
             rows.name(name)
-        if found is not None:
-            rows.marks(found)
+        if verdict is not None:
+            rows.marks(verdict)
     ticks = [0, 0.25, 0.5, 0.75, 1]
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[0, 1.005], tickvals=ticks, ticktext=["0", "¼", "½ of the depth", "¾", "1"]
@@ -145,9 +145,9 @@ def difference_map(a: ProbeResult, b: ProbeResult, measure: str, view: View, fir
     values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
     def hover(row: int, column: int) -> str:
-        found = [f"{name} {number(v[row, column])}" for name, v in zip(side_by_side.SIDES, values)]
+        sides = [f"{name} {number(v[row, column])}" for name, v in zip(side_by_side.SIDES, values)]
         return (
-            f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(found)}"
+            f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(sides)}"
             if np.isfinite(z[row, column])
             else "not on both sides"
         )
@@ -165,9 +165,9 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     n, shade = len(z), colours.signed(_most(z))
     row_px, domain = view.plot_height / (n + 1), view.square(n)
     canvas = frame(view, n, f"{dims[0]} layer")
-    drawn = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
-    means = mean_over_tokens(drawn)
-    add_heatmap(canvas, drawn, shade, unit, domain, gap=row_px >= 8)
+    cells = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
+    means = mean_over_tokens(cells)
+    add_heatmap(canvas, cells, shade, unit, domain, gap=row_px >= 8)
     hatch(canvas, n, diagonal=False)
     canvas.data[0]["hoverongaps"] = False
     place, brief = "layer %{y} skipped, layer %{x} affected<br>", f"B − A %{{z:.3g}} {unit}"
@@ -186,8 +186,8 @@ def _most(z: np.ndarray) -> float:
     sizes = np.where(np.isfinite(z) & (z != 0), np.abs(z), np.nan)
     means = np.nan_to_num(mean_over_tokens(sizes))
     others = np.delete(sizes, int(np.argmax(means)), axis=0)
-    held = others[np.isfinite(others)]
-    return _bound(np.quantile(held, 0.95)) if held.size else _bound(z)
+    finite = others[np.isfinite(others)]
+    return _bound(np.quantile(finite, 0.95)) if finite.size else _bound(z)
 
 
 def _bound(values: np.ndarray | np.floating) -> float:
@@ -262,23 +262,23 @@ def _apart(canvas: Canvas) -> None:
 
 def _rings(canvas: Canvas, maps: Maps, measure: str, cell_px: float) -> None:
     """A mark on the best match of each source tap from 1 on: twice, dark on light, to be seen on any cell."""
-    found = matching.match(maps, measure)
-    size, rows = float(np.clip(cell_px * 0.5, 5, 11)), np.arange(1, len(found.best) + 1)
-    symbols = ["circle" if good else "circle-open" for good in found.matches]
+    match = matching.match(maps, measure)
+    size, rows = float(np.clip(cell_px * 0.5, 5, 11)), np.arange(1, len(match.best) + 1)
+    symbols = ["circle" if good else "circle-open" for good in match.matches]
     for name, colour, more in (("best, edge", colours.LETTERS[1], 3.0), ("best", colours.LETTERS[0], 0.0)):
         marker = dict(symbol=symbols, size=size + more, color=colour, line=dict(color=colour, width=1.5))
         canvas.add(
-            "scatter", x=found.best, y=rows, mode="markers", name=name, marker=marker, hoverinfo="skip", **STEADY
+            "scatter", x=match.best, y=rows, mode="markers", name=name, marker=marker, hoverinfo="skip", **STEADY
         )
 
 
 def _hover(maps: Maps, measure: str, control: bool, i: int, j: int) -> str:
     end = "_shuffled" if control else ""
-    told = [f"error {number(getattr(maps, f'error{end}')[i, j])}, R² {number(getattr(maps, f'r2{end}')[i, j])}"]
+    lines = [f"error {number(getattr(maps, f'error{end}')[i, j])}, R² {number(getattr(maps, f'r2{end}')[i, j])}"]
     if not control:
-        told.append(f"shuffled: error {number(maps.error_shuffled[i, j])}, R² {number(maps.r2_shuffled[i, j])}")
-    told.append(f"mean only: error {number(maps.error_mean[j])}, R² {number(maps.r2_mean[j])}")
-    return "<br>" + "<br>".join(told)
+        lines.append(f"shuffled: error {number(maps.error_shuffled[i, j])}, R² {number(maps.r2_shuffled[i, j])}")
+    lines.append(f"mean only: error {number(maps.error_mean[j])}, R² {number(maps.r2_mean[j])}")
+    return "<br>" + "<br>".join(lines)
 
 
 def best_matches(maps: Maps) -> go.Figure:
@@ -287,21 +287,21 @@ def best_matches(maps: Maps) -> go.Figure:
     canvas = Canvas(280, MATCHES, uirevision="matches", width_px=500)
     canvas.line(colours.GREY, 1, "dot", x0=0, y0=0, x1=1, y1=1, layer="below", name="diagonal")
     for (measure, title), colour, symbol in zip(MEASURES.items(), colours.SIDES, ("circle", "diamond")):
-        found = matching.match(maps, measure)
-        x, y = found.relative
-        told = [
+        match = matching.match(maps, measure)
+        x, y = match.relative
+        hover = [
             f"tap {i + 1} of {maps.n_layers[0]} → tap {best} of {maps.n_layers[1]}<br>"
-            f"error {number(found.error[i])}, shuffled {number(found.shuffled[i])}, mean only {number(found.mean[i])}"
-            for i, best in enumerate(found.best)
+            f"error {number(match.error[i])}, shuffled {number(match.shuffled[i])}, mean only {number(match.mean[i])}"
+            for i, best in enumerate(match.best)
         ]
-        symbols = [symbol if good else f"{symbol}-open" for good in found.matches]
+        symbols = [symbol if good else f"{symbol}-open" for good in match.matches]
         canvas.add(
             "scatter",
             x=x,
             y=y,
             mode="lines+markers",
             name=f"best by {title}",
-            text=told,
+            text=hover,
             hovertemplate="%{text}<extra></extra>",
             line=dict(color=colour, width=1.5, dash="solid" if measure == "error" else "dash"),
             marker=dict(symbol=symbols, size=8, line=dict(width=1.5, color=colour)),
@@ -318,13 +318,13 @@ def best_matches(maps: Maps) -> go.Figure:
 def best_errors(maps: Maps) -> go.Figure:
     """The error at each source tap's best match, with both controls at the same tap of B."""
     canvas = Canvas(280, MATCHES, uirevision="errors", width_px=500)
-    found = matching.match(maps)
+    match = matching.match(maps)
     curves = (
-        ("best match", found.error, colours.BOTH, "solid"),
-        ("shuffled tokens", found.shuffled, colours.CONTROL, "dash"),
-        ("mean only", found.mean, colours.CONTROL, "dot"),
+        ("best match", match.error, colours.BOTH, "solid"),
+        ("shuffled tokens", match.shuffled, colours.CONTROL, "dash"),
+        ("mean only", match.mean, colours.CONTROL, "dot"),
     )
-    x = np.arange(1, len(found.best) + 1)
+    x = np.arange(1, len(match.best) + 1)
     for name, values, colour, dash in curves:
         canvas.add(
             "scatter",
@@ -352,16 +352,16 @@ def replacement_bars(found: Replacement) -> go.Figure:
     canvas = Canvas(300, MATCHES, uirevision="replacement", width_px=700)
     bars = dict(marker=dict(color=colours.BOTH), textposition="none")
     dots = dict(mode="markers", marker=dict(color=colours.SIDES[1], size=9, symbol="diamond"))
-    for kind, name, loss, whole, look in (
+    for kind, name, loss, baseline, look in (
         ("bar", "held-out prompts", found.loss, found.whole, bars),
         ("scatter", "prompts fitted on", found.loss_fitted, found.whole_fitted, dots),
     ):
         canvas.add(
             kind,
             x=np.arange(n),
-            y=100 * matching.raised(loss, whole),
+            y=100 * matching.raised(loss, baseline),
             name=name,
-            text=[f"{number(one)} instead of {number(whole)} nats per token" for one in loss],
+            text=[f"{number(one)} instead of {number(baseline)} nats per token" for one in loss],
             hovertemplate=f"<b>{name}</b><br>layer %{{x}}: %{{y:+.3g}} %<br>%{{text}}<extra></extra>",
             **look,
             **STEADY,

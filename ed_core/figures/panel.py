@@ -90,9 +90,9 @@ class View:
     def beside_sinks(self, n_tokens: int, first_token: bool = True) -> list[int]:
         """Of the tokens that a criterion was read at those that are no sinks; nothing where sinks count, or where none
         of them or only sinks were read."""
-        at = range(int(not first_token and n_tokens > 1), n_tokens) if self.read_at is None else sorted(self.read_at)
-        kept = [t for t in at if t < n_tokens and t not in self.uncounted]
-        return kept if len(kept) < len(at) else []
+        basis = range(int(not first_token and n_tokens > 1), n_tokens) if self.read_at is None else sorted(self.read_at)
+        kept = [t for t in basis if t < n_tokens and t not in self.uncounted]
+        return kept if len(kept) < len(basis) else []
 
     def coloured(
         self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray], first_token: bool = True
@@ -227,11 +227,11 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
     too."""
     passes = int(result.provenance.get("passes", 1))
     for end in range(1, passes):
-        at = end * result.n_layers / passes - 0.5
+        edge = end * result.n_layers / passes - 0.5
         for colour, thickness in ((colours.LIGHT_EDGE, 2), (colours.DARK_EDGE, 0.7)):
-            canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=at, y1=at)
+            canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
             if upright:
-                canvas.line(colour, thickness, xref="x", yref="y", x0=at, x1=at, y0=-0.5, y1=result.n_layers - 0.5)
+                canvas.line(colour, thickness, xref="x", yref="y", x0=edge, x1=edge, y0=-0.5, y1=result.n_layers - 0.5)
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
@@ -270,8 +270,8 @@ def add_heatmap(
     canvas.add("heatmap", z=z, name="z", xgap=int(gap), ygap=int(gap), **scale)
     if shade.log:
         low, high = (float(np.log10(end)) for end in (shade.low, shade.high))
-        at = _logarithmic(low, high)
-        bar |= _ends(shade, z, [10.0**t for t in at]) | dict(tickvals=at)
+        ticks = _logarithmic(low, high)
+        bar |= _ends(shade, z, [10.0**t for t in ticks]) | dict(tickvals=ticks)
         even = [[i / (len(shade.colours) - 1), colour] for i, (_, colour) in enumerate(shade.colours)]
         marker = dict(color=[low], cmin=low, cmax=high, colorscale=even, showscale=True, colorbar=bar)
         canvas.add("scatter", x=[None], y=[None], mode="markers", name="scale", hoverinfo="skip", marker=marker)
@@ -293,7 +293,7 @@ def _even(shade: Shade) -> list[float]:
     """Where a colour bar is labelled."""
     if shade.high == 2**0.5:
         return [0.0, 0.5, 1.0, shade.high]
-    return [float(at) for at in np.linspace(shade.low, shade.high, 5)]
+    return [float(tick) for tick in np.linspace(shade.low, shade.high, 5)]
 
 
 def _logarithmic(low: float, high: float) -> list[float]:
@@ -301,7 +301,7 @@ def _logarithmic(low: float, high: float) -> list[float]:
     and 5 of each."""
     steps = (1, 2, 5) if high - low < 2 else (1,)
     every = (p + float(np.log10(s)) for p in range(int(np.floor(low)), int(np.ceil(high)) + 1) for s in steps)
-    return [low, *(at for at in every if low + 0.15 < at < high - 0.15), high]
+    return [low, *(power for power in every if low + 0.15 < power < high - 0.15), high]
 
 
 def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict[str, Any]:
@@ -406,9 +406,9 @@ def label_columns(
     column = view.column_px(len(words))
     widest = max(widths[first : last + 1]) + 0.5
     step = next((n for n in ROUND_STEPS if column * n >= min(TOKEN_LABEL, widest * LETTER / 2)), len(words))
-    at, room = list(range(first, last + 1, step)), column * step / LETTER
-    upright = [i for i in at if widths[i] <= SHORT + (i in view.sinks) or widths[i] + 0.5 <= room]
-    short = upright if widest > 2 * room else at
+    positions, room = list(range(first, last + 1, step)), column * step / LETTER
+    upright = [i for i in positions if widths[i] <= SHORT + (i in view.sinks) or widths[i] + 0.5 <= room]
+    short = upright if widest > 2 * room else positions
     turns = max((widths[i] for i in short), default=0) + 0.5 > room
 
     def text(i: int, turn: int) -> str:
@@ -419,11 +419,11 @@ def label_columns(
         return f"<br>{word}" if side == "bottom" else f"{word}<br>\u00a0"
 
     own = dict(PLAIN, range=[first - 0.5, last + 0.5], side=side)
-    rotated = [i for i in at if i not in short]
-    for name, shown, angle in ((axes[0], rotated or at, -90 if rotated else 0), (axes[1], short, 0)):
+    rotated = [i for i in positions if i not in short]
+    for name, shown, angle in ((axes[0], rotated or positions, -90 if rotated else 0), (axes[1], short, 0)):
         if name == axes[1] and not (rotated and short):
             continue
-        texts = [text(i, at.index(i)) for i in shown]
+        texts = [text(i, positions.index(i)) for i in shown]
         place = dict(domain=HEATMAP) if name == "xaxis" else dict(overlaying="x", anchor="y")
         canvas.layout[name] = {**own, **place, "tickvals": shown, "ticktext": texts, "tickangle": angle}
         if name != "xaxis":

@@ -89,10 +89,10 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
         rows = "; half rows: after attention" if halves.has_halves(result) else ""
         return f"{picture.caption}{rows}, shaded by {SHADES[look.shade]}"
     if isinstance(picture, SkipMap) and picture.measures[0] == "effect":
-        behind = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
-        return f"{picture.caption}{behind}: at 1 a layer changes by as much as its own update; ringed: off the scale"
-    if (at := find(result.request.probe).left_out(result)) and isinstance(picture, TokenMap):
-        return f"{picture.caption}; strip: the largest of a row, without token {at[0]}, which predicts the answer"
+        boundary = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
+        return f"{picture.caption}{boundary}: at 1 a layer changes by as much as its own update; ringed: off the scale"
+    if (tokens := find(result.request.probe).left_out(result)) and isinstance(picture, TokenMap):
+        return f"{picture.caption}; strip: the largest of a row, without token {tokens[0]}, which predicts the answer"
     return picture.caption
 
 
@@ -145,7 +145,7 @@ def _lens_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.F
     return lens_map(result, view, look.shade, lens=measure.removesuffix(shown))
 
 
-def _alone(view: View) -> View:
+def _plain_view(view: View) -> View:
     """Without what belongs to other maps: depth lines, a control's values."""
     return replace(view, depth_lines={}, control=None, control_name="")
 
@@ -159,7 +159,7 @@ DRAW: dict[type[Picture], Callable[[ProbeResult, View, str, Look], go.Figure]] =
     TokenMap: _token_map,
     PatchMap: lambda result, view, measure, look: patch_map(result, view),
     WritingMap: lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
-    MissMap: lambda result, view, measure, look: miss_map(result, _alone(view)),
+    MissMap: lambda result, view, measure, look: miss_map(result, _plain_view(view)),
     MissCurves: lambda result, view, measure, look: miss_curves(result, view.height),
     SlopeCurves: lambda result, view, measure, look: slope_curves(result, view.height),
     FirstTokenNorm: lambda result, view, measure, look: first_token_norm(result, view.height),

@@ -42,7 +42,7 @@ def model_course(
     for name, values in copies.items():
         _line(canvas, name, np.asarray(values, np.float64), colours.CONTROL, "dash", unit)
     bars = np.arcsinh(cost / BENT)
-    told = [f"without layer {i}: {number(v)} {unit}" for i, v in enumerate(cost)]
+    hover = [f"without layer {i}: {number(v)} {unit}" for i, v in enumerate(cost)]
     colour = [colours.DIVERGING[0] if v < 0 else colours.DIVERGING[-1] for v in cost]
     canvas.add(
         "bar",
@@ -50,7 +50,7 @@ def model_course(
         y=bars,
         width=0.72,
         marker=dict(color=colour, opacity=[1.0 if i == cheapest else 0.55 for i in range(n)]),
-        text=told,
+        text=hover,
         textposition="none",
         hoverinfo="text",
         yaxis="y2",
@@ -77,12 +77,12 @@ def model_course(
 
 def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str, unit: str) -> None:
     """A curve with its name above its middle."""
-    told = [f"{escaped(name)}, after layer {i}: {number(v)} {unit}" for i, v in enumerate(values)]
-    look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash), text=told, hoverinfo="text")
+    hover = [f"{escaped(name)}, after layer {i}: {number(v)} {unit}" for i, v in enumerate(values)]
+    look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash), text=hover, hoverinfo="text")
     canvas.add("scatter", x=np.arange(len(values)), y=values, name=escaped(name), **look)
-    at = len(values) // 4 if dash == "solid" else (2 * len(values)) // 3
-    if np.isfinite(values[at]):
-        canvas.write(escaped(name), 12, x=at, y=float(values[at]), xanchor="left", yanchor="bottom", yshift=3)
+    index = len(values) // 4 if dash == "solid" else (2 * len(values)) // 3
+    if np.isfinite(values[index]):
+        canvas.write(escaped(name), 12, x=index, y=float(values[index]), xanchor="left", yanchor="bottom", yshift=3)
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
         (hollow, "untrained copy", clear),
         (own, "average depth, with its 90 % interval", dict(color=colours.ATTENTION)),
     ):
-        told = [
+        hover = [
             f"{escaped(row.name)}, {name}: layer {share * row.layers:.1f} of {row.layers}" for share, _, row in points
         ]
         x, y = [one[0] for one in points], [one[1] for one in points]
-        look = dict(mode="markers", marker=dict(size=12, **look), text=told, hoverinfo="text")
+        look = dict(mode="markers", marker=dict(size=12, **look), text=hover, hoverinfo="text")
         canvas.add("scatter", x=x, y=y, name=name, **look)
     if right:
         canvas.write(right, 12, x=1, xref="paper", xanchor="left", xshift=16, y=1, yref="paper", yanchor="bottom")
@@ -145,9 +145,9 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
 def _ticks(canvas: Canvas, rows: Sequence[Row]) -> None:
     """What published rules give, as upright ticks."""
     points = [(share, -i, name, row) for i, row in enumerate(rows) for name, share in row.rules]
-    told = [f"{escaped(row.name)}, {name}: layer {share * row.layers - 1:.0f}" for share, _, name, row in points]
+    hover = [f"{escaped(row.name)}, {name}: layer {share * row.layers - 1:.0f}" for share, _, name, row in points]
     mark = dict(symbol="line-ns", size=15, line=dict(width=2, color=colours.GREY))
-    look = dict(mode="markers", marker=mark, text=told, hoverinfo="text")
+    look = dict(mode="markers", marker=mark, text=hover, hoverinfo="text")
     canvas.add("scatter", x=[one[0] for one in points], y=[one[1] for one in points], name="published rules", **look)
 
 

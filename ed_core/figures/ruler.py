@@ -24,8 +24,8 @@ HALF = 0.4  # of the bar's height, in rows
 
 def bound(*verdicts: Verdict | None) -> float:
     """The end of the bar's colour scale that holds these verdicts' curves of the cosine."""
-    found = [curve for one in verdicts if (curve := _cosine(one)) is not None]
-    return colours.ceiling(np.concatenate(found) if found else np.full(1, np.nan), (0.25, 0.5, 1.0))
+    curves = [curve for one in verdicts if (curve := _cosine(one)) is not None]
+    return colours.ceiling(np.concatenate(curves) if curves else np.full(1, np.nan), (0.25, 0.5, 1.0))
 
 
 def _cosine(verdict: Verdict | None) -> np.ndarray | None:
@@ -59,7 +59,7 @@ class Rows:
         """The blocks, in the colours of the cosine map where there is a curve."""
         cosine = _cosine(verdict)
         values = np.full(self.n_layers, np.nan) if cosine is None else np.asarray(cosine, np.float64)
-        shade, wide = colours.signed(bound), self.depth(1) - self.depth(0)
+        shade, width = colours.signed(bound), self.depth(1) - self.depth(0)
         hover = [
             f"{self.called}layer {i}" + (f"<br>mean cosine {number(v)}" if np.isfinite(v) else "")
             for i, v in enumerate(values)
@@ -69,7 +69,7 @@ class Rows:
             "heatmap",
             z=[[v if np.isfinite(v) else None for v in values]],
             x0=self.depth(0.5),
-            dx=wide,
+            dx=width,
             y=[self.centre],
             dy=2 * HALF,
             name=f"blocks {self.side}".strip(),
@@ -112,8 +112,8 @@ class Rows:
         """A leading mark, with what is written next to it and a stem to the bar."""
         row, colour = self.row(name), colours.CRITERIA.get(name, colours.GREY)
         near, far = (x + share * (self.depth(self.n_layers) - self.depth(0)) for share in (0.01, 0.08))  # of the number
-        ruled = [at for trace in self.canvas.data if trace["name"] == f"{self.side}{name} rule" for at in trace["x"]]
-        covered = any(near < at < far for at in ruled)
+        ruled = [pos for trace in self.canvas.data if trace["name"] == f"{self.side}{name} rule" for pos in trace["x"]]
+        covered = any(near < pos < far for pos in ruled)
         side = "left" if covered or x > self.depth(0.9 * self.n_layers) else "right"
         self.canvas.line(colour, 1, x0=x, x1=x, y0=self.centre + self.sign * HALF, y1=row, opacity=0.6)
         _marks(
@@ -155,6 +155,6 @@ def _marks(
     **look: Any,
 ) -> None:
     """Marks at x and y, each with what hovering says."""
-    x, y, said = ([place[i] for place in places] for i in range(3))
-    told = dict(customdata=said, hovertemplate="%{customdata}<extra></extra>")
-    canvas.add("scatter", x=x, y=y, mode=mode, name=name, marker=marker, **told, **look, **STEADY)
+    x, y, texts = ([place[i] for place in places] for i in range(3))
+    hover = dict(customdata=texts, hovertemplate="%{customdata}<extra></extra>")
+    canvas.add("scatter", x=x, y=y, mode=mode, name=name, marker=marker, **hover, **look, **STEADY)

@@ -53,15 +53,15 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
         z[np.triu_indices(n_layers, 1)] if boundary is not None else view.together(result, lambda r: _off(r, measure)),
         result,
     )
-    drawn = np.where(_within_noise(result, z), np.nan, z)
-    add_heatmap(canvas, np.where(drawn == 0, np.nan, drawn), shade, unit_of(result, measure), domain, gap=row_px >= 8)
-    canvas.data[0] |= dict(z=drawn, zmin=0.0, colorscale=colours.without_zero(shade))
+    cells = np.where(_within_noise(result, z), np.nan, z)
+    add_heatmap(canvas, np.where(cells == 0, np.nan, cells), shade, unit_of(result, measure), domain, gap=row_px >= 8)
+    canvas.data[0] |= dict(z=cells, zmin=0.0, colorscale=colours.without_zero(shade))
     hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
     _ring(canvas, z, shade)
     _cells(canvas, result, measure, z, shade)
-    behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
+    control = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
     add_strip(
-        canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", bars=True, **behind), "skipped layer", domain
+        canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", bars=True, **control), "skipped layer", domain
     )
     layers_across(canvas, n_layers, "affected layer", domain)
     canvas.layout["yaxis"]["tickvals"] = canvas.layout["xaxis"]["tickvals"]  # both axes are the model's layers
@@ -197,21 +197,21 @@ def surgery_map(
     angular distance chooses there, of the `chosen` that colours can tell apart."""
     z = np.asarray(curves[f"{kind}_{value}"], np.float32)
     shown = z if kind == "swap" else z[:, 1:]
-    n_layers, behind = len(z), int(kind != "swap")
+    n_layers, offset = len(z), int(kind != "swap")
     canvas = frame(view, n_layers, "one layer" if kind == "swap" else "first layer")
     shade, domain = _shade(curves, shown, value), view.square(n_layers, 1.0)
     add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap=view.plot_height / (n_layers + 1) >= 8)
     if value == "loss":
-        whole, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
+        baseline, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
         signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
-        said = [say.number(at - whole, "+.2g") if at != whole else "whole" for at in bar["tickvals"]]
-        bar["ticktext"] = [sign + words for sign, words in zip(signs, said)]
-    _mark(canvas, chosen, behind, float(curves["loss_whole"]) + ADDED[-1])
+        differences = [say.number(tick - baseline, "+.2g") if tick != baseline else "whole" for tick in bar["tickvals"]]
+        bar["ticktext"] = [sign + words for sign, words in zip(signs, differences)]
+    _mark(canvas, chosen, offset, float(curves["loss_whole"]) + ADDED[-1])
     canvas.data[0]["hoverongaps"] = False
 
     def text(i: int, j: int) -> str:
         value = float(shown[i, j])
-        return _told(curves, kind, i, j + behind, shade, value) if np.isfinite(value) else ""
+        return _hover(curves, kind, i, j + offset, shade, value) if np.isfinite(value) else ""
 
     which = "layers %{y} and %{x}" if kind == "swap" else "first layer %{y}, last layer %{x}:"
     add_hover(canvas, "", text, f"{which} {DONE[kind]}<br>{VALUES[value][0]} %{{z:.3g}} {VALUES[value][1]}")
@@ -225,38 +225,38 @@ def added_curves(
     """Loss above the whole model's by length (`depth.surgery.added`); the axis ends where the colours of the maps do:
     beyond, a model says nothing any more."""
     fig = layer_curves(lines, "", "nats", x=x, height=height, width_px=width_px, uirevision="added", behind=behind)
-    drawn = np.concatenate([np.ravel(values) for values in (*lines.values(), *behind.values())])
-    if np.nanmax(drawn, initial=0.0) > ADDED[-1]:
-        fig.layout.yaxis.range = [min(float(np.nanmin(drawn, initial=0.0)) * 1.1, -0.1), ADDED[-1]]
+    losses = np.concatenate([np.ravel(values) for values in (*lines.values(), *behind.values())])
+    if np.nanmax(losses, initial=0.0) > ADDED[-1]:
+        fig.layout.yaxis.range = [min(float(np.nanmin(losses, initial=0.0)) * 1.1, -0.1), ADDED[-1]]
         fig.layout.yaxis.title = axis_title(f"nats, cut off at {ADDED[-1]:g}")
     return fig
 
 
 def _shade(curves: Mapping[str, np.ndarray], shown: np.ndarray, value: str) -> Shade:
     if value == "loss":
-        whole = float(curves["loss_whole"])
-        bound = colours.ceiling(shown - whole, ADDED)
-        return Shade(whole - bound, whole + bound, colours.signed(bound).colours)
+        baseline = float(curves["loss_whole"])
+        bound = colours.ceiling(shown - baseline, ADDED)
+        return Shade(baseline - bound, baseline + bound, colours.signed(bound).colours)
     if value == "kl":
         return colours.steep(0.0, colours.ceiling(shown, BOUNDS[:10]), colours.DAMAGE)
     return colours.linear(0.0, 1.0, reverse=True, scale=colours.DAMAGE)
 
 
-def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], behind: int, most: float) -> None:
+def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], offset: int, most: float) -> None:
     """Rings and crosses, dark on light, of what loses no more than `most`: beyond, all cells look alike."""
     marks = (
         ("least", "circle-open", 9, [row.best for row in chosen]),
         ("angular distance", "x-thin", 7, [row.chosen["angular_distance"] for row in chosen if row.chosen]),
     )
-    for name, symbol, size, found in marks:
-        places = [one for one in found if one.loss <= most]
+    for name, symbol, size, variants in marks:
+        places = [one for one in variants if one.loss <= most]
         for colour, width in ((colours.LIGHT_EDGE, 3.5), (colours.DARK_EDGE, 1.5)):
             marker = dict(symbol=symbol, size=size, color=colour, line=dict(width=width, color=colour))
-            x, y = [one.j - behind for one in places], [one.i for one in places]
+            x, y = [one.j - offset for one in places], [one.i for one in places]
             canvas.add("scatter", x=x, y=y, mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)
 
 
-def _told(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Shade, value: float) -> str:
+def _hover(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Shade, value: float) -> str:
     """What a cell says on hover."""
     one = surgery.choice(curves, kind, i, j)
     more = say.number(one.loss - float(curves["loss_whole"]), "+.2g")

@@ -23,13 +23,13 @@ DEPTHS, SINKS = (0.26, 1.0), (0.0, 0.16)  # shares of the height
 TURN, PAPER = "turn", "paper"
 LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
     **{
-        (of, MEAN): (f"mean depth, {rule.label}", "lines+markers", dict(symbol="circle", size=7))
-        for of, rule in OF_LENS.items()
+        (name, MEAN): (f"mean depth, {rule.label}", "lines+markers", dict(symbol="circle", size=7))
+        for name, rule in OF_LENS.items()
     },
     ("cosine", TURN): ("turn", "markers", dict(symbol="star", size=12)),
     **{
-        (of, PAPER): (f"papers: {rule.label}", "markers", dict(symbol="diamond-open", size=7, line=dict(width=1.5)))
-        for of, rule in RULES.items()
+        (name, PAPER): (f"papers: {rule.label}", "markers", dict(symbol="diamond-open", size=7, line=dict(width=1.5)))
+        for name, rule in RULES.items()
     },
 }
 
@@ -37,12 +37,12 @@ LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
 def places(steps: Sequence[int], log: bool) -> np.ndarray:
     """Where steps are along an axis: at themselves, or at their logarithm to base 10 with step 0 half a decade in
     front of the first other one."""
-    at = np.asarray(steps, float)
+    positions = np.asarray(steps, float)
     if not log:
-        return at
-    there = at > 0
-    first = np.log10(at[there].min()) if there.any() else 0.0
-    return np.where(there, np.log10(np.where(there, at, 1)), first - BEFORE_FIRST)
+        return positions
+    positive = positions > 0
+    first = np.log10(positions[positive].min()) if positive.any() else 0.0
+    return np.where(positive, np.log10(np.where(positive, positions, 1)), first - BEFORE_FIRST)
 
 
 def depth_over_steps(
@@ -59,12 +59,12 @@ def depth_over_steps(
     step that a line marks."""
     canvas = Canvas(HEIGHT, MARGIN, uirevision="steps", width_px=WIDTH)
     steps = sorted({row["step"] for row in rows})
-    at = dict(zip(steps, map(float, places(steps, log))))
+    axis = dict(zip(steps, map(float, places(steps, log))))
     for (criterion, variant), (name, mode, marker) in LOOKS.items():
         own = [row for row in rows if (row["criterion"], row["variant"]) == (criterion, variant)]
         if not any(row["ratio"] is not None for row in own):
             continue
-        colour, x = colours.CRITERIA[criterion], [at[row["step"]] for row in own]
+        colour, x = colours.CRITERIA[criterion], [axis[row["step"]] for row in own]
         y = np.array([np.nan if row["ratio"] is None else row["ratio"] * n_layers for row in own])
         if variant == MEAN:
             _range(canvas, name, x, own, colour)
@@ -76,14 +76,14 @@ def depth_over_steps(
             name=name,
             line=dict(color=colour, width=2, dash="solid" if criterion == "kl" else "dash"),
             marker=dict(color=colour) | marker,
-            text=[_told(name, row, value) for row, value in zip(own, y)],
+            text=[_hover(name, row, value) for row, value in zip(own, y)],
             meta=[_short(row["step"]) for row in own],
             hoverinfo="text",
         )
-    if shown := {step: n for step, n in (sinks or {}).items() if n is not None and step in at}:
+    if shown := {step: n for step, n in (sinks or {}).items() if n is not None and step in axis}:
         canvas.add(
             "scatter",
-            x=[at[step] for step in shown],
+            x=[axis[step] for step in shown],
             y=list(shown.values()),
             yaxis="y2",
             mode="lines+markers",
@@ -99,9 +99,9 @@ def depth_over_steps(
         canvas.layout["yaxis2"] = dict(
             PLAIN, domain=SINKS, range=[-0.1 * most, 1.15 * most], nticks=3, title=axis_title("sinks"), anchor="x"
         )
-    if chosen in at:
-        canvas.line(colours.GREY, 1.5, "dot", x0=at[chosen], x1=at[chosen], y0=0, y1=1, yref="paper", layer="below")
-    along = np.array(list(at.values()))
+    if chosen in axis:
+        canvas.line(colours.GREY, 1.5, "dot", x0=axis[chosen], x1=axis[chosen], y0=0, y1=1, yref="paper", layer="below")
+    along = np.array(list(axis.values()))
     around = 0.02 * max(float(np.ptp(along)), 1e-9) if len(along) > 1 else 0.5
     canvas.layout["xaxis"] = dict(
         PLAIN,
@@ -152,18 +152,18 @@ def layers_over_steps(
     )
     if chosen is not None:
         colour = colours.colour_of(measure) or colours.BOTH
-        behind: dict[str, Any] = {} if chosen == 0 else dict(behind=z[:, 0], behind_name=f"step {steps[0]}")
-        strip = Strip(z[:, chosen], *ends, f"step {steps[chosen]}", colour, shade.log, **behind)
+        reference: dict[str, Any] = {} if chosen == 0 else dict(behind=z[:, 0], behind_name=f"step {steps[0]}")
+        strip = Strip(z[:, chosen], *ends, f"step {steps[chosen]}", colour, shade.log, **reference)
         add_strip(canvas, strip, row, HEATMAP)
     words = [_short(step) for step in steps]
     label_columns(canvas, view, words, [len(word) for word in words], ("xaxis", "xaxis3"))
     canvas.layout["xaxis"]["title"] = axis_title("step", 16)
     if chosen is not None:
-        words, beside = canvas.layout["xaxis"]["ticktext"], canvas.layout["xaxis2"]
+        words, strip_axis = canvas.layout["xaxis"]["ticktext"], canvas.layout["xaxis2"]
         if not words[-1].startswith("<br>"):  # its labels in a line of their own, clear of the last step's
-            beside["ticktext"] = [f"<br>{word}" for word in beside["ticktext"]]
+            strip_axis["ticktext"] = [f"<br>{word}" for word in strip_axis["ticktext"]]
         elif len(words) > 1:  # clear of the last step's but one
-            beside["ticklabelshift"] = APART
+            strip_axis["ticklabelshift"] = APART
     mark_tokens(canvas, view, len(steps))
     return canvas.figure()
 
@@ -182,33 +182,33 @@ def _shades(z: np.ndarray, unit: str) -> tuple[colours.Shade, tuple[float, float
 
 def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping[str, Any]], colour: str) -> None:
     """The range over prompts behind a line, where there is one."""
-    there = [(at, row["low"], row["high"]) for at, row in zip(x, rows) if row["low"] is not None]
-    if len(there) < 2:
+    ranges = [(position, row["low"], row["high"]) for position, row in zip(x, rows) if row["low"] is not None]
+    if len(ranges) < 2:
         return
-    places, low, high = (np.asarray(one, float) for one in zip(*there))
+    places, low, high = (np.asarray(one, float) for one in zip(*ranges))
     add_range(canvas, places, low, high, colour, name)
 
 
-def _told(name: str, row: Mapping[str, Any], depth: float) -> str:
+def _hover(name: str, row: Mapping[str, Any], depth: float) -> str:
     if not np.isfinite(depth):
         return ""
     what = "depth" if row["variant"] == MEAN else "layer"
     value = depth if row["variant"] == MEAN else depth - 1
-    told = f"step {row['step']}<br>{name}: {what} {number(value)}"
+    text = f"step {row['step']}<br>{name}: {what} {number(value)}"
     if row["low"] is not None:
-        told += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {number(row['low'])} to {number(row['high'])}"
-    return told
+        text += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {number(row['low'])} to {number(row['high'])}"
+    return text
 
 
 def _labelled(steps: Sequence[int], x: np.ndarray, width_px: int) -> dict[str, Any]:
     """Labels at steps that were measured: the first, and from the last one back as many as are apart."""
-    at = (x - x.min()) / max(float(np.ptp(x)), 1e-9) * width_px
+    pixels = (x - x.min()) / max(float(np.ptp(x)), 1e-9) * width_px
     half = np.array([(len(_short(step)) + 1) * LETTER / 2 for step in steps])
     kept, left = [0], np.inf
     for i in range(len(steps) - 1, 0, -1):
-        if at[i] + half[i] <= left and at[i] - half[i] >= at[0] + half[0]:
+        if pixels[i] + half[i] <= left and pixels[i] - half[i] >= pixels[0] + half[0]:
             kept.append(i)
-            left = at[i] - half[i]
+            left = pixels[i] - half[i]
     kept.sort()
     return dict(tickvals=[float(x[i]) for i in kept], ticktext=[_short(steps[i]) for i in kept], tickangle=0)
 

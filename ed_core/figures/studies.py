@@ -85,14 +85,14 @@ def study_depths(
             text=[f"{escaped(one[0])}, {escaped(one[3])}<br>{criterion}, published: {one[2]:.2f}" for one in of_others],
             hoverinfo="text",
         )
-    for name, at in y.items():
+    for name, level in y.items():
         none = ", ".join(dict.fromkeys(missing.get(name, ())))
-        told = escaped(_short(name))
+        caption = escaped(_short(name))
         if none:
-            told += f" · {none}: {NOT_DEFINED}" if apart else f" · {NOT_DEFINED}"
-        canvas.write(told, FONT, x=0, xanchor="left", y=at, yanchor="bottom", yshift=5)
-    for at in y.values():
-        canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=at, y1=at, layer="below")
+            caption += f" · {none}: {NOT_DEFINED}" if apart else f" · {NOT_DEFINED}"
+        canvas.write(caption, FONT, x=0, xanchor="left", y=level, yanchor="bottom", yshift=5)
+    for level in y.values():
+        canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=level, y1=level, layer="below")
     canvas.layout["xaxis"] = dict(
         PLAIN,
         range=[-0.01, 1.02],
@@ -153,7 +153,7 @@ def study_curves(
             legendgroup=TWINS,
             showlegend=not i,
             legendrank=LAST,
-            text=[f"untrained copy of {escaped(name)}<br>{at:.2f} of the depth: {v:.4g}" for at, v in zip(x, alike)],
+            text=[f"untrained copy of {escaped(name)}<br>{pos:.2f} of the depth: {v:.4g}" for pos, v in zip(x, alike)],
             hoverinfo="text",
             line=dict(color=colours.CONTROL, width=1, dash="dash"),
         )
@@ -162,7 +162,7 @@ def study_curves(
         x, colour = relative_depth(len(values), n_layers[name]), hues[i % len(hues)]
         if np.isfinite(low).any():
             add_range(canvas, x, low, high, colour, escaped(name))
-        hover = [f"{escaped(name)}<br>{at:.2f} of the depth: {value:.4g}" for at, value in zip(x, values)]
+        hover = [f"{escaped(name)}<br>{pos:.2f} of the depth: {value:.4g}" for pos, value in zip(x, values)]
         look = dict(line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]), marker=dict(size=4))
         canvas.add(
             "scatter",
@@ -189,7 +189,7 @@ def study_sizes(
     points, (parameters, ratio)."""
     canvas = Canvas(380, (64, 16, 64, 48), uirevision="sizes", width_px=WIDTH)
     kinds = [kind for kind in (*TRAINING, "") if any(p["training"] == kind for p in points)]
-    told = set()
+    legend = set()
     for source, colour in SOURCES.items():
         for kind in kinds:
             own = [p for p in points if (p["source"], p["training"]) == (source, kind)]
@@ -203,7 +203,7 @@ def study_sizes(
                 mode="markers",
                 name=SHORT[kind],
                 legendgroup=SHORT[kind],
-                showlegend=kind not in told,
+                showlegend=kind not in legend,
                 meta=source,
                 marker=dict(
                     symbol=SHAPES[kind],
@@ -215,11 +215,11 @@ def study_sizes(
                 text=[_point(p) for p in own],
                 hoverinfo="text",
             )
-            told.add(kind)
+            legend.add(kind)
     for source, ends in lines.items():
         canvas.add(
             "scatter",
-            x=[at for at, _ in ends],
+            x=[size for size, _ in ends],
             y=[ratio for _, ratio in ends],
             mode="lines",
             name=f"line, {source}",
@@ -244,10 +244,10 @@ def log_sizes(logs: np.ndarray) -> dict[str, Any]:
     """A logarithmic axis of parameters, labelled 1M, 3M, 10M … within the range of `logs`."""
     low, high = math.floor(float(logs.min())), math.ceil(float(logs.max()) + 1e-9)
     steps = (1, 3) if float(np.ptp(logs)) < 2 else (1,)
-    at = [step * 10.0**power for power in range(low, high + 1) for step in steps]
-    if not any(logs.min() - 0.04 <= np.log10(one) <= logs.max() + 0.04 for one in at):  # out of sight: a size itself
-        at = [float(10.0 ** logs.min())]
-    return dict(type="log", tickvals=at, ticktext=[_parameters(one) for one in at])
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    if not any(logs.min() - 0.04 <= np.log10(one) <= logs.max() + 0.04 for one in ticks):  # out of sight: a size itself
+        ticks = [float(10.0 ** logs.min())]
+    return dict(type="log", tickvals=ticks, ticktext=[_parameters(one) for one in ticks])
 
 
 def _floor(points: Sequence[Mapping[str, Any]]) -> float:
@@ -265,11 +265,11 @@ def _parameters(n: int | float) -> str:
 
 
 def _point(p: Mapping[str, Any]) -> str:
-    told = f"{escaped(p['model'])}, {escaped(p['set'])}<br>{p['source']}, {_parameters(p['parameters'])} parameters"
-    told += f"<br>ratio {p['ratio']:.2f}"
+    text = f"{escaped(p['model'])}, {escaped(p['set'])}<br>{p['source']}, {_parameters(p['parameters'])} parameters"
+    text += f"<br>ratio {p['ratio']:.2f}"
     if not np.isfinite(p["low"]):
-        return told
-    return f"{told}, 5 to 95 % over prompts or their forms: {p['low']:.2f} to {p['high']:.2f}"
+        return text
+    return f"{text}, 5 to 95 % over prompts or their forms: {p['low']:.2f} to {p['high']:.2f}"
 
 
 def study_levels(
@@ -286,10 +286,10 @@ def study_levels(
     for i, (label, levels) in enumerate(scores.items()):
         colour, most = LINES[i % len(LINES)], max(n_layers[label] - (not between), 1)
         x = np.array([names.index(str(level["name"])) for level in levels]) + 0.06 * (i - (len(scores) - 1) / 2)
-        own = [(at, one / most) for at, level in zip(x, levels) for one in level["own"] if np.isfinite(one)]
+        own = [(position, one / most) for position, level in zip(x, levels) for one in level["own"] if np.isfinite(one)]
         canvas.add(
             "scatter",
-            x=[at for at, _ in own],
+            x=[position for position, _ in own],
             y=[value for _, value in own],
             mode="markers",
             marker=dict(size=5, color=faint(colour)),
@@ -317,14 +317,14 @@ def study_levels(
         )
     ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
-    drawn = [
+    shares = [
         float(value) / max(n_layers[label] - (not between), 1)
         for label, levels in scores.items()
         for level in levels
         for value in (*level["own"], level["low"], level["high"], level["mean"])
         if np.isfinite(value)
     ]
-    least, most_drawn = min(drawn, default=0.0), max(drawn, default=1.0)
+    least, most_drawn = min(shares, default=0.0), max(shares, default=1.0)
     around = max(0.08 * (most_drawn - least), 0.02)
     ends = [least - around, most_drawn + around]
     canvas.layout["yaxis"] = dict(GRID, range=ends, title=axis_title("share of the depth"))
@@ -349,7 +349,7 @@ def _marks(
     y: Mapping[str, int],
     apart: bool,
 ) -> None:
-    at = {"cosine": 0.12, "overlap": -0.12}.get(criterion or "", 0.0) * apart
+    offset = {"cosine": 0.12, "overlap": -0.12}.get(criterion or "", 0.0) * apart
 
     def ends(end: str) -> np.ndarray:
         return np.array(
@@ -360,7 +360,7 @@ def _marks(
     canvas.add(
         "scatter",
         x=ratios,
-        y=[y[row[label]] + at for row in rows],
+        y=[y[row[label]] + offset for row in rows],
         mode="markers",
         marker=dict(
             size=[12 if row["variant"] == MEAN else 9 for row in rows],
@@ -376,16 +376,16 @@ def _marks(
 
 
 def _hover(row: Mapping[str, Any], label: str) -> str:
-    told = f"{escaped(str(row[label]))}<br>"
+    text = f"{escaped(str(row[label]))}<br>"
     if row["criterion"] in colours.CRITERIA:
-        told += f"{RULES[row['criterion']].label}, {VARIANTS[row['variant']]}: "
+        text += f"{RULES[row['criterion']].label}, {VARIANTS[row['variant']]}: "
     what = "depth" if row["variant"] == MEAN else "layer"
-    told += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
+    text += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:
-        told += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {row['low']:.4g} to {row['high']:.4g}"
+        text += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:
-        told += f"<br>not defined in {100 * row['undefined']:.3g} % of the resamples"
-    return told
+        text += f"<br>not defined in {100 * row['undefined']:.3g} % of the resamples"
+    return text
 
 
 def _short(name: str, most: int = 44) -> str:
