@@ -145,7 +145,7 @@ def compared(
 
 def _sample(score: Score, summaries: Sequence[Summary], first_token: bool) -> Sample:
     rule = RULES[score.criterion or score.mean_depth]
-    names = ["n_tokens", *(f"{name}.{of}" for name in rule.measures for of in ("sum", "first"))]
+    names = ["n_tokens", *(f"{name}.{part}" for name in rule.measures for part in ("sum", "first"))]
     columns = {name: np.stack([s[name] for s in summaries]) for name in names}
     return Sample.of_sums({rule.probe: columns}, first_token=first_token)
 

@@ -40,9 +40,9 @@ def look(lens: ProbeResult) -> tuple[Seen, ...]:
         return ()
     start, ids = lens.answer_start, lens.token_ids
     if start is not None and 0 < start < len(ids):
-        return tuple(_seen(lens, pos - 1, ids[pos], True) for pos in range(start, len(ids)))
+        return tuple(_seen_token(lens, pos - 1, ids[pos], True) for pos in range(start, len(ids)))
     last = len(ids) - 1
-    return (_seen(lens, last, int(lens["top_ids"][-1, last, 0]), False),)
+    return (_seen_token(lens, last, int(lens["top_ids"][-1, last, 0]), False),)
 
 
 def first_choice(seen: Sequence[Seen]) -> int | None:
@@ -69,7 +69,7 @@ def echo(lens: ProbeResult) -> float:
     return float(np.mean(lens["top_ids"][0, :, 0] == np.asarray(lens.token_ids)))
 
 
-def _seen(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
+def _seen_token(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
     top = lens["top_ids"][:, pos]
     best, among = top[:, 0] == token, (top == token).any(-1)
     text, output = lens.token_text, int(top[-1, 0])

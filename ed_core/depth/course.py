@@ -33,25 +33,25 @@ class Course:
     def of(cls, lens: ProbeResult) -> Course:
         """At the token that is decided last, at the first wrong one where the answer is wrong, else at the end."""
         places, start, ids = sorted(positions(lens, ANSWER) or ()), lens.answer_start, lens.token_ids
-        wrong = [at for at in places if start and int(lens["top_ids"][-1, at, 0]) != ids[at + 1]]
-        at = wrong[0] if wrong else max(places, key=lambda at: lasting(lens["rank"][:, at] == 1))
-        best, before = lens["top_ids"][:, at], lens.tokens[: at + 1]
+        wrong = [pos for pos in places if start and int(lens["top_ids"][-1, pos, 0]) != ids[pos + 1]]
+        pos = wrong[0] if wrong else max(places, key=lambda pos: lasting(lens["rank"][:, pos] == 1))
+        best, before = lens["top_ids"][:, pos], lens.tokens[: pos + 1]
 
         def name(token: int) -> str:
-            if start and token == ids[at + 1]:
-                return spelled(lens.tokens)[at + 1]
+            if start and token == ids[pos + 1]:
+                return spelled(lens.tokens)[pos + 1]
             return following(before, lens.token_text.get(token, f"id {token}"))
 
-        wanted = ids[at + 1] if wrong else -1
-        found = np.where((best == wanted).any(1), (best == wanted).argmax(1) + 1.0, np.nan)
+        wanted = ids[pos + 1] if wrong else -1
+        wanted_ranks = np.where((best == wanted).any(1), (best == wanted).argmax(1) + 1.0, np.nan)
         return cls(
-            at,
-            np.asarray(lens["rank"][:, at], float),
+            pos,
+            np.asarray(lens["rank"][:, pos], float),
             tuple(name(int(i)) for i in best[:, 0]),
-            np.asarray(lens["top_probs"][:, at, 0], float),
+            np.asarray(lens["top_probs"][:, pos, 0], float),
             name(int(best[-1, 0])),
-            spelled(lens.tokens)[at + 1] if wrong else "",
-            found,
+            spelled(lens.tokens)[pos + 1] if wrong else "",
+            wanted_ranks,
             best.shape[1],
         )
 
@@ -69,8 +69,8 @@ class Course:
     def leap(self) -> int | None:
         """The depth that lifts the token most, by the logarithm of its rank; None where none lifts it much."""
         lifts = np.log(self.ranks[:-1] / self.ranks[1:])
-        found = int(lifts.argmax())
-        return found + 1 if lifts[found] >= math.log(LEAP) else None
+        step = int(lifts.argmax())
+        return step + 1 if lifts[step] >= math.log(LEAP) else None
 
     def spans(self) -> list[tuple[int, int, str]]:
         """The words with their first and last depth, where they change."""

@@ -21,11 +21,11 @@ def has_halves(result: ProbeResult) -> bool:
     return "half_kl" in result.measures
 
 
-def interleaved(whole: ArrayLike, half: ArrayLike) -> np.ndarray:
+def interleaved(layers: ArrayLike, half: ArrayLike) -> np.ndarray:
     """Rows `[L + 1, …]` at depths 0, 1, …, L and rows `[L, …]` at ½, 1½, …, in the order of depth: `[2 L + 1, …]`."""
-    whole, half = np.asarray(whole), np.asarray(half)
-    both = np.empty((len(whole) + len(half), *whole.shape[1:]), np.result_type(whole, half))
-    both[::2], both[1::2] = whole, half
+    layers, half = np.asarray(layers), np.asarray(half)
+    both = np.empty((len(layers) + len(half), *layers.shape[1:]), np.result_type(layers, half))
+    both[::2], both[1::2] = layers, half
     return both
 
 
@@ -72,12 +72,12 @@ def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
     """Of a complete logit lens read at half layers, without the tokens that are `left_out` (all, where none would be
     left)."""
     kept = [t for t in range(result.n_tokens) if t not in left_out] or list(range(result.n_tokens))
-    whole, half = (result[name][:, kept].astype(np.float64).mean(1) for name in ("kl", "half_kl"))
+    layers, half = (result[name][:, kept].astype(np.float64).mean(1) for name in ("kl", "half_kl"))
     counts = Counter(branch_at(depth)[0] for depth in result["half_settle_depth"][kept].tolist())
-    return Brought({name: counts[name] for name in (EMBEDDING, ATTENTION, MLP)}, whole[:-1] - half, half - whole[1:])
+    return Brought({name: counts[name] for name in (EMBEDDING, ATTENTION, MLP)}, layers[:-1] - half, half - layers[1:])
 
 
 def mean_depth_of(result: ProbeResult, name: str) -> float | None:
     """The mean depth of a prompt's mean curve over all tokens, read every half layer."""
-    whole, half = (result[key].astype(np.float64).mean(1) for key in (name, f"half_{name}"))
-    return mean_depth(name, whole, half)
+    layers, half = (result[key].astype(np.float64).mean(1) for key in (name, f"half_{name}"))
+    return mean_depth(name, layers, half)

@@ -74,7 +74,7 @@ class Rule:
 
     def others(self, threshold: float) -> tuple[float, ...]:
         """The band's other thresholds."""
-        return tuple(at for at in self.band if not math.isclose(at, threshold, abs_tol=1e-9))
+        return tuple(other for other in self.band if not math.isclose(other, threshold, abs_tol=1e-9))
 
     def means(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
         """The mean of its measures' curves; of a lens with the output's row."""

@@ -94,7 +94,7 @@ class Sample:
         some = written or read
         known = tuple(sinks.of_result(result) for result in written)
         counted = [positions(result, of) for result in some]
-        others = [set(range(r.n_tokens)) - at for r, at in zip(some, counted) if at is not None]
+        others = [set(range(r.n_tokens)) - places for r, places in zip(some, counted) if places is not None]
         curves = {}
         for name, results in zip(READS, (written, read), strict=True):
             first = first_token or bool(others) or name == LENS
@@ -179,8 +179,8 @@ def prompt_sums(
         start = int(not first_token)
         kept = [[t for t in range(start, r.n_tokens) if t not in out] for r, out in zip(results, left_out, strict=True)]
         return {
-            n: np.stack([np.sum(r[n][:, at], -1, dtype=np.float64) for r, at in zip(results, kept)]) for n in names
-        }, [len(at) for at in kept]
+            n: np.stack([np.sum(r[n][:, pos], -1, dtype=np.float64) for r, pos in zip(results, kept)]) for n in names
+        }, [len(pos) for pos in kept]
     sums = {
         n: np.stack([r.summary[f"{n}.sum"] - (0 if first_token else r.summary[f"{n}.first"]) for r in results])
         for n in names
@@ -208,16 +208,16 @@ def _curves(
         sums, counts = prompt_sums(results, names, first_token, left_out)
         return Curves(sums, np.asarray(counts), forms)
 
-    whole = read(others or None)
+    curves = read(others or None)
     known = [{s.pos for s in of_one} for of_one in found if of_one is not None]
     if len(known) < len(results) or any(n not in r.measures for r in results for n in names):
-        return whole
-    out = [at | more for at, more in zip(known, others or [set()] * len(known), strict=True)]
-    if not any(at - more for at, more in zip(known, others or [set()] * len(known))):
-        without = Curves(whole.sums, whole.tokens, forms)
+        return curves
+    out = [pos | more for pos, more in zip(known, others or [set()] * len(known), strict=True)]
+    if not any(pos - more for pos, more in zip(known, others or [set()] * len(known))):
+        without = Curves(curves.sums, curves.tokens, forms)
     else:
         without = read(out)
-    return Curves(whole.sums, whole.tokens, forms, without if without.tokens.sum() else None)
+    return Curves(curves.sums, curves.tokens, forms, without if without.tokens.sum() else None)
 
 
 def _of_columns(own: Mapping[str, np.ndarray], names: Sequence[str], first: bool, forms: tuple[str, ...]) -> Curves:
@@ -230,9 +230,9 @@ def _of_columns(own: Mapping[str, np.ndarray], names: Sequence[str], first: bool
             forms,
         )
 
-    whole = read("sum", "n_tokens", np.full(len(own["n_tokens"]), float(not first)))
+    curves = read("sum", "n_tokens", np.full(len(own["n_tokens"]), float(not first)))
     without = None
     if "n_no_sinks" in own and np.isfinite(own["n_no_sinks"]).all():
         dropped = np.zeros(len(own["n_tokens"])) if first else 1 - own["first_is_sink"]
         without = read("no_sinks", "n_no_sinks", dropped)
-    return Curves(whole.sums, whole.tokens, forms, without if without and without.tokens.sum() else None)
+    return Curves(curves.sums, curves.tokens, forms, without if without and without.tokens.sum() else None)

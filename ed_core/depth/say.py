@@ -168,14 +168,14 @@ def lead(found: Verdict) -> str:
         return _answer(looks[0])
     out = []
     for given, what in ((True, "the answer"), (False, "the model's next token")):
-        of = [look for look in looks if look[0].given == given]
-        depths = [depth for look in of if (depth := first_choice(look)) is not None]
+        group = [look for look in looks if look[0].given == given]
+        depths = [depth for look in group if (depth := first_choice(look)) is not None]
         if depths:
             spread = f" (median; {interval(min(depths), max(depths), 0)})" if len(depths) > 1 else ""
             where = f"from {layers(np.median(depths), found.n_layers)} on{spread}"
-            out.append(f"In {len(depths)} of {count(len(of), 'prompt')} {what} is the first choice, {where}.")
-        elif of:
-            out.append(f"In none of {count(len(of), 'prompt')} {what} is the first choice.")
+            out.append(f"In {len(depths)} of {count(len(group), 'prompt')} {what} is the first choice, {where}.")
+        elif group:
+            out.append(f"In none of {count(len(group), 'prompt')} {what} is the first choice.")
     return " ".join(out)
 
 
@@ -238,11 +238,11 @@ def average(found: Verdict) -> str:
     subject = f"the words of {'this prompt' if found.n_prompts == 1 else f'{found.n_prompts} prompts'} settle"
     if found.read_for != ALL:
         subject = f"the predictions {_where(found)} settle"
-    drawn = mean.interval.ends if mean.interval is not None else None
-    at = f"layer {mean.depth:.1f} of {found.n_layers}" if drawn else layers(mean.depth, found.n_layers)
-    over = f" ({interval(*drawn)} over {found.units.words})" if drawn else ""
-    copies = _copies(found, mean.name, 1 if drawn else 0)
-    return f"On average {subject} by {at}{over}{f'; {copies}' if copies else ''}."
+    bounds = mean.interval.ends if mean.interval is not None else None
+    place = f"layer {mean.depth:.1f} of {found.n_layers}" if bounds else layers(mean.depth, found.n_layers)
+    over = f" ({interval(*bounds)} over {found.units.words})" if bounds else ""
+    copies = _copies(found, mean.name, 1 if bounds else 0)
+    return f"On average {subject} by {place}{over}{f'; {copies}' if copies else ''}."
 
 
 def _where(found: Verdict) -> str:
@@ -288,9 +288,9 @@ def rules(found: Verdict) -> str:
 def rule_name(found: RuleVerdict) -> str:
     """ "Hu et al.'s KL rule"; with other settings "The KL rule at 35 %"."""
     label, own = RULES[found.name].label, RULES[found.name].threshold
-    at = "" if found.criterion.threshold == own else f" at {100 * found.criterion.threshold:.3g} %"
+    threshold = "" if found.criterion.threshold == own else f" at {100 * found.criterion.threshold:.3g} %"
     best = "" if found.best == BEST else f" of the best {found.best}"
-    return f"The {label} rule{best}{at}" if best or at else f"Hu et al.'s {label} rule"
+    return f"The {label} rule{best}{threshold}" if best or threshold else f"Hu et al.'s {label} rule"
 
 
 def rule(found: RuleVerdict) -> str:
@@ -414,15 +414,15 @@ def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
 def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
     """The attention sinks of several prompts in one line."""
     known = [sinks for sinks in found if sinks is not None]
-    every, of = [s for sinks in known for s in sinks], f"{count(len(known), 'prompt')}"
+    every, prompts = [s for sinks in known for s in sinks], f"{count(len(known), 'prompt')}"
     unknown = f"; unknown in {len(found) - len(known)}" * (len(known) < len(found))
     if not every:
-        return f"no attention sinks in {of}{unknown}"
+        return f"no attention sinks in {prompts}{unknown}"
     most, by = (
         max(s.ratio for s in every),
         Counter(writer(span) for s in every for span in s.spans).most_common(1)[0][0],
     )
-    some = f"{count(len(every), 'attention sink')} in {sum(map(bool, known))} of {of}"
+    some = f"{count(len(every), 'attention sink')} in {sum(map(bool, known))} of {prompts}"
     return f"{some}, up to {number(most)} times as long as the median token; most often written by {by}{unknown}"
 
 
@@ -489,15 +489,15 @@ def pair(found: Pair) -> str:
 
 def both(a: Verdict, b: Verdict) -> str:
     """Where the words of two sides settle on average, as a share of the depth."""
-    x, y = (found.means.get("kl") for found in (a, b))
+    x, y = (verdict_of_one.means.get("kl") for verdict_of_one in (a, b))
     if x is None or y is None or x.depth is None or y.depth is None:
         return ""
-    (at, one), (other, two) = ((share(m.ratio or 0), f"{m.depth:.1f}") for m in (x, y))
+    (first, one), (other, two) = ((share(m.ratio or 0), f"{m.depth:.1f}") for m in (x, y))
     same = x.n_layers == y.n_layers
     ends = f"{one} and {two} of {x.n_layers} layers" if same else f"{one} of {x.n_layers} layers, {two} of {y.n_layers}"
-    if at == other:
-        return f"Both settle at {at} of their depth: {ends}."
-    return f"A settles at {at} of its depth, B at {other}: {ends}."
+    if first == other:
+        return f"Both settle at {first} of their depth: {ends}."
+    return f"A settles at {first} of its depth, B at {other}: {ends}."
 
 
 def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
@@ -563,11 +563,11 @@ def lens(kind: str) -> str:
 def by_lens(verdicts: Mapping[str, Verdict]) -> str:
     """The average depth and the rules under each lens."""
     out = []
-    for name, of in OF_LENS.items():
-        found = {kind: v for kind, v in verdicts.items() if name in v.means}
-        means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in found.items())
-        gives = listed(_layer(v.rules[name].depth) for v in found.values())
-        out += [f"Average depth by {of.label}: {means}; Hu et al.'s rule gives {gives}."] if len(found) > 1 else []
+    for name, spec in OF_LENS.items():
+        known = {kind: v for kind, v in verdicts.items() if name in v.means}
+        means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in known.items())
+        gives = listed(_layer(v.rules[name].depth) for v in known.values())
+        out += [f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}."] if len(known) > 1 else []
     return " ".join(out) or "One lens does not show whether depth depends on the lens."
 
 
@@ -589,10 +589,10 @@ def certificate(kind: str, found: Mapping[str, Any]) -> str:
 
 def matching(maps: Maps) -> str:
     """Where one model's layers have their counterparts in the other."""
-    found, other, (a, b) = match(maps), match(maps, "r2"), maps.names
-    which = reading(found)
+    pairs, other, (a, b) = match(maps), match(maps, "r2"), maps.names
+    which = reading(pairs)
     unsure = "" if which in ("unclear", reading(other)) else " (by R² instead of the error this does not hold)"
-    some = f"{int(found.matches.sum())} of {maps.n_layers[0]} layers of {a}"
+    some = f"{int(pairs.matches.sum())} of {maps.n_layers[0]} layers of {a}"
     return f"{some} have a counterpart in {b}, {MATCHES[which]}{unsure}."
 
 
@@ -606,14 +606,14 @@ def replacement(found: Replacement) -> str:
 
 def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     """Which branch brings the first choice, and how much of the divergence attention removes."""
-    at = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
-    branch, layer = branch_at(float(result["half_settle_depth"][at]))
-    word, found = quoted(result.token_text.get(int(result["top_ids"][-1, at, 0]), "")), brought(result, left_out)
+    pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
+    branch, layer = branch_at(float(result["half_settle_depth"][pos]))
+    word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
     by = "the embedding" if branch == EMBEDDING else f"layer {layer}'s {branch}"
-    n, of = found.counts, count(sum(found.counts.values()), "token")
-    out = [f"Attention brings the first choice at {n[ATTENTION]} of {of}, an MLP at {n[MLP]}."]
-    if found.share is not None:
-        out.append(f"After layer 1 attention removes {100 * found.share:.0f} % of the divergence, MLPs the rest.")
+    n, total = branches.counts, count(sum(branches.counts.values()), "token")
+    out = [f"Attention brings the first choice at {n[ATTENTION]} of {total}, an MLP at {n[MLP]}."]
+    if branches.share is not None:
+        out.append(f"After layer 1 attention removes {100 * branches.share:.0f} % of the divergence, MLPs the rest.")
     if (kl := mean_depth_of(result, "kl")) is not None:
         out.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
     return [f"{word} is the first choice from {by} on.", *out]
@@ -652,15 +652,15 @@ def measured(result: ProbeResult) -> tuple[str, str]:
 
 def contributions(result: ProbeResult) -> tuple[str, str]:
     """What the layers write, and how sure that is."""
-    found = verdict_of(Sample.of(result))
-    told = rule(found.rules["cosine"]) if "cosine" in found.rules else ""
-    return turn(found.turn), " ".join(filter(None, [_one_prompt(result), told]))
+    reached = verdict_of(Sample.of(result))
+    text = rule(reached.rules["cosine"]) if "cosine" in reached.rules else ""
+    return turn(reached.turn), " ".join(filter(None, [_one_prompt(result), text]))
 
 
 def logit_lens(result: ProbeResult) -> tuple[str, str]:
     """Where the words settle, and what the published rules say."""
-    found = verdict_of(Sample.of(lens=result))
-    return average(found), f"{_one_prompt(result)} {rules(found)}"
+    reached = verdict_of(Sample.of(lens=result))
+    return average(reached), f"{_one_prompt(result)} {rules(reached)}"
 
 
 def skip(result: ProbeResult) -> tuple[str, str]:
@@ -685,9 +685,9 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
         return "", ""
     late = int((curve >= curve.max() / 2).nonzero()[0][-1]) + 1
     row, pos = np.unravel_index(int(np.nan_to_num(effect).argmax()), effect.shape)
-    said = f"The prompt's tokens are needed up to {layers(min(late, n), n)}."
+    sentence = f"The prompt's tokens are needed up to {layers(min(late, n), n)}."
     largest = f"{quoted(result.tokens[pos])}, after layer {row}"
-    return said, f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({largest})."
+    return sentence, f"{_one_prompt(result)} Erased later, no token has half of the largest effect ({largest})."
 
 
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
@@ -698,8 +698,8 @@ def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]
     first, *others = np.argsort(-size, kind="stable")[:2].tolist()
     then = f", then on {quoted(result.tokens[others[0]])} (token {others[0]})" if others and size[others[0]] else ""
     failed = f" {len(blank)} of {count(result.n_layers, 'layer')} did not settle." if blank else ""
-    said = f"The answer rests most on {quoted(result.tokens[first])} (token {first}){then}."
-    return said, f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
+    sentence = f"The answer rests most on {quoted(result.tokens[first])} (token {first}){then}."
+    return sentence, f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
 
 
 def _one_prompt(result: ProbeResult) -> str:

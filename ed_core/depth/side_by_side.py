@@ -75,7 +75,7 @@ def pairs(
     curves_of_both = [curves_of(p, r.summary, counts) for p, r, counts in zip(probes, (a, b), first)]
     n_layers, out, without = (a.n_layers, b.n_layers), [], curves_of_both
     if left := any(sinks) and over_tokens(probes[0]):
-        lefts = [summary_without(r, at, counts) for r, at, counts in zip((a, b), sinks, first)]
+        lefts = [summary_without(r, places, counts) for r, places, counts in zip((a, b), sinks, first)]
         without = [curves_of(p, summary) for p, summary in zip(probes, lefts)]
     for curve in probes[0].curves:
         mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in without)
@@ -107,9 +107,9 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     if "pos" in dims and a.tokens != b.tokens:
         same = a.request.prompts == b.request.prompts
         differs = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
-        at = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
+        pos = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
         return (
-            f"{differs} ({a.n_tokens} and {b.n_tokens} tokens; the first that differs is token {at}): columns do not "
+            f"{differs} ({a.n_tokens} and {b.n_tokens} tokens; the first that differs is token {pos}): columns do not "
             "correspond, so no map of differences is drawn."
         )
     return ""

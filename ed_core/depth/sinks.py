@@ -123,16 +123,16 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
         return ()
     ratio, rise, last = times(stream), np.diff(stream, axis=0, prepend=0.0), len(stream) - 1
     sinks = []
-    for pos, found in long.items():
+    for pos, stretches in long.items():
         spans = [
             _written(start, end, last, rise[:, pos], *(a[:, pos] for a in added))
-            for start, end in found
+            for start, end in stretches
             if start < last
         ]
         if not spans:
             continue
         most = max(spans, key=lambda span: span.rise)
-        at = 0 if most.layer is None else most.layer + 1
+        depth = 0 if most.layer is None else most.layer + 1
         written = stream[0] if most.layer is None else added[BRANCHES.index(most.branch)][most.layer]
         sinks.append(
             Sink(
@@ -141,9 +141,9 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
                 ratio=float(max(ratio[span.start : span.end + 1, pos].max() for span in spans)),
                 layer=most.layer,
                 branch=most.branch,
-                norm=float(stream[at, pos]),
+                norm=float(stream[depth, pos]),
                 written=float(written[pos]),
-                stream_share=float(share(stream[at], [pos])),
+                stream_share=float(share(stream[depth], [pos])),
                 branch_share=float(share(written, [pos])),
                 spans=tuple(spans),
             )
@@ -153,11 +153,11 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
 
 def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
     """A span with its writer, from one token's rises `[depth]` and the lengths of what is added to it, `[layer]`."""
-    at = start + int(rise[start : end + 1].argmax())
-    if at == 0:
+    depth = start + int(rise[start : end + 1].argmax())
+    if depth == 0:
         return Span(start, end, end == last, None, "embedding", float(rise[0]))
-    branch = BRANCHES[int(mlp[at - 1] > attn[at - 1])]
-    return Span(start, end, end == last, at - 1, branch, float(rise[at]))
+    branch = BRANCHES[int(mlp[depth - 1] > attn[depth - 1])]
+    return Span(start, end, end == last, depth - 1, branch, float(rise[depth]))
 
 
 def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:

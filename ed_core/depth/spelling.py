@@ -13,32 +13,32 @@ LONGEST = 3  # tokens before one that its character may have begun in
 
 def spelled(tokens: Sequence[str]) -> list[str]:
     """Tokens for reading: those that are the bytes of one character show it, each with the number of its part."""
-    out, at = list(tokens), 0
-    while at < len(tokens):
-        data, end = b"", at
-        while end < len(tokens) and end - at < len(PARTS) and (found := BYTES.fullmatch(tokens[end])):
-            data, end = data + _bytes(found), end + 1
+    out, start = list(tokens), 0
+    while start < len(tokens):
+        data, end = b"", start
+        while end < len(tokens) and end - start < len(PARTS) and (part := BYTES.fullmatch(tokens[end])):
+            data, end = data + _bytes(part), end + 1
             with contextlib.suppress(UnicodeDecodeError):
                 char = data.decode()
-                space = " " * tokens[at].startswith(" ")
-                out[at:end] = [space * (i == 0) + char + PARTS[i] for i in range(end - at)]
+                space = " " * tokens[start].startswith(" ")
+                out[start:end] = [space * (i == 0) + char + PARTS[i] for i in range(end - start)]
                 break
-        at = max(end, at + 1)
+        start = max(end, start + 1)
     return out
 
 
 def following(before: Sequence[str], token: str) -> str:
     """A token that may follow those `before`, for reading: the last byte of a character shows it, a first byte the
     letters that may begin so ("À…ÿ"), any other "…"."""
-    if (found := BYTES.fullmatch(token)) is None:
+    if (part := BYTES.fullmatch(token)) is None:
         return token
     for n in range(1, LONGEST + 1):
         if (read := spelled([*before[-n:], token])[-1]) != token:
             return read
-    first = _bytes(found)[0]
-    if len(_bytes(found)) > 1 or not 0xC2 <= first <= 0xDF:
-        return f"{found[1]}…"
-    return f"{found[1]}{bytes([first, 0x80]).decode()}…{bytes([first, 0xBF]).decode()}"
+    first = _bytes(part)[0]
+    if len(_bytes(part)) > 1 or not 0xC2 <= first <= 0xDF:
+        return f"{part[1]}…"
+    return f"{part[1]}{bytes([first, 0x80]).decode()}…{bytes([first, 0xBF]).decode()}"
 
 
 def _bytes(found: re.Match[str]) -> bytes:

@@ -27,14 +27,14 @@ def whole_passes(n: int, pruned: ProbeResult) -> bool:
 def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, float]:
     """What a pruning costs, from the aggregates of `prune`: of the stretch that begins at `start`, or of the chosen set
     (None). Without a perplexity where there is no loss, as of a single token."""
-    at = {
+    cost = {
         name: curves[name][start] if start is not None else curves[f"drop_{name}"]
         for name in ("kl", "top1_kept", "nll")
     }
-    figures = {"kl": float(at["kl"]), "top1_kept": float(at["top1_kept"])}
+    figures = {"kl": float(cost["kl"]), "top1_kept": float(cost["top1_kept"])}
     if np.isnan(curves["nll_whole"]):
         return figures
-    return figures | {"perplexity": float(np.exp(at["nll"])), "perplexity_whole": float(np.exp(curves["nll_whole"]))}
+    return figures | {"perplexity": float(np.exp(cost["nll"])), "perplexity_whole": float(np.exp(curves["nll_whole"]))}
 
 
 Curves = Mapping[str, np.ndarray]
@@ -121,7 +121,7 @@ def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:
 def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarray]:
     """Loss above the whole model's by length, `[length]` from 0 (the whole model itself: 0): of the variant that costs
     least, of the median one, and of what the proxies choose, or of the random layer."""
-    whole = float(curves["loss_whole"])
+    baseline = float(curves["loss_whole"])
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in found:
         lines.setdefault("least", []).append((row.length, row.best.loss))
@@ -135,6 +135,6 @@ def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarr
         values = np.full(max(row.length for row in found) + 1, np.nan)
         values[0] = 0.0
         for length, loss in points:
-            values[length] = loss - whole
+            values[length] = loss - baseline
         out[name] = values
     return out

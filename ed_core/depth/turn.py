@@ -73,7 +73,7 @@ def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Uni
     if whole_turn is None or not over.enough:
         return whole_turn
     levels = [slice(None, whole_turn.split + 1), slice(whole_turn.split + 1, None)]
-    low, high = (statistics.mean(cosine[:, at].mean(1), tokens, over, seed).interval for at in levels)
+    low, high = (statistics.mean(cosine[:, level].mean(1), tokens, over, seed).interval for level in levels)
     failed = "sign" if not (low.high < 0 < high.low) else whole_turn.failed
     return replace(whole_turn, failed=failed, before_ends=low.ends, after_ends=high.ends)
 
@@ -111,7 +111,7 @@ def orders(n_layers: int, seed: int = 0) -> np.ndarray:
         if n_layers < DEEP:
             return draw.permutation(n_layers)
         ring = np.roll(own, draw.integers(n_layers))
-        blocks = [ring[at : at + BLOCK] for at in range(0, n_layers, BLOCK)]
+        blocks = [ring[start : start + BLOCK] for start in range(0, n_layers, BLOCK)]
         return np.concatenate([blocks[i] for i in draw.permutation(len(blocks))])
 
     several = np.stack([own, *(order() for _ in range(ORDERS - 1))])

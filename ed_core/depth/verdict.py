@@ -127,7 +127,7 @@ class RuleVerdict:
         if self.depth is None or self.curve is None:
             return ()
         rule, later, interval = RULES[self.name], self.criterion.from_depth_1, self.interval
-        others = [depths(self.name, self.curve[None], PAPER, at)[0] for at in rule.others(self.criterion.threshold)]
+        others = [depths(self.name, self.curve[None], PAPER, cut)[0] for cut in rule.others(self.criterion.threshold)]
         doubts = {
             THRESHOLDS: any(map(self.far, others)),  # NaN is near nothing
             LASTING: self.far(self.stable),
@@ -249,7 +249,7 @@ def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict,
         rule.of_curve(rule.curve(without.means), threshold) if without is not None else None,
         curve,
         {variant: _interval(rule, sample, variant, threshold) for variant in rule.variants},
-        np.array([] if curve is None else [depths(rule.name, curve[None], PAPER, at)[0] for at in rule.band]),
+        np.array([] if curve is None else [depths(rule.name, curve[None], PAPER, cut)[0] for cut in rule.band]),
         tuple(twin.rules[rule.name].depth for twin in twins if rule.name in twin.rules),
         sample.best if rule.name == "overlap" else BEST,
         sample.control,

@@ -137,8 +137,8 @@ def open_live(case: Case) -> None:
 
 def begin_edit(case: Case, opened: str) -> None:
     session.current().editing[case.id] = Editing(case, opened)
-    held = {"title": case.title, "tags": ", ".join(case.tags), "notes": case.notes}
-    inputs.put({f"edit.{case.id}.{name}": text for name, text in held.items()})
+    fields = {"title": case.title, "tags": ", ".join(case.tags), "notes": case.notes}
+    inputs.put({f"edit.{case.id}.{name}": text for name, text in fields.items()})
 
 
 def end_edit(id: str) -> None:
@@ -205,8 +205,8 @@ def downloads(case: Case) -> None:
     """Whole files first, then one measure as a table. What is heavy is made when it is asked for."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
-        whole = partial(case_studies.kept().read, case.id)
-        make = whole if ending == ".edcase" else partial(exported, case, ending)
+        archive = partial(case_studies.kept().read, case.id)
+        make = archive if ending == ".edcase" else partial(exported, case, ending)
         st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", **FILE)
     measures = [name for name, (result, measure) in tables(case).items() if measure in result.measures]
     measure = st.selectbox("One measure as a table", measures, key="case.measure")
@@ -266,13 +266,13 @@ def again(case: Case) -> None:
     """The commands that make the numbers again."""
     with st.expander("Compute it again"):
         try:
-            found = snippet(case)
+            commands = snippet(case)
         except EffectiveDepthError as error:
             st.caption(show.plain(str(error)))
             return
         shell, python = st.tabs(["Command line", "Python"])
-        shell.code(found.shell, language="bash", wrap_lines=True)
-        python.code(found.python, language="python", wrap_lines=True)
+        shell.code(commands.shell, language="bash", wrap_lines=True)
+        python.code(commands.python, language="python", wrap_lines=True)
 
 
 AT_ONCE = 3  # prompts or verdicts that are open

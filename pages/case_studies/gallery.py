@@ -41,10 +41,10 @@ def page() -> None:
         st.info(NOTHING.format(show.plain(search)), icon=":material/search_off:")
     tiles, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
     n_pages = max(1, -(-len(cards) // AT_ONCE))
-    at = below.pagination(n_pages, key=f"gallery.page.{n_pages}") if n_pages > 1 else 1
+    number = below.pagination(n_pages, key=f"gallery.page.{n_pages}") if n_pages > 1 else 1
     if n_pages > 1:
         below.caption(f"{len(cards)} case studies", width="content")
-    for start in range(AT_ONCE * (at - 1), min(AT_ONCE * at, len(cards)), COLUMNS):
+    for start in range(AT_ONCE * (number - 1), min(AT_ONCE * number, len(cards)), COLUMNS):
         for column, card in zip(tiles.columns(COLUMNS), cards[start : start + COLUMNS], strict=False):
             with column.container(border=True, key=f"card-{card.id}", gap="xsmall", height="stretch"):
                 tile(card, shipped=kept.is_shipped(card.id))
@@ -64,8 +64,8 @@ def tile(card: Card, shipped: bool) -> None:
     )
     mark = " :gray-badge[comes with the app]" if shipped else ""
     day = time.strftime("%d %b %Y", time.gmtime(card.changed))
-    if found := case_study.lead(card.verdict):
-        st.markdown(f":small[{show.plain(short(found, 110))}]")
+    if sentence := case_study.lead(card.verdict):
+        st.markdown(f":small[{show.plain(short(sentence, 110))}]")
     st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day}{mark}")
     st.caption(f"“{show.plain(case_study.cut(card.prompt, 60))}”")
     if card.tags:
@@ -111,25 +111,25 @@ def take_in() -> None:
 
 
 def taken(key: str) -> None:
-    told = []
+    messages = []
     for file in st.session_state[key] or []:
         try:
             case, new = case_studies.take_in(file.getvalue())
             came = "is kept now." if new else "was here already; nothing was changed."
-            told.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
+            messages.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:
-            told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
+            messages.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
     gallery = session.current().gallery
-    gallery.said, gallery.imports = told, gallery.imports + 1
+    gallery.said, gallery.imports = messages, gallery.imports + 1
 
 
 def problems(kept) -> None:
     """Files that could not be read, until this visitor has seen them."""
-    seen = session.current().gallery.seen
-    new = [problem for problem in kept.problems if problem not in seen]
+    known = session.current().gallery.seen
+    new = [problem for problem in kept.problems if problem not in known]
     if new:
         st.warning("\n\n".join(map(show.plain, new)), icon=":material/broken_image:")
-        st.button("Understood", key="gallery.understood", on_click=seen.update, args=(new,))
+        st.button("Understood", key="gallery.understood", on_click=known.update, args=(new,))
 
 
 NOTHING = "No case study contains every word of “{}”; try fewer."

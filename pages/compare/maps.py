@@ -46,15 +46,15 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
 
 def body(wanted: Fitted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
-    if there := [model.name for model in wanted.models if not model.weights_here]:
-        raise ParameterError(NOT_HERE.format(name=there[0]))
-    found = runs.fit_panel(wanted, "maps")
-    if found is not None:
-        shown(found, "maps")
+    if missing := [model.name for model in wanted.models if not model.weights_here]:
+        raise ParameterError(NOT_HERE.format(name=missing[0]))
+    result = runs.fit_panel(wanted, "maps")
+    if result is not None:
+        shown(result, "maps")
     elif not runs.under_way(wanted.out):
         within_one = len(wanted.models) == 1
-        asked = "Which layers" + (" are needed" if within_one else " of one are those of the other")
-        finding(f"{asked} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
+        question = "Which layers" + (" are needed" if within_one else " of one are those of the other")
+        finding(f"{question} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
     else:
         under_way(wanted.so_far())
@@ -92,14 +92,14 @@ def fitted(found: measured.Maps | measured.Replacement) -> str:
 
 
 def between(found: measured.Maps, key: str) -> None:
-    said, _, unsure = say.matching(found).partition(" (")
-    finding(f"{said.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
+    text, _, unsure = say.matching(found).partition(" (")
+    finding(f"{text.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
     which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
     fig, rings = figures.map_between(found, measure, control), "" if control else RINGS
-    said = f"**{SHOWN[which]}** · {a} → {b}{rings}; {APART}"
-    show.figure(f"{key}-map", fig, said, about=about, alt="" if control else say.matching(found))
+    text = f"**{SHOWN[which]}** · {a} → {b}{rings}; {APART}"
+    show.figure(f"{key}-map", fig, text, about=about, alt="" if control else say.matching(found))
     left, right = st.columns(2)
     show.figure(f"{key}-best", figures.best_matches(found), BEST, about=lambda: st.markdown(READING), place=left)
     show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, about=lambda: st.markdown(CONTROLS), place=right)
@@ -107,10 +107,10 @@ def between(found: measured.Maps, key: str) -> None:
 
 
 def within(found: measured.Replacement, key: str) -> None:
-    said = say.replacement(found)
-    finding(said, fitted(found))
+    sentence = say.replacement(found)
+    finding(sentence, fitted(found))
     fig = figures.replacement_bars(found)
-    show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=said)
+    show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=sentence)
     probe_page.texts(TEXTS_WITHIN)
 
 
@@ -120,8 +120,8 @@ def details(found: measured.Maps | measured.Replacement, key: str) -> None:
     row = st.container(horizontal=True)
     look = {"icon": ":material/download:", "on_click": "ignore"}
     name = f"{found.kind}{measured.ENDING}"
-    whole, table = partial(measured.packed, found), partial(measured.csv, found)
-    row.download_button(name, whole, name, "application/octet-stream", key=f"npz-{key}", **look)
+    archive, table = partial(measured.packed, found), partial(measured.csv, found)
+    row.download_button(name, archive, name, "application/octet-stream", key=f"npz-{key}", **look)
     row.download_button("CSV", table, f"{found.kind}.csv", "text/csv", key=f"csv-{key}", **look)
     st.markdown("**Where it came from**")
     st.json(json.dumps(dict(found.certificate)), expanded=False)

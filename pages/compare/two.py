@@ -83,7 +83,7 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
     ]
     shown = [two_sides.PROBE.value] if two_sides.MODE.value == "parameters" else list(both[0].probes)
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
-    found = {n: found_pairs(n, of_side) for n in done}
+    pairs = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts)
     ruler(names, verdicts, of_side)
@@ -91,7 +91,7 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
     for name in shown:
         lines = [v.layers if v else {} for v in verdicts]
         of_probe = [side[name] for side in of_side]
-        two_sides.section(name, of_probe, found.get(name, ()), lines, expected[name], bool(batch.running))
+        two_sides.section(name, of_probe, pairs.get(name, ()), lines, expected[name], bool(batch.running))
     if by_precision(*both):
         st.page_link("pages/studies/studies.py", label="Precisions over many prompts: Studies")
     for side, of_one in zip(SIDES, of_side, strict=True):
@@ -125,15 +125,15 @@ def headline(batch: running.Batch, order, names, verdicts) -> None:
     """What differs in depth, in a sentence; what the sides are, what is going on, and both verdicts behind a click."""
     for message in running.troubles(batch):
         show.error(message)
-    said = say.both(*verdicts) if all(verdicts) else ""
-    sure = " · ".join(f"{side}: {name}" for side, name in zip(SIDES, names, strict=True))
+    sentence = say.both(*verdicts) if all(verdicts) else ""
+    note = " · ".join(f"{side}: {name}" for side, name in zip(SIDES, names, strict=True))
     if batch.running:
-        said = said or "Both sides are being measured."
-        sure = _of_sides(order, running.status(batch))
+        sentence = sentence or "Both sides are being measured."
+        note = _of_sides(order, running.status(batch))
     elif batch.missing and not batch.errors:
-        said = said or "Not measured yet: Run measures both sides."
+        sentence = sentence or "Not measured yet: Run measures both sides."
     reasons = [f"{side}: {say.verdict(one)}" for side, one in zip(SIDES, verdicts, strict=True) if one]
-    finding(said or "What differs is read from the curves below.", sure, reasons)
+    finding(sentence or "What differs is read from the curves below.", note, reasons)
 
 
 def _of_sides(order, doing: str) -> str:
@@ -153,8 +153,8 @@ def ruler(names, verdicts, of_side) -> None:
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
     fig = figures.pair_ruler(tuple(verdicts), tuple(n_layers), names)
-    told = " ".join(f"{side}: {say.verdict(v)}" for side, v in zip(SIDES, verdicts, strict=True) if v)
-    show.draw("ruler-two", show.made(fig), told or "Depth ruler of both sides: no verdict yet.")
+    text = " ".join(f"{side}: {say.verdict(v)}" for side, v in zip(SIDES, verdicts, strict=True) if v)
+    show.draw("ruler-two", show.made(fig), text or "Depth ruler of both sides: no verdict yet.")
 
 
 SAME = {

@@ -83,8 +83,8 @@ def other() -> Prompt:
 
 def verdict(result) -> tuple[str, str]:
     """Where the other answer is decided, and that one pair is one pair."""
-    said = say.patched(result.provenance["answers"], Patching.depths(result), result.n_layers)
-    return said, "One pair of prompts: the depth belongs to these two."
+    sentence = say.patched(result.provenance["answers"], Patching.depths(result), result.n_layers)
+    return sentence, "One pair of prompts: the depth belongs to these two."
 
 
 def controls(result, view) -> None:

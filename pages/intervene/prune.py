@@ -42,17 +42,17 @@ def page() -> None:
     more = probe_page.options(place, (*OWN, *SHAPE))
     chosen = probe_page.form(Prune, ("drop",), more)
     moved = probe_page.form(Surgery, ("longest", "seed"), more)
-    asked = lengths(spec, chosen)
+    probes = lengths(spec, chosen)
     known = prompt_set.run_when(spec, prompts)
-    batch = running.batch("prune", control_model.with_control(requests(spec, asked, prompts)))
+    batch = running.batch("prune", control_model.with_control(requests(spec, probes, prompts)))
     share = running.run_row("prune", batch, place=place, **known)
     control_model.picker(more, batch)
     single = {name: request for name, request in batch.requests.items() if " 1." in name}
     case_studies.save_button(share, "prune", Batch(single, results=batch.results))
     link.write()
-    live.follow(batch, panels, asked, spec, len(prompts))
+    live.follow(batch, panels, probes, spec, len(prompts))
     maps(spec, moved, prompts, known["n_tokens"])
-    everything = [*asked.values(), *(ExactAnswers(n) for n in asked)]
+    everything = [*probes.values(), *(ExactAnswers(n) for n in probes)]
     prompt_set.command(batch, everything[:1], prompts)
     probe_page.exactly(Prune, ExactAnswers, Surgery)
 
@@ -66,12 +66,12 @@ def lengths(spec: ModelSpec, chosen: Prune) -> dict[int, Prune]:
 
 def requests(spec: ModelSpec, asked: Mapping[int, Prune], prompts: Sequence[Prompt]) -> dict:
     """Every length on every prompt, and what is written without it where the answer is known."""
-    found = {}
+    wanted = {}
     for n, probe in asked.items():
-        found |= {f"prune {n}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts)}
+        wanted |= {f"prune {n}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts)}
         answered = ((i, prompt) for i, prompt in enumerate(prompts) if prompt.answer.strip())
-        found |= {f"exact answers {n}.{i}": ExactAnswers(n).request(spec, prompt) for i, prompt in answered}
-    return found
+        wanted |= {f"exact answers {n}.{i}": ExactAnswers(n).request(spec, prompt) for i, prompt in answered}
+    return wanted
 
 
 def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_prompts: int) -> None:
@@ -97,8 +97,8 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
     hand_over(batch, rows, n_prompts)
     pictures(rows)
     first = next(iter(rows.values()))
-    whole = first["curves"]["nll_whole"]
-    show.notes([say.worse_than_uniform(float(whole), first["results"][0].provenance.get("d_vocab"))])
+    loss = first["curves"]["nll_whole"]
+    show.notes([say.worse_than_uniform(float(loss), first["results"][0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
 
 
@@ -120,24 +120,24 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
 
 def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: ModelSpec, n_prompts: int) -> None:
     """The cheapest layer in a sentence; how sure that is, and what the model's card says."""
-    said = f"its card says layer {its_card.cuts[0].start}: {of_card(its_card)}" if its_card and its_card.cuts else ""
+    note = f"its card says layer {its_card.cuts[0].start}: {of_card(its_card)}" if its_card and its_card.cuts else ""
     under_way = running.status(batch) if batch.running else ""
     if 1 not in rows:
-        found = f"Which layers of {spec.name} can go is not measured here yet."
+        text = f"Which layers of {spec.name} can go is not measured here yet."
         if its_card and its_card.cuts:
-            found, said = f"Layer {its_card.cuts[0].start} is the cheapest to remove.", f"Its card: {of_card(its_card)}"
-        return finding(found, " · ".join(filter(None, [said, under_way or "Run measures these prompts"])))
+            text, note = f"Layer {its_card.cuts[0].start} is the cheapest to remove.", f"Its card: {of_card(its_card)}"
+        return finding(text, " · ".join(filter(None, [note, under_way or "Run measures these prompts"])))
     row = rows[1]
     cost, done = surgery.costs(row["curves"], row["start"]), len(row["results"])
     kept = f"{say.share(cost['top1_kept'])} of first choices stay"
-    found = f"Layer {row['start']} is the cheapest to remove: {kept}."
+    text = f"Layer {row['start']} is the cheapest to remove: {kept}."
     if not math.isfinite(cost["kl"]):
-        found = "Whichever layer is removed, the predictions are not finite."
+        text = "Whichever layer is removed, the predictions are not finite."
     elif surgery.whole_passes(1, row["results"][0]):
-        found = f"Whichever layer is removed, it is a whole pass: {kept}."
+        text = f"Whichever layer is removed, it is a whole pass: {kept}."
     over = f"{done} of {say.count(n_prompts, 'prompt')}" if done < n_prompts else say.count(done, "prompt")
     tokens = say.count(sum(r.n_tokens for r in row["results"]), "token")
-    finding(found, " · ".join(filter(None, [f"{over}, {tokens}", under_way, said])))
+    finding(text, " · ".join(filter(None, [f"{over}, {tokens}", under_way, note])))
     if n_prompts < ENOUGH:
         st.warning(f"{say.count(n_prompts, 'prompt')} {FEW}", icon=":material/warning:")
 
@@ -159,8 +159,8 @@ def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
     answers = "–"
     if row["exact"] is not None:
         total, exact = len(row["written"]), row["exact"]
-        whole, kept = (round(float(v) * total) for v in (exact["exact_whole"], exact["exact"][row["start"]]))
-        answers = f"{kept} of {whole}" if whole else f"0 of {total}: the model writes none"
+        baseline, kept = (round(float(v) * total) for v in (exact["exact_whole"], exact["exact"][row["start"]]))
+        answers = f"{kept} of {baseline}" if baseline else f"0 of {total}: the model writes none"
     sizes = spec.size()
     saved = n * sizes.block / sizes.parameters if sizes.passes == 1 else 0.0
     work = n * sizes.block / (sizes.n_layers * sizes.block + sizes.d_vocab * sizes.d_model)
@@ -173,10 +173,10 @@ def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
 
 def price(cost: Mapping[str, float]) -> str:
     """What a set costs, in words."""
-    told = f"{say.share(cost['top1_kept'])} of first choices stay, KL {say.number(cost['kl'])} nats"
+    text = f"{say.share(cost['top1_kept'])} of first choices stay, KL {say.number(cost['kl'])} nats"
     if "perplexity" in cost:
-        told += f", perplexity {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
-    return told if math.isfinite(cost["kl"]) else "the predictions are not finite"
+        text += f", perplexity {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
+    return text if math.isfinite(cost["kl"]) else "the predictions are not finite"
 
 
 def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int) -> None:
@@ -187,10 +187,10 @@ def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int)
         inputs.put({SPARED.key: next(iter(rows))})
     row = st.popover("Use in other tools", icon=":material/content_cut:", type="tertiary", key="offers")
     n = SPARED.draw(row.selectbox, options=list(rows), width=150)
-    found, ready = rows[n], not batch.running and len(rows[n]["results"]) == n_prompts
-    results, start = found["results"], found["start"]
+    chosen, ready = rows[n], not batch.running and len(rows[n]["results"]) == n_prompts
+    results, start = chosen["results"], chosen["start"]
     order = [layer for layer in range(results[0].n_layers) if not start <= layer < start + n]
-    probe_page.offer(row, results, order, surgery.costs(found["curves"], start), "best", ready, "Layers kept", EXPORTS)
+    probe_page.offer(row, results, order, surgery.costs(chosen["curves"], start), "best", ready, "Layers kept", EXPORTS)
 
 
 def pictures(rows: Mapping[int, Mapping]) -> None:
@@ -199,17 +199,17 @@ def pictures(rows: Mapping[int, Mapping]) -> None:
     lines = {say.count(n, "layer"): row["curves"]["kl"] for n, row in rows.items()}
     first = next(iter(rows.values()))
     fig = figures.layer_curves(lines, "", "nats", x="first layer removed", height=300, log=True)
-    of = ("prune.kl", "first layer removed", first["curves"]["kl"], "divergence from the whole model", READING)
+    data = ("prune.kl", "first layer removed", first["curves"]["kl"], "divergence from the whole model", READING)
     with left:
-        show.figure_of_many("kl", fig, "How much do the predictions change?", first["results"], *of)
+        show.figure_of_many("kl", fig, "How much do the predictions change?", first["results"], *data)
     lines = {name.replace("_", " "): first["curves"][name] for name in PROXIES}
     fig = figures.layer_curves(lines, "", "proxy", x="layer removed", height=300)
-    of = ("prune.block_influence", "layer removed", first["curves"]["block_influence"], PROXY, "")
+    data = ("prune.block_influence", "layer removed", first["curves"]["block_influence"], PROXY, "")
     with right:
-        show.figure_of_many("proxies", fig, "Would the usual proxies choose the same?", first["results"], *of)
+        show.figure_of_many("proxies", fig, "Would the usual proxies choose the same?", first["results"], *data)
         ranks = {name.replace("_", " "): first["curves"][f"spearman_{name}"] for name in PROXIES}
-        said = ", ".join(f"{name} {say.number(float(rank), '+.2f')}" for name, rank in ranks.items() if rank == rank)
-        st.caption(f"Rank correlation with the measured change: {said or 'not defined'}.")
+        text = ", ".join(f"{name} {say.number(float(rank), '+.2f')}" for name, rank in ranks.items() if rank == rank)
+        st.caption(f"Rank correlation with the measured change: {text or 'not defined'}.")
 
 
 # -------------------------------------------------------------------- maps
@@ -241,35 +241,35 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     curves = among_others.over_prompts(probe, [r.summary for r in results])
     if kind not in surgery.kinds_of(curves):
         return
-    drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
-    found = surgery.rows(curves, kind, drawn)
+    layers = results[0]["random_layer"].tolist() if kind == "repeat" else ()
+    rows = surgery.rows(curves, kind, layers)
     value = VALUE.draw(st.segmented_control, label_visibility="collapsed")
     if kind != "drop":  # the table says which layers can go
-        show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, found))
+        show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, rows))
     left, right = st.columns([11, 9])
     view = View(height=HEIGHT, width_px=660, uirevision="map")
     name = f"{kind}_{value}"
     spec = Surgery.spec(name)
-    of = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning, READING_OF[value])
+    data = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning, READING_OF[value])
     with left:
-        show.figure_of_many("map", figures.surgery_map(curves, kind, view, value, found), CAPTION[kind], results, *of)
-    if not found:
+        show.figure_of_many("map", figures.surgery_map(curves, kind, view, value, rows), CAPTION[kind], results, *data)
+    if not rows:
         return
-    x, lines = ALONG[kind], surgery.added(curves, kind, found)
+    x, lines = ALONG[kind], surgery.added(curves, kind, rows)
     fig = figures.added_curves(lines, x, HEIGHT)
-    of = (f"surgery.{kind}_loss", x, lines["least"], LEAST, ADDED[kind])
+    data = (f"surgery.{kind}_loss", x, lines["least"], LEAST, ADDED[kind])
     with right:
-        show.figure_of_many("added", fig, f"Loss above the whole model's, by {x}", results, *of)
+        show.figure_of_many("added", fig, f"Loss above the whole model's, by {x}", results, *data)
     ready = not batch.running and len(results) == len(batch.requests) >= ENOUGH
-    export(curves, kind, found, results, ready)
+    export(curves, kind, rows, results, ready)
 
 
 def export(curves: Mapping, kind: str, found: Sequence[surgery.Row], results: list[ProbeResult], ready: bool) -> None:
     """The cheapest variant of a length, for other tools."""
     known = [row.length for row in found]
-    held = min(known, key=lambda one: abs(one - LENGTH.value))
-    if held != LENGTH.value:
-        inputs.put({LENGTH.key: held})
+    nearest = min(known, key=lambda one: abs(one - LENGTH.value))
+    if nearest != LENGTH.value:
+        inputs.put({LENGTH.key: nearest})
     row = st.container(horizontal=True, vertical_alignment="bottom", key="offers-map")
     label = "Distance" if kind == "swap" else "Length"
     length = LENGTH.draw(row.number_input, label, min_value=min(known), max_value=max(known), width=130)

@@ -19,8 +19,8 @@ def chosen_boundary(result) -> int | None:
 
 def places(result) -> list[int]:
     """What can be looked at: the maximum over the split points, or one of them, earliest first."""
-    found = result["boundaries"].tolist() if "boundaries" in result.measures else []
-    return [MAXIMUM, *sorted(range(len(found)), key=found.__getitem__)]
+    points = result["boundaries"].tolist() if "boundaries" in result.measures else []
+    return [MAXIMUM, *sorted(range(len(points)), key=points.__getitem__)]
 
 
 def more(result, view):

@@ -28,11 +28,11 @@ FILES = {
 
 def main() -> None:
     link.own(PARAMETERS)
-    found, damaged = cards()
-    link.among(CARD, found, "card")
+    known, damaged = cards()
+    link.among(CARD, known, "card")
     link.say_troubles()
     model = picker.required()
-    own = {name: one for name, (_, one) in found.items() if one.model.name == model.name}
+    own = {name: one for name, (_, one) in known.items() if one.model.name == model.name}
     for trouble in damaged:
         show.error(trouble)
     chosen = choose(own, model)
@@ -138,21 +138,21 @@ def course(one: card.Card) -> None:
 
 def large(one: card.Card) -> list[tuple[str, str]]:
     """Average depth, that of an untrained copy, and the layer that can go, each with its range."""
-    n, found = one.model.layers, []
+    n, facts = one.model.layers, []
     mean = one.depth("kl", True)
     if mean is not None and mean.depth is not None:
         within = "" if mean.low is None or mean.high is None else f" ({say.interval(mean.low, mean.high)})"
-        found.append((f"{mean.depth:.0f} of {n}", f"layers on average{within}"))
+        facts.append((f"{mean.depth:.0f} of {n}", f"layers on average{within}"))
     if (copy := one.curves["kl"].get(running.TWIN)) is not None:
         with_copy = of_curve("kl", copy.values)
         if with_copy.depth is not None:
-            found.append((f"{with_copy.depth:.0f} of {n}", f"layers in an untrained copy ({with_copy.depth:.1f})"))
+            facts.append((f"{with_copy.depth:.0f} of {n}", f"layers in an untrained copy ({with_copy.depth:.1f})"))
     for cut in one.cuts[:1]:
         kept = page.value(cut.kept, ".0f", 100, " %")
-        found.append(
+        facts.append(
             (say.stretch(cut.start, cut.start + 1), f"is the cheapest to remove: {kept} of first choices kept")
         )
-    return found
+    return facts
 
 
 def claims(one: card.Card) -> None:

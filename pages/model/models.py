@@ -16,11 +16,11 @@ from ed_ui.finding import finding
 
 def main() -> None:
     link.own(())
-    found, damaged = runs.cards()
+    known, damaged = runs.cards()
     alike: dict[tuple[str, ...], card.Card] = {}
-    for _, one in found.values():  # of two alike the one made here comes first
-        of = one.model
-        alike.setdefault((of.name, of.adapter, of.content, of.precision, one.set.digest), one)
+    for _, one in known.values():  # of two alike the one made here comes first
+        model = one.model
+        alike.setdefault((model.name, model.adapter, model.content, model.precision, one.set.digest), one)
     every = list(alike.values())
     rows = [forest_row(one) for one in every]
     if shares := [100 * one.share for one in rows if math.isfinite(one.share)]:

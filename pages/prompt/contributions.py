@@ -17,9 +17,9 @@ def figure(result, view):
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
-    said = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.curve_of(one, view)
+    text = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.curve_of(one, view)
     fig = show.once(draw, result, view, measure, COUNTED.value)
-    show.figure("map", fig, said, result, measure, select=True)
+    show.figure("map", fig, text, result, measure, select=True)
 
 
 def more(result, view):
@@ -32,8 +32,8 @@ def more(result, view):
     curves = aggregate.without(result, view.uncounted, COUNTED.value)
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
-        behind = probe_page.behind(view, f"layer_{suffix}", COUNTED.value)
-        fig = show.once(figures.layer_curves, lines, "", unit, log=unit == "ratio", behind=behind)
+        controls = probe_page.behind(view, f"layer_{suffix}", COUNTED.value)
+        fig = show.once(figures.layer_curves, lines, "", unit, log=unit == "ratio", behind=controls)
         show.figure(key, fig, caption + probe_page.of_sinks(view), results=[result], place=place)
 
 

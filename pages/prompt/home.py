@@ -88,9 +88,9 @@ def asked() -> running.Batch:
 def wanted(spec: ModelSpec) -> dict[str, Request]:
     """The four probes of what the boxes hold, and a control's or untrained copies' where these are asked for."""
     prompt = prompt_box.prompt()
-    found = {name: one.request(spec, prompt) for name, one in PROBES.items() if remote.measures(spec, one.name)}
-    measured = {name: request for name, request in found.items() if name != "continuation"}
-    return found | control_model.with_twins(measured)
+    requests = {name: one.request(spec, prompt) for name, one in PROBES.items() if remote.measures(spec, one.name)}
+    measured = {name: request for name, request in requests.items() if name != "continuation"}
+    return requests | control_model.with_twins(measured)
 
 
 def readable(batch: running.Batch) -> running.Batch:
@@ -129,8 +129,8 @@ def verdict_on(needed: list, **more) -> Verdict:
 
 def read_for(lens: ProbeResult) -> str | int:
     """For which tokens the depths are read: all, the answer's, or a token's position."""
-    found = inputs.token(lens.n_tokens) if OF.value == TOKEN else OF.value
-    return ALL if found is None else found
+    token = inputs.token(lens.n_tokens) if OF.value == TOKEN else OF.value
+    return ALL if token is None else token
 
 
 def options(batch: running.Batch) -> None:
@@ -171,12 +171,12 @@ def answer(batch: running.Batch) -> None:
 def sentence(batch: running.Batch, lens: ProbeResult) -> str:
     """The answer in Markdown."""
     written, wanted = batch.complete("continuation"), prompt_box.prompt().answer
-    right, said = None, ""
+    right, word = None, ""
     if written is not None:
-        asked = replace(written.request.prompts[0], answer=wanted)
-        right = is_right(replace(written, request=replace(written.request, prompts=(asked,))))
-        said = (written.provenance["continuation"].split() or [""])[0].strip(".,;:")
-    text = show.plain(say.headline(model_of(batch).name, Course.of(lens), right, said, wanted))
+        prompt = replace(written.request.prompts[0], answer=wanted)
+        right = is_right(replace(written, request=replace(written.request, prompts=(prompt,))))
+        word = (written.provenance["continuation"].split() or [""])[0].strip(".,;:")
+    text = show.plain(say.headline(model_of(batch).name, Course.of(lens), right, word, wanted))
     return text.replace(", correctly,", ", :green[correctly],", 1) if right else text
 
 
@@ -202,12 +202,12 @@ def others(batch: running.Batch) -> running.Batch | None:
     from."""
     if judged(batch) is None or any(name not in batch.requests for name in READS):
         return None
-    found = {}
+    requests = {}
     for name in READS:
-        asked = batch.requests[name]
-        for i, request in enumerate(probe_page.others_of(PROBES[name], asked)):
-            found[f"{name}.{i}"] = request
-    return running.batch("home.others", found, at_once=1) if found else None
+        current = batch.requests[name]
+        for i, request in enumerate(probe_page.others_of(PROBES[name], current)):
+            requests[f"{name}.{i}"] = request
+    return running.batch("home.others", requests, at_once=1) if requests else None
 
 
 def checked(more: running.Batch, batch: running.Batch) -> None:
@@ -217,8 +217,8 @@ def checked(more: running.Batch, batch: running.Batch) -> None:
     pairs = [[more.complete(f"{name}.{i}") for name in READS] for i in range(n)]
     for pair in pairs:
         if None not in pair:
-            for found, one in zip(needed, pair, strict=True):
-                found.append(one)
+            for results, one in zip(needed, pair, strict=True):
+                results.append(one)
     count = len(needed[0])
     if more.running:
         with st.container(horizontal=True, vertical_alignment="center", key="checking"):
@@ -248,16 +248,16 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     if (written := batch.complete("continuation")) is not None:
         lines.append(says(written))
     st.markdown("\n".join(f"- {line}" for line in lines))
-    at = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
-    moved = any(value != RULES[name].threshold for name, value in at.items())
-    wide = tenth(reached.n_layers)
+    thresholds = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
+    moved = any(value != RULES[name].threshold for name, value in thresholds.items())
+    margin = tenth(reached.n_layers)
     st.markdown(
         ABOUT_RULES.format(
             moved=", with thresholds of your own (Hu et al. take 50 % and 30 %)" if moved else "",
             copies=SHUFFLED if control_model.chosen()[0] == "shuffled" else UNTRAINED,
-            near=f" (± {say.count(wide, 'layer')})" if wide else "",
-            kl=100 * at["kl"],
-            overlap=100 * at["overlap"],
+            near=f" (± {say.count(margin, 'layer')})" if margin else "",
+            kl=100 * thresholds["kl"],
+            overlap=100 * thresholds["overlap"],
         )
     )
 
@@ -279,28 +279,28 @@ def says(written: ProbeResult) -> str:
 def figures_of(batch: running.Batch) -> None:
     """The answer's course and the four maps, as they fill."""
     reached, made = judged(batch), batch.complete("contributions")
-    found = sinks.of_result(made) if made is not None else None
+    known = sinks.of_result(made) if made is not None else None
     with show.place("course", COURSE):
         live.guarded(partial(course, batch, reached))
     with st.container(key="home-maps"):
         for column, one in zip(st.columns(4), MAPS, strict=True):
             with column:
-                live.guarded(partial(small_map, batch, tuple(s.pos for s in found or ()), *one))
-        tokens = f" {show.plain(say.of_sinks(found, made.tokens))}" if found and made is not None else ""
+                live.guarded(partial(small_map, batch, tuple(s.pos for s in known or ()), *one))
+        tokens = f" {show.plain(say.of_sinks(known, made.tokens))}" if known and made is not None else ""
         st.caption(ABOUT_MAPS + tokens)
 
 
 def course(batch: running.Batch, reached: Verdict | None) -> None:
     if (lens := batch.complete("logit_lens")) is None:
         return show.empty("", "", COURSE - show.CAPTION)
-    found = Course.of(lens)
+    path = Course.of(lens)
     twins, _ = control_model.twins(batch)
-    copies = [twin["rank"][:, found.at] for _, twin in twins if "rank" in twin.measures]
+    copies = [twin["rank"][:, path.at] for _, twin in twins if "rank" in twin.measures]
     with st.container(key="box-course", gap=None):
-        show.mount("story", json.dumps({"story": story(lens, found)}).encode(), 34)
-        ready = show.once(figures.course, found, reached, copies, COURSE, decided=decided(lens)).ready()
-        said = f"Rank of {found.word} after each layer. {show.bare(say.headline('The model', found, None, ''))}"
-        show.draw("course", ready, said, caption=f"Rank of {found.word.strip()} after each layer", results=[lens])
+        show.mount("story", json.dumps({"story": story(lens, path)}).encode(), 34)
+        ready = show.once(figures.course, path, reached, copies, COURSE, decided=decided(lens)).ready()
+        alt = f"Rank of {path.word} after each layer. {show.bare(say.headline('The model', path, None, ''))}"
+        show.draw("course", ready, alt, caption=f"Rank of {path.word.strip()} after each layer", results=[lens])
 
 
 def decided(lens: ProbeResult) -> int | None:
@@ -316,8 +316,8 @@ def story(lens: ProbeResult, found: Course) -> dict:
     """What Play tells, layer by layer: the prompt's end, and what the lens reads there."""
     prompt = lens.request.prompts[0]  # its tokens may each be a part of a letter
     start = lens.answer_start
-    whole = prompt.template == "raw" and (start is None or found.at == start - 1)
-    before = prompt.text if whole else "".join(lens.tokens[: found.at + 1])
+    is_prompt = prompt.template == "raw" and (start is None or found.at == start - 1)
+    before = prompt.text if is_prompt else "".join(lens.tokens[: found.at + 1])
     steps = [
         {"word": word, "share": share, "rank": int(rank)}
         for word, share, rank in zip(found.words, found.shares.tolist(), found.ranks, strict=True)
@@ -341,8 +341,8 @@ def small_map(
             ready = show.once(drawn, one, result, view, at_sinks if over_tokens else ()).ready()
             measure = pictures.measures(one, Look())[0]
             with st.container(key=f"box-{key}"):
-                said = f"{question} {figures.describe(result, measure)}"
-                if cell := show.draw(key, ready, said, clickable=True):
+                alt = f"{question} {figures.describe(result, measure)}"
+                if cell := show.draw(key, ready, alt, clickable=True):
                     if over_tokens:
                         inputs.put({"token": int(cell[1])})
                     st.switch_page(navigation.KEPT_FROM[probe])

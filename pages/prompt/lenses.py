@@ -36,19 +36,19 @@ def ask() -> Probe:
     """The lenses to read with, and a token to follow."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-lenses")
     spec = picker.current().spec
-    there = [fit.path.stem for fit in of_model(spec)] if spec is not None else []
-    held = FIT.value
+    stored = [fit.path.stem for fit in of_model(spec)] if spec is not None else []
+    choice = FIT.value
     if spec is not None:
-        link.among(FIT, there, "lens", several=True)
+        link.among(FIT, stored, "lens", several=True)
         link.say_troubles()
-    if held is None and spec is not None:
-        held = Lenses.at_first(spec).fit
-    chosen = [name for name in (held or "").split(",") if name in there]
-    if there:
+    if choice is None and spec is not None:
+        choice = Lenses.at_first(spec).fit
+    chosen = [name for name in (choice or "").split(",") if name in stored]
+    if stored:
         st.session_state["lenses.box"] = chosen
         row.pills(
             FIT.label,
-            there,
+            stored,
             selection_mode="multi",
             key="lenses.box",
             on_change=lambda: inputs.put({FIT.key: ",".join(st.session_state["lenses.box"])}),
@@ -63,7 +63,7 @@ def ask() -> Probe:
     k = probe_page.form(Lenses, ["k"], row).k
     if typed and spec is not None:
         st.caption(follow(spec, typed))
-    if spec is not None and not there:
+    if spec is not None and not stored:
         st.caption(NONE)
     return Lenses(fit=",".join(chosen), k=k, follow=inputs.value("lenses.follow", -1))
 
@@ -76,12 +76,12 @@ def forget_token(key: str) -> None:
 
 def follow(spec: ModelSpec, text: str) -> str:
     """Follow the token that is typed, and say which it is."""
-    found = tokens.ids(spec, text)
-    inputs.put({"lenses.follow": found[0] if found else -1})
-    if not found:
+    ids = tokens.ids(spec, text)
+    inputs.put({"lenses.follow": ids[0] if ids else -1})
+    if not ids:
         return "This model's tokens cannot be told before it is opened: no token is followed."
-    more = f" ({len(found)} tokens; the first is followed)" if len(found) > 1 else ""
-    return f"Followed: {show.code(text, 30)}, id {found[0]}{more}. A leading space counts."
+    more = f" ({len(ids)} tokens; the first is followed)" if len(ids) > 1 else ""
+    return f"Followed: {show.code(text, 30)}, id {ids[0]}{more}. A leading space counts."
 
 
 def boxes() -> None:
@@ -94,14 +94,14 @@ def boxes() -> None:
 def maps(result: ProbeResult, seen: View) -> None:
     """The lenses side by side, over the same tokens."""
     look = Look(shade=OF_LENSES[LENSES_SHADE.value])
-    there = list(pictures.pictures(result, look))
+    images = list(pictures.pictures(result, look))
     last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
     first = max(seen.window[0] if seen.window else 0, last - WINDOW + 1)
-    crowded = len(there) > 1 and result.n_tokens > WINDOW
+    crowded = len(images) > 1 and result.n_tokens > WINDOW
     if crowded:
         st.caption(f"Tokens {first} to {last} of 0 to {result.n_tokens - 1}: side by side there is room for {WINDOW}.")
-    narrow = replace(seen, width_px=1100 // len(there), window=(first, last) if crowded else seen.window)
-    for place, one in zip(st.columns(len(there)), there, strict=True):
+    narrow = replace(seen, width_px=1100 // len(images), window=(first, last) if crowded else seen.window)
+    for place, one in zip(st.columns(len(images)), images, strict=True):
         lens = next(lens for lens, title in LENSES.items() if title == one.title)
         caption = f"**{one.title}** · cells predict the next token"
         show.picture(f"map-{lens}", one, result, narrow, look, caption, place)
@@ -118,29 +118,29 @@ def more(result: ProbeResult, seen: View) -> None:
     for place, (rule, unit, caption) in zip((left, right), CURVES, strict=True):
         curves = {LENSES[lens]: values for lens, values in read.curves[rule].items()}
         constant = lenses.constant(result) if rule == "kl" else None
-        behind = {} if constant is None else {lenses.CONTROLS["constant"]: constant}
-        fig = figures.layer_curves(curves, "", unit, x="depth", behind=behind)
-        show.figure(f"lens-{rule}", fig, caption + DASHED * bool(behind), results=[result], place=place)
+        controls = {} if constant is None else {lenses.CONTROLS["constant"]: constant}
+        fig = figures.layer_curves(curves, "", unit, x="depth", behind=controls)
+        show.figure(f"lens-{rule}", fig, caption + DASHED * bool(controls), results=[result], place=place)
     for fit in result.provenance.get("fits", ()):
         certificate(fit, result.n_layers)
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
     read = lenses.by_lens([result])
-    sure = f"One prompt of {say.count(result.n_tokens, 'token')}. {say.by_lens(read.verdicts)}"
+    note = f"One prompt of {say.count(result.n_tokens, 'token')}. {say.by_lens(read.verdicts)}"
     if len(depths := read.settle.values()) < 2:
-        return "One lens does not show whether the depth depends on the lens.", sure
+        return "One lens does not show whether the depth depends on the lens.", note
     by = say.interval(min(depths), max(depths))
-    return f"Under {len(depths)} lenses the words settle by layer {by} of {read.n_layers} on average.", sure
+    return f"Under {len(depths)} lenses the words settle by layer {by} of {read.n_layers} on average.", note
 
 
 def _settle(read: lenses.ByLens) -> str:
     means = ", ".join(f"{say.lens(lens)} {mean:.1f}" for lens, mean in read.settle.items())
-    said = [f"Mean over tokens of the layer from which a token is the first choice, of {read.n_layers}: {means}."]
+    lines = [f"Mean over tokens of the layer from which a token is the first choice, of {read.n_layers}: {means}."]
     agree = {f"{say.lens(a)} and {say.lens(b)}": rho for (a, b), rho in read.agree.items()}
-    told = [f"{both} {'not defined' if rho is None else say.number(rho, '+.2f')}" for both, rho in agree.items()]
-    said += [f"Rank correlation of these depths over tokens: {', '.join(told)}."] * bool(told)
-    return " ".join(said)
+    pairs = [f"{both} {'not defined' if rho is None else say.number(rho, '+.2f')}" for both, rho in agree.items()]
+    lines += [f"Rank correlation of these depths over tokens: {', '.join(pairs)}."] * bool(pairs)
+    return " ".join(lines)
 
 
 def certificate(told: dict, n_layers: int) -> None:

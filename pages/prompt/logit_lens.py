@@ -29,10 +29,10 @@ def more(result, view):
     )
     if halves.has_halves(result):
         inside(result, view)
-    for place, (key, lines, unit, of, caption) in zip(st.columns(2), MEANS, strict=True):
-        behind = probe_page.behind(view, of)
+    for place, (key, lines, unit, measure, caption) in zip(st.columns(2), MEANS, strict=True):
+        controls = probe_page.behind(view, measure)
         fig = show.once(
-            figures.layer_curves, {n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind
+            figures.layer_curves, {n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=controls
         )
         show.figure(key, fig, caption + probe_page.of_sinks(view), results=[result], place=place)
     deep_tokens(result)
@@ -65,8 +65,8 @@ def deep_tokens(result):
 
 def inside(result, view):
     """Which branch brings the prediction, where the lens was read within the layers too."""
-    said, *more = say.halves(result, view.uncounted)
-    show.conclusion("halves", said, more)
+    sentence, *more = say.halves(result, view.uncounted)
+    show.conclusion("halves", sentence, more)
     brought = halves.brought(result, view.uncounted)
     curves = {"attention": brought.attention, "MLP": brought.mlp}
     fig = show.once(figures.layer_curves, curves, "", "nats", x="layer")

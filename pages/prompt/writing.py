@@ -12,11 +12,11 @@ from ed_ui import control_model, exits, probe_page, prompt_panels, running, show
 
 
 def drawn(result: ProbeResult, view: View) -> None:
-    def again() -> running.Batch:
+    def new_batch() -> running.Batch:
         request = prompt_panels.generation().request(result.request.models[0], result.request.prompts[0])
         return running.batch(Generation.name, control_model.with_control({Generation.name: request}))
 
-    prompt_panels.written("map", result, view, again)
+    prompt_panels.written("map", result, view, new_batch)
 
 
 def more(result: ProbeResult, view: View) -> None:
@@ -27,8 +27,8 @@ def more(result: ProbeResult, view: View) -> None:
     title = "From which depth each token is the best guess for good, and where it would leave"
     show.figure("depths", fig, title, result, "settle_depth", place=left)
     if writing.written(result["ids"]):
-        found = headroom.headroom([headroom.Tokens.of(result)], units(1))
-        show.figure("spared", figures.spared_layers(found), say.headroom(found), result, "confidence")
+        room = headroom.headroom([headroom.Tokens.of(result)], units(1))
+        show.figure("spared", figures.spared_layers(room), say.headroom(room), result, "confidence")
     fig = figures.layer_curves({"deep-thinking ratio": result["deep_thinking_ratio"]}, "", "share", **look)
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"

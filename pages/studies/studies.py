@@ -74,10 +74,10 @@ def listed(known: dict[str, Path]) -> None:
         with st.container(border=True, gap="xxsmall", key=f"study-{runs.on_disk(name)}"):
             st.button(f"**{show.plain(name)}**", type="tertiary", on_click=open_study, args=(name,), key=f"open.{name}")
             try:
-                said, extent = studies.line(out)
+                line, extent = studies.line(out)
             except EffectiveDepthError as error:
-                said, extent = str(error), "damaged"
-            st.markdown(show.plain(said))
+                line, extent = str(error), "damaged"
+            st.markdown(show.plain(line))
             st.caption(show.plain(" · ".join(filter(None, [extent, "running" * runs.under_way(out)]))))
     link.write()
 
@@ -126,8 +126,8 @@ def body(out: Path) -> None:
     if training:
         study_panels.training(place, folder, rows, name)
     elif rows:
-        found = studies.looked(out, studies.forest, name)
-        fig = show.once(figures.forest, found, OVER if any(row.said for row in found) else "")
+        points = studies.looked(out, studies.forest, name)
+        fig = show.once(figures.forest, points, OVER if any(row.said for row in points) else "")
         show.figure("study-forest", fig, "", reading=READING)
     for line in studies.also(folder, rows):
         st.markdown(f"- {show.plain(line)}")
@@ -148,7 +148,7 @@ def progress(out: Path, complete: bool) -> None:
 
 def tabs(folder: Folder, rows: list[dict], name: str) -> None:
     """Further views, of which one is drawn."""
-    drawn: dict[str, Callable[[], None]] = {
+    views: dict[str, Callable[[], None]] = {
         DIFFICULTY: lambda: study_panels.difficulty(folder, folder.set_of(name)),
         ESTIMATORS: lambda: estimates(folder, rows, name),
         PRECISIONS: lambda: study_panels.precisions(folder, name),
@@ -157,25 +157,25 @@ def tabs(folder: Folder, rows: list[dict], name: str) -> None:
         FILES: lambda: files(folder),
     }
     if not study_panels.graded(folder, folder.set_of(name)):
-        drawn.pop(DIFFICULTY)
+        views.pop(DIFFICULTY)
     if not rows:
-        drawn.pop(ESTIMATORS), drawn.pop(PUBLISHED)
+        views.pop(ESTIMATORS), views.pop(PUBLISHED)
     if not precisions.pairs(folder):
-        drawn.pop(PRECISIONS)
-    if TAB.value not in drawn:
-        inputs.put({TAB.key: next(iter(drawn))})
-    tab = TAB.draw(st.segmented_control, options=list(drawn), label_visibility="collapsed")
+        views.pop(PRECISIONS)
+    if TAB.value not in views:
+        inputs.put({TAB.key: next(iter(views))})
+    tab = TAB.draw(st.segmented_control, options=list(views), label_visibility="collapsed")
     with st.container(key="study-tab"):
-        drawn[tab]()
+        views[tab]()
 
 
 def estimates(folder: Folder, rows: list[dict], name: str) -> None:
     """One model, every estimator of depth, and how robust each rule is."""
     model = MODEL.draw_of(st.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
-    found = studies.looked(folder.out, estimators.estimates, model, name)
-    drawn = [one for one in found if one["depth"] is not None]
-    bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in found if one["band"]}
-    fig = show.once(figures.study_depths, drawn, "label", thresholds=bands)
+    items = studies.looked(folder.out, estimators.estimates, model, name)
+    points = [one for one in items if one["depth"] is not None]
+    bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in items if one["band"]}
+    fig = show.once(figures.study_depths, points, "label", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
     if (verdict := studies.looked(folder.out, tables.verdict_on, model, name)) is not None:
         st.markdown(show.plain(say.verdict(verdict)))
@@ -190,10 +190,10 @@ def curves(folder: Folder, name: str) -> None:
     default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
     options = [*default, *(m for m in measures if m not in default)]
     measure = CURVE.draw_of(st.selectbox, options, width=420)
-    found = {label: studies.looked(folder.out, tables.curve, label, name, measure) for label in folder.models}
-    found = {label: drawn for label, drawn in found.items() if drawn is not None}
-    layers = {label: folder.models[label]["n_layers"] for label in found}
-    fig = show.once(figures.study_curves, found, layers, tables.unit_of(measure))
+    lines = {label: studies.looked(folder.out, tables.curve, label, name, measure) for label in folder.models}
+    lines = {label: line for label, line in lines.items() if line is not None}
+    layers = {label: folder.models[label]["n_layers"] for label in lines}
+    fig = show.once(figures.study_curves, lines, layers, tables.unit_of(measure))
     show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 
