@@ -156,9 +156,9 @@ def open_live(case: Case) -> str:
 def _side_b(first: Request, requests: list[Request]) -> None:
     """Side B of Compare two: what differs from the first in model, prompt or parameters."""
     other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), None)
-    again = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
+    variant = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
     model, prompt = (other or first).models[0], (other or first).prompts[0]
-    found = {
+    values = {
         "mode": "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts",
         "model": model.source,
         "precision": model.precision,
@@ -168,25 +168,25 @@ def _side_b(first: Request, requests: list[Request]) -> None:
         "answer": prompt.answer,
         "example": "",
         "probes": list(dict.fromkeys(r.probe for r in requests)),
-        "probe": again.probe,
+        "probe": variant.probe,
     }
     if other is None:
-        found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
-        link.open_run(next(r for r in requests if r.probe == again.probe))
-    inputs.put({f"two.{name}": value for name, value in found.items()} | {"control": inputs.NONE})
+        values |= {f"{variant.probe}.{name}": boxed(value) for name, value in variant.parameters}
+        link.open_run(next(r for r in requests if r.probe == variant.probe))
+    inputs.put({f"two.{name}": value for name, value in values.items()} | {"control": inputs.NONE})
 
 
 def _look(case: Case, item: Item, page: str) -> None:
     """The page's own inputs, so that it looks as it did."""
-    place, seen = place_of(page), item.shown
-    held, found = dict(seen.settings), {"token": seen.selected, place.window[0]: seen.window}
-    found |= {one.key: one.of_kept(held.get(name)) for name, one in place.settings.items()}
+    place, shown = place_of(page), item.shown
+    settings, values = dict(shown.settings), {"token": shown.selected, place.window[0]: shown.window}
+    values |= {one.key: one.of_kept(settings.get(name)) for name, one in place.settings.items()}
     if page == "home":
-        found |= {name: getattr(case, name) for name in THRESHOLDS}
+        values |= {name: getattr(case, name) for name in THRESHOLDS}
     if place.first_token:
-        found[place.first_token] = case.first_token
-    inputs.forget(*found)
-    inputs.put({key: value for key, value in found.items() if value is not None})
+        values[place.first_token] = case.first_token
+    inputs.forget(*values)
+    inputs.put({key: value for key, value in values.items() if value is not None})
 
 
 # -------------------------------------------------------------------- the button next to Run
@@ -198,8 +198,8 @@ def save_button(box, page: str, batch: running.Batch) -> None:
     # untrained copies that were measured without being chosen as the control are stored, and no part of the view
     controlled = any(name.endswith(running.CONTROL) for name in batch.requests)
     own = [name for name in batch.requests if controlled or running.TWIN not in name]
-    found = [r for name in own if (r := batch.results.get(name)) is not None and r.complete]
-    results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
+    candidates = [r for name in own if (r := batch.results.get(name)) is not None and r.complete]
+    results = list({r.request.key: r for r in candidates}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), [], []
     try:
         fits, left_out = fitting(results) if results else ([], [])
@@ -219,10 +219,10 @@ def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str
     probes left out. A `CaseError` where not even one probe fits."""
     probes = list(dict.fromkeys(r.request.probe for r in results))
     for n in range(len(probes), 0, -1):
-        if len(found := [r for r in results if r.request.probe in probes[:n]]) <= ITEMS:
-            return found, probes[n:]
+        if len(first := [r for r in results if r.request.probe in probes[:n]]) <= ITEMS:
+            return first, probes[n:]
     raise CaseError(
-        f"This view has {len(found)} results of {probes[0]} alone, a case study holds {ITEMS}: choose fewer prompts or "
+        f"This view has {len(first)} results of {probes[0]} alone, a case study holds {ITEMS}: choose fewer prompts or "
         "precisions to keep it."
     )
 
@@ -240,9 +240,9 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     lengths, saved = {r.n_tokens for r in results}, session.current().saved
     # prompts of several lengths have no window in common
     shown = view_of(page, lengths.pop() if len(lengths) == 1 else 0)
-    seen = (tuple(r.request.key for r in results), shown, tuple(judged(page).items()))
-    was_seen, id, its_title = saved.get(page, (None, "", ""))
-    if was_seen == seen:
+    state = (tuple(r.request.key for r in results), shown, tuple(judged(page).items()))
+    saved_state, id, its_title = saved.get(page, (None, "", ""))
+    if saved_state == state:
         st.success(f"Saved: **{show.plain(its_title)}**", icon=":material/bookmark_added:")
         st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": id})
         st.button("Save it once more", key=f"again.{page}", type="tertiary", on_click=saved.pop, args=(page,))
@@ -253,7 +253,7 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     st.caption(f"Keeps copies of {say.count(len(results), 'result')}{without}.")
     row = st.container(horizontal=True)
     if row.button("Save", type="primary", key=f"keep.{page}.save"):
-        attempt(lambda: _save(page, results, shown, seen, title))
+        attempt(lambda: _save(page, results, shown, state, title))
     row.download_button(
         "Download for a colleague",
         lambda: exported(_made(page, results, shown, title), ".html"),
@@ -273,11 +273,11 @@ def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Ca
     return case_study.make(results=results, shown=shown, **typed, **judged(page))
 
 
-def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> None:
+def _save(page: str, results: list[ProbeResult], shown, state, title: str) -> None:
     case = _made(page, results, shown, title)
     add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))
-    session.current().saved[page] = (seen, case.id, case.title)
+    session.current().saved[page] = (state, case.id, case.title)
     st.toast(f"Saved: {show.plain(case.title)}", icon=":material/bookmark_added:")
     st.rerun()
 

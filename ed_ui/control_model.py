@@ -40,24 +40,24 @@ def name() -> str:
 def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
     """The requests of the control, where one is chosen; and what a verdict reads of untrained copies, where they are
     asked for and not stored."""
-    found = {name: r for name, r in with_control(requests).items() if name not in requests}
+    extra = {name: r for name, r in with_control(requests).items() if name not in requests}
     kind, seed = chosen()
-    if kind == UNTRAINED and found and _small(next(iter(requests.values())).models[0]):
-        return found | _copies(requests, range(1, len(controls.SEEDS)), seed)
+    if kind == UNTRAINED and extra and _small(next(iter(requests.values())).models[0]):
+        return extra | _copies(requests, range(1, len(controls.SEEDS)), seed)
     if not kind and session.current().copies == requests[READS[0]].key:
-        return found | _copies(requests, range(len(controls.SEEDS)), controls.SEEDS[0])
-    return found
+        return extra | _copies(requests, range(len(controls.SEEDS)), controls.SEEDS[0])
+    return extra
 
 
 def _copies(requests: Mapping[str, Request], which: Iterable[int], seed: int) -> dict[str, Request]:
     """What a verdict reads of these untrained copies, without what is shipped for them."""
-    found = {}
+    copies = {}
     for i in which:
         for name in READS:
             request = _of_twin(requests[name], _seeds(seed)[i])
             if request is not None and not lookup.is_shipped(request.key):
-                found[f"{name}{running.TWIN}{i}"] = request
-    return found
+                copies[f"{name}{running.TWIN}{i}"] = request
+    return copies
 
 
 def due(batch: running.Batch) -> bool:
@@ -79,14 +79,14 @@ def asked_for(batch: running.Batch) -> bool:
 def offered(batch: running.Batch) -> float | None:
     """The seconds that the missing untrained copies take, by the estimate; None where they are chosen, stored, on their
     way or impossible."""
-    asked = batch.requests[READS[0]]
-    if chosen()[0] or session.current().copies == asked.key or stored_twins(batch.requests):
+    request = batch.requests[READS[0]]
+    if chosen()[0] or session.current().copies == request.key or stored_twins(batch.requests):
         return None
     todo = list(_copies(batch.requests, range(len(controls.SEEDS)), controls.SEEDS[0]).values())
     result = batch.complete(READS[0])
-    if not todo or result is None or asked.models[0].control:
+    if not todo or result is None or request.models[0].control:
         return None
-    known = running.outlook(todo, todo, result.n_tokens, running.free(asked.models[0].device))
+    known = running.outlook(todo, todo, result.n_tokens, running.free(request.models[0].device))
     return None if known.obstacle else known.seconds
 
 
@@ -104,34 +104,34 @@ def twins(batch: running.Batch) -> tuple[list[Pair], str]:
         return ([tuple(pair)] if None not in pair else []), kind
     if batch.twins is not None:
         return batch.twins, UNTRAINED
-    asked = kind or any(running.TWIN in name for name in batch.requests)
-    found = _of_batch(batch, seed) if asked else stored_twins(batch.requests)
-    if not batch.running and (asked or found):
-        batch.twins = found
-    return found, UNTRAINED
+    wants_twins = kind or any(running.TWIN in name for name in batch.requests)
+    pairs = _of_batch(batch, seed) if wants_twins else stored_twins(batch.requests)
+    if not batch.running and (wants_twins or pairs):
+        batch.twins = pairs
+    return pairs, UNTRAINED
 
 
 def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
     """Five untrained copies of the model of these requests, where all of them are stored: a link or a shelf of results
     with some of them is no statement about five. None of a twin."""
-    found = []
+    pairs = []
     for seed in () if requests[READS[0]].models[0].control else controls.SEEDS:
-        asked = [_of_twin(requests[name], seed) for name in READS]
-        pair = [None if request is None else lookup.find_read(request) for request in asked]
+        twin_requests = [_of_twin(requests[name], seed) for name in READS]
+        pair = [None if request is None else lookup.find_read(request) for request in twin_requests]
         if None in pair:
             return []
-        found.append(tuple(pair))
-    return found
+        pairs.append(tuple(pair))
+    return pairs
 
 
 def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
     """The chosen untrained copy and four more, as far as they are complete."""
-    found = []
+    pairs = []
     for i, other in enumerate(_seeds(seed)):
         pair = [_twin_result(batch, name, i, other) for name in READS]
         if None not in pair:
-            found.append(tuple(pair))
-    return found
+            pairs.append(tuple(pair))
+    return pairs
 
 
 def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeResult | None:
@@ -176,8 +176,8 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of a row or among other inputs."""
     common = dict(label_visibility="collapsed")
-    called = dict(format_func=lambda kind: f"Compare with: {say.COPIES[kind][0] if kind in say.COPIES else NONE}")
-    CONTROL.draw(row.selectbox, width=220, help=HELP, **called, **common)
+    look = dict(format_func=lambda kind: f"Compare with: {say.COPIES[kind][0] if kind in say.COPIES else NONE}")
+    CONTROL.draw(row.selectbox, width=220, help=HELP, **look, **common)
     kind, seed = chosen()
     if not kind:
         return
@@ -195,8 +195,8 @@ def result(batch: running.Batch, probe: str) -> ProbeResult | None:
 
 def results(batch: running.Batch, names: Iterable[str]) -> list[ProbeResult]:
     """The control's results behind these of the model; none until all of them are complete."""
-    found = [result(batch, name) for name in names]
-    return [] if None in found else found
+    control_results = [result(batch, name) for name in names]
+    return [] if None in control_results else control_results
 
 
 def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:

@@ -40,15 +40,15 @@ def section(spec: ModelRef) -> None:
     plans = session.current().plans
     if name not in plans:
         plans[name] = _asking().submit(spec.plan)
-    asked = plans[name]
+    future = plans[name]
     download = _running().get(name)
-    busy = not asked.done() or (download is not None and not download.over)
-    live.fragment(_live, POLL_SECONDS if busy else None)(spec, name, asked, busy)
+    busy = not future.done() or (download is not None and not download.over)
+    live.fragment(_live, POLL_SECONDS if busy else None)(spec, name, future, busy)
 
 
-def _live(spec: ModelRef, name: str, asked: Future, was_busy: bool) -> None:
-    download, told = _running().get(name), asked.done()  # once: the answer may come while this is drawn
-    busy = not told or (download is not None and not download.over)
+def _live(spec: ModelRef, name: str, future: Future, was_busy: bool) -> None:
+    download, is_answered = _running().get(name), future.done()  # once: the answer may come while this is drawn
+    busy = not is_answered or (download is not None and not download.over)
     if (was_busy and not busy) or (download is not None and download.done):
         if download is not None and download.done:
             _running().pop(name, None)
@@ -59,13 +59,13 @@ def _live(spec: ModelRef, name: str, asked: Future, was_busy: bool) -> None:
         st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))
     if download is not None and not download.over:
         _progress(download)
-    elif told and (error := asked.exception()) is not None:
+    elif is_answered and (error := future.exception()) is not None:
         _refused(name, error)
     else:
         # the room of the offer is kept while the hub is asked: what is below it need not move
         with st.container(key="download-first" if small(spec) else "download-other"):
-            if told:
-                _offer(spec, asked.result(), download)
+            if is_answered:
+                _offer(spec, future.result(), download)
             else:
                 st.caption("Asking the hub what it consists of …")
 
@@ -95,8 +95,8 @@ def _offer(spec: ModelRef, plan: hub.Plan, before: hub.Download | None) -> None:
     have = plan.bytes_in(folder)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
         show.error(before.error)
-    come = f", {gigabytes(have)} of them here already" if have else ""
-    st.caption(f"{gigabytes(plan.bytes)} to download{come}; {gigabytes(disk.free(folder))} free on the disk.")
+    part = f", {gigabytes(have)} of them here already" if have else ""
+    st.caption(f"{gigabytes(plan.bytes)} to download{part}; {gigabytes(disk.free(folder))} free on the disk.")
     if not (room := disk.has_room(max(0, plan.bytes - have), folder)):
         st.error(
             f"The disk has no room for it: make room, or set {setting} to a folder on another disk.",

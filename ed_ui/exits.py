@@ -19,8 +19,8 @@ def panel(of: ProbeResult) -> None:
     """Agreement and confidence by depth on the prompt and the model of another result, and what a threshold gives."""
     st.markdown("##### Could it have stopped earlier?")
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-exit")
-    asked = probe_page.form(EarlyExit, row=row).request(of.request.models[0], of.request.prompts[0])
-    batch = running.batch("early_exit", {"early_exit": asked})
+    request = probe_page.form(EarlyExit, row=row).request(of.request.models[0], of.request.prompts[0])
+    batch = running.batch("early_exit", {"early_exit": request})
     finding.run(batch, "early_exit", prompt_box.n_tokens(), True, "on this prompt")
     live.follow(batch, _exits)
 

@@ -45,13 +45,13 @@ def draw() -> None:
     sidebar(room, tab)
     visitor.sidebar()
     banner()
-    whole = framed(room, tab, lambda: live.guarded(page.run))
+    is_complete = framed(room, tab, lambda: live.guarded(page.run))
     session.current().ended.append(time.monotonic())
     if tab.model:
         picker.open_ahead()
     link.end_of_run()
     browser.listen()
-    if not whole:
+    if not is_complete:
         st.stop()  # so that Streamlit forgets no input which the page did not come to
 
 
@@ -74,8 +74,8 @@ def stop_if_wrong() -> None:
 
 def banner() -> None:
     """The owner's line above every page."""
-    if said := settings.current().banner:
-        st.container(key="banner").info(show.plain(said), icon=":material/campaign:")
+    if text := settings.current().banner:
+        st.container(key="banner").info(show.plain(text), icon=":material/campaign:")
 
 
 def sidebar(here: Room, tab: Entry) -> None:

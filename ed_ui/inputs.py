@@ -60,7 +60,7 @@ def forget(*keys: str) -> None:
 def note(key: str) -> None:
     """A widget's `on_change`: remember its value, unless it is the echo of one that was just replaced."""
     replaced = session.current().replaced.get(key, ())
-    if any(st.session_state[key] == value and unheard(at) for value, at in replaced):
+    if any(st.session_state[key] == value and unheard(moment) for value, moment in replaced):
         return
     session.current().inputs[key] = st.session_state[key]
 
@@ -107,10 +107,10 @@ def widget(
     is another. `changed` is called with the key in place of `note`."""
     if draw.__name__ == "segmented_control":  # buttons of which one is always pressed
         more["required"] = True
-    held = value(key, default)
+    content = value(key, default)
     # again in every run: the browser may not have got it; a box for words would lose what is being typed
-    if not words or key not in st.session_state or st.session_state[key] != held:
-        st.session_state[key] = held
+    if not words or key not in st.session_state or st.session_state[key] != content:
+        st.session_state[key] = content
     return draw(label, key=key, on_change=changed, args=(key,), **more)
 
 
@@ -179,7 +179,7 @@ class Input:
 
     def of_kept(self, value: Any) -> Any:
         """The option that a case study kept so."""
-        return {held: option for option, held in self.held.items()}.get(value, value)
+        return {word: option for option, word in self.held.items()}.get(value, value)
 
     def read(self, given: str) -> Any:
         """The value of this text; a `ParameterError` says what is wrong with it."""
@@ -233,13 +233,13 @@ def several(name: str, key: str, default: list, options: Iterable, label: str = 
 def number(name: str, key: str, default: Any, low: float, high: float, kind: type = float, label: str = "") -> Input:
     def parse(value: str) -> Any:
         try:
-            found = kind(value)
+            result = kind(value)
         except ValueError:
-            found = math.nan
-        if not low <= found <= high:
+            result = math.nan
+        if not low <= result <= high:
             what = f"a whole number from {low} to {high}" if kind is int else f"a number from {low:g} to {high:g}"
             raise ParameterError(f"{name} is {value!r}; expected {what}.")
-        return found
+        return result
 
     box = {"min_value": low, "max_value": high}
     return Input(name, key, default, parse, lambda value: f"{value:g}" if kind is float else str(value), label, box)
@@ -273,10 +273,10 @@ def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[In
 
 def _of_field(probe: type[Probe], f: Field) -> Input:
     def parse(value: str) -> Any:
-        found = getattr(probe.make({f.name: value}), f.name)
-        if isinstance(found, (int, float)) and not abs(found) < LARGEST:
+        parameter = getattr(probe.make({f.name: value}), f.name)
+        if isinstance(parameter, (int, float)) and not abs(parameter) < LARGEST:
             raise ParameterError(f"{probe.name}.{f.name} is {value!r}; expected a number that a box can hold.")
-        return boxed(found, f.metadata["empty"])
+        return boxed(parameter, f.metadata["empty"])
 
     return Input(f.name, f"{probe.name}.{f.name}", boxed(f.default, f.metadata["empty"]), parse, _written)
 

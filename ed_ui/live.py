@@ -50,12 +50,12 @@ def fragment(draw: Callable, seconds: float | None) -> Callable:
 
     @st.fragment(run_every=seconds)
     @functools.wraps(draw)
-    def alone(*args) -> None:
+    def part(*args) -> None:
         if not session.current().link.under_way:  # a run of the whole page has begun already
             session.begin_run()
         guarded(lambda: draw(*args))
 
-    return alone
+    return part
 
 
 def _reported(error: Exception) -> str:
@@ -79,7 +79,7 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
         st.rerun()
     first, young = True, time.monotonic() - batch.begun < YOUNG_SECONDS
 
-    def whole() -> None:
+    def part() -> None:
         nonlocal first
         other = session.current().batches.get(batch.page, batch) is not batch  # a click in here asked for another
         aged = young and time.monotonic() - batch.begun >= YOUNG_SECONDS
@@ -88,7 +88,7 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
         first = False
         draw(batch, *more)
 
-    fragment(whole, (SOON if young else LATER) if batch.running else None)()
+    fragment(part, (SOON if young else LATER) if batch.running else None)()
 
 
 def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:

@@ -23,8 +23,8 @@ PARAMETERS = (*of_probe(Loops), probe_page.TOKENS)
 def draw(model: ModelSpec) -> None:
     """The sections, folded until something of them is measured."""
     if (model.n_passes or 1) > 1:
-        asked = Loops.make({one.name: inputs.value(one.key, one.default) for one in of_probe(Loops)})
-        section(model, "What do its loops do?", "loops", {"loops": asked}, loops)
+        probe = Loops.make({one.name: inputs.value(one.key, one.default) for one in of_probe(Loops)})
+        section(model, "What do its loops do?", "loops", {"loops": probe}, loops)
     section(model, "Do the sums hold on a prompt?", "numerics", CHECKED, numerics)
 
 
@@ -35,8 +35,8 @@ def section(
     prompt = prompt_box.prompt()
     batch = running.batch(name, {probe: one.request(model, prompt) for probe, one in probes.items()})
     with st.expander(title, expanded=batch.running or batch.begun > 0):
-        asked = f"on {show.code(prompt.text + prompt.answer, 90)}"
-        finding.run(batch, name, prompt_box.n_tokens(), prompt_box.ready(), asked)
+        where = f"on {show.code(prompt.text + prompt.answer, 90)}"
+        finding.run(batch, name, prompt_box.n_tokens(), prompt_box.ready(), where)
         live.follow(batch, panels)
 
 
@@ -47,9 +47,9 @@ def loops(batch: running.Batch) -> None:
         return
     values = aggregate(Loops(), [result.summary])
     show.conclusion("loops", say.loops(values))
-    drawn = figures.loop_curves(values)
-    for i in range(0, len(drawn), 2):
-        for column, (key, caption, measure, x, name, line) in zip(st.columns(2), drawn[i : i + 2], strict=True):
+    curves = figures.loop_curves(values)
+    for i in range(0, len(curves), 2):
+        for column, (key, caption, measure, x, name, line) in zip(st.columns(2), curves[i : i + 2], strict=True):
             fig = figures.layer_curves({name: line}, "", result.measures[measure].spec.unit, x=x)
             show.figure(f"loops-{key}", fig, caption, result, measure, place=column)
 
@@ -62,10 +62,10 @@ def numerics(batch: running.Batch) -> None:
     holds = all(check.holds for check in exactness.checks(result))
     (st.success if holds else st.error)(show.plain(say.checks(result)))
     contributions, lens = batch.complete("contributions"), batch.complete("logit_lens")
-    found = (sinks.of_result(contributions) if contributions is not None else None) or ()
-    st.caption(show.plain(say.sinks(found, result.tokens, sinks.ends_of(result))))
+    prompt_sinks = (sinks.of_result(contributions) if contributions is not None else None) or ()
+    st.caption(show.plain(say.sinks(prompt_sinks, result.tokens, sinks.ends_of(result))))
     if rows := certificate.text_rows(result.provenance):
-        show.markdown_table("text-identities", ("text", "found"), [(name, show.plain(said)) for name, said in rows])
+        show.markdown_table("text-identities", ("text", "found"), [(name, show.plain(text)) for name, text in rows])
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
     caption = "Error of every layer's sum against what leaves it, token by token"
     show.figure("sums", figures.miss_map(result, view), caption, result, "miss", READ_ERROR)

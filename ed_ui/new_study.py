@@ -81,9 +81,9 @@ def dialog() -> None:
     text, wrong = "", ""
     try:
         text = inputs.value(TEXT, "") if inputs.value(BY_HAND, False) else _written()
-        found = outlook(text, picker.device())
-        st.markdown(f"**{show.plain(cost(found))}**")
-        for label, why in found.troubles.items():
+        estimate = outlook(text, picker.device())
+        st.markdown(f"**{show.plain(cost(estimate))}**")
+        for label, why in estimate.troubles.items():
             st.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
     except EffectiveDepthError as error:
         wrong = str(error)
@@ -194,25 +194,25 @@ def _written() -> str:
 
 def size(one: SetLook) -> str:
     """A prompt set in words and numbers."""
-    said = f"{ABOUT_SETS[one.name]}; {count(one.prompts, 'prompt')}" if one.name in ABOUT_SETS else ""
-    said = said or count(one.prompts, "prompt")
-    said += f" of {one.levels} levels" if one.levels > 1 else ""
+    text = f"{ABOUT_SETS[one.name]}; {count(one.prompts, 'prompt')}" if one.name in ABOUT_SETS else ""
+    text = text or count(one.prompts, "prompt")
+    text += f" of {one.levels} levels" if one.levels > 1 else ""
     if one.tokens is None:
-        return f"{said}; tokens are counted once the model is here"
+        return f"{text}; tokens are counted once the model is here"
     low, mean, high = one.tokens
-    return f"{said} of {low} tokens" if low == high else f"{said} of {low} to {high} tokens, {mean} on average"
+    return f"{text} of {low} tokens" if low == high else f"{text} of {low} to {high} tokens, {mean} on average"
 
 
 def cost(found: Outlook) -> str:
     """What a study takes, before it runs."""
     counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
-    said = " · ".join(count(n, what) for what, n in counts.items())
+    text = " · ".join(count(n, what) for what, n in counts.items())
     if found.sets:
         time = "time not known" if found.seconds is None else about(found.seconds)
-        said += f" · {time}, the models' opening not counted"
+        text += f" · {time}, the models' opening not counted"
     if found.later:
-        said += f" · {', '.join(found.later)}: read from the hub when it runs, not counted here"
-    return said
+        text += f" · {', '.join(found.later)}: read from the hub when it runs, not counted here"
+    return text
 
 
 @st.cache_data(ttl=60, max_entries=32, show_spinner=False)
@@ -233,14 +233,14 @@ def outlook(text: str, device: str) -> Outlook:
 
 def _look(plan: Plan, i: int) -> SetLook:
     """One set of a plan, its tokens those of the first model that can be used."""
-    found = plan.sets[i]
-    prompts = [example.prompt for example in found.examples]
+    entry = plan.sets[i]
+    prompts = [example.prompt for example in entry.examples]
     counted = prompts[:: max(1, len(prompts) // COUNTED)] if plan.usable else []
     lengths = [tokens.preview(plan.usable[0].known, prompt) for prompt in counted]
     known = [len(one) for one in lengths if one is not None]
-    whole = (min(known), round(sum(known) / len(known)), max(known)) if known and len(known) == len(lengths) else None
+    extent = (min(known), round(sum(known) / len(known)), max(known)) if known and len(known) == len(lengths) else None
     first = tuple((prompt.text[-LONG:], prompt.answer[:LONG]) for prompt in prompts[:LOOKED])
-    return SetLook(found.name, len(prompts), len(found.levels), whole, first)
+    return SetLook(entry.name, len(prompts), len(entry.levels), extent, first)
 
 
 def _set_name(name: str) -> str:

@@ -89,8 +89,8 @@ def _named() -> str:
     if spec is None:
         return show.plain(_short(model())) or "Choose a model"
     where = spec.device if len(devices()) > 1 else ""
-    told = (_short(spec.name), spec.precision, where, spec.layers_text)
-    return show.plain(" · ".join(filter(None, told)))
+    parts = (_short(spec.name), spec.precision, where, spec.layers_text)
+    return show.plain(" · ".join(filter(None, parts)))
 
 
 def _short(name: str) -> str:
@@ -103,8 +103,8 @@ def trouble() -> None:
     """What is in the way of the chosen model, on the page itself: nothing can be run until it is dealt with."""
     choice = current()
     with st.container(key="model-trouble"):
-        if said := lookup.trouble():
-            st.warning(show.plain(said), icon=":material/database_off:")
+        if notice := lookup.trouble():
+            st.warning(show.plain(notice), icon=":material/database_off:")
         if choice.spec is None and (choice.missing is None or choice.missing.config()):
             show.error(choice.trouble)
         elif choice.spec is not None:
@@ -121,14 +121,14 @@ def say_what_leaves(spec: ModelRef) -> None:
     where = "a process of this machine"
     if (address := settings.current().ndif_address) != settings.LOCAL:
         where = f"{urlsplit(address).netloc}, under the key of this installation"
-    told = LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
-    st.info(show.plain(told), icon=":material/cloud_upload:")
+    notice = LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
+    st.info(show.plain(notice), icon=":material/cloud_upload:")
 
 
 def current() -> Choice:
     """The model that is chosen."""
-    asked = source(), PRECISION.value or AUTO, device(), (ADAPTER.value or "").strip()
-    return session.once_a_run(("model", *asked), lambda: chosen(*asked))
+    selection = source(), PRECISION.value or AUTO, device(), (ADAPTER.value or "").strip()
+    return session.once_a_run(("model", *selection), lambda: chosen(*selection))
 
 
 def open_ahead() -> None:
@@ -251,19 +251,19 @@ def _catalogue() -> None:
 def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     try:
         size = (ref := _named_in_box(name)).size()
-        told = [
+        parts = [
             f"{size.n_layers} × {size.d_model}" + f", in {size.passes} passes" * (size.passes > 1),
             f"{estimate.count(size.parameters)} parameters",
             _cost(size, PRECISION.value or AUTO, device(), running.free(device())),
         ]
-        told += ["here"] * ref.is_here
+        parts += ["here"] * ref.is_here
     except EffectiveDepthError:
-        told = []  # a damaged folder: choosing it says what is wrong
+        parts = []  # a damaged folder: choosing it says what is wrong
     if entry is not None and entry.gated:
-        told.append("gated")
+        parts.append("gated")
     if sets := sets_of(name):
-        told.append(f"published: {', '.join(sets)}")
-    return " · ".join(told)
+        parts.append(f"published: {', '.join(sets)}")
+    return " · ".join(parts)
 
 
 @st.cache_data(ttl=60, show_spinner=False)
@@ -271,13 +271,13 @@ def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
     """The list of models: each name, and what it takes here where that is known, in the precision that auto takes: what
     is in a list must not change under the hand that chooses."""
 
-    def told(name: str) -> str:
+    def line(name: str) -> str:
         try:
             return f"{name} · {_cost(_named_in_box(name).size(), AUTO, where, free)}"
         except EffectiveDepthError:
             return name  # a damaged folder: choosing it says what is wrong
 
-    return {name: told(name) for name in names}
+    return {name: line(name) for name in names}
 
 
 @lru_cache(256)
@@ -285,12 +285,12 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
     """What a model takes here: memory, and time for the first page."""
     if precision == AUTO:
         precision = estimate.choose(size, device=device, free=free)[0]
-    found = estimate.estimate(size, precision, device=device, free=free)
-    if not found.fits:
-        return f"too large here: {gigabytes(found.peak)} in {precision}, {gigabytes(free)} free"
-    seconds = sum(need.seconds for need in found.needs)
+    forecast = estimate.estimate(size, precision, device=device, free=free)
+    if not forecast.fits:
+        return f"too large here: {gigabytes(forecast.peak)} in {precision}, {gigabytes(free)} free"
+    seconds = sum(need.seconds for need in forecast.needs)
     time = "under 1 s" if seconds < 1 else estimate.about(seconds)
-    return f"{gigabytes(found.peak)} in {precision}, {estimate.TOKENS} tokens in {time}"
+    return f"{gigabytes(forecast.peak)} in {precision}, {estimate.TOKENS} tokens in {time}"
 
 
 def _more() -> None:
@@ -299,15 +299,15 @@ def _more() -> None:
     _words(ADAPTER, NO_ADAPTERS if hosted else "", ABOUT_ADAPTER, "not allowed here")
     _words(REVISION, NO_REVISIONS if hosted else "", ABOUT_REVISION, "main")
     if len(known := devices()) > 1:
-        told = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
-        DEVICE.draw(st.selectbox, options=[AUTO, *known], help=told)
+        hint = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
+        DEVICE.draw(st.selectbox, options=[AUTO, *known], help=hint)
 
 
 def _words(one: Input, off: str, told: str, placeholder: str) -> None:
     """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
     out even so."""
-    held = one.value or st.query_params.get(one.name)
-    look = dict(disabled=bool(off) and not held, help=off or told, placeholder=placeholder if off else None)
+    content = one.value or st.query_params.get(one.name)
+    look = dict(disabled=bool(off) and not content, help=off or told, placeholder=placeholder if off else None)
     one.draw(st.text_input, words=not session.current().link.cut, **look)
 
 
@@ -337,7 +337,7 @@ def card(spec: ModelRef) -> None:
     """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
     precision."""
     made = lookup.certificate(spec)
-    lines = [*_shape(spec), *_held(spec, made), *_origin(spec), *_identities(made), *_tokenizer(spec)]
+    lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made), *_tokenizer(spec)]
     st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
 
 
@@ -356,7 +356,7 @@ def _shape(spec: ModelRef) -> list[tuple[str, str]]:
     ]
 
 
-def _held(spec: ModelRef, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _runtime(spec: ModelRef, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if not spec.weights_here:
         computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
         return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
@@ -378,8 +378,8 @@ def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
 
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """How well the sums held when the model was opened: the worst figure of each."""
-    found = (made or {}).get("identities")
-    if not found:
+    errors = (made or {}).get("identities")
+    if not errors:
         return [("Identities", "not opened yet")]
     names = {
         "miss": "sums are off by",
@@ -387,14 +387,14 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "replay": "layers by hand by",
         "suffix": "edited streams by",
     }
-    told = [
-        f"{words} {say.number(found[name], '.1g')}"
+    parts = [
+        f"{words} {say.number(errors[name], '.1g')}"
         for name, words in names.items()
-        if isinstance(found.get(name), (int, float))
+        if isinstance(errors.get(name), (int, float))
     ]
-    lines = [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
+    lines = [("Identities", f"hold; at most {', '.join(parts)}"), ("Read", show.plain(str(made.get("read", ""))))]
     in_files = "Special tokens", "Chat template"  # as `_tokenizer` reads them
-    return [*lines, *((name, show.plain(said)) for name, said in certificate.text_rows(made) if name not in in_files)]
+    return [*lines, *((name, show.plain(value)) for name, value in certificate.text_rows(made) if name not in in_files)]
 
 
 def _tokenizer(spec: ModelRef) -> list[tuple[str, str]]:

@@ -47,7 +47,7 @@ LOOPED = "Not for a looped model: its file holds each layer once, and layers are
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one next to the prompt, or take the
 model's own."""
 ENOUGH = 12  # bundled prompts that the button measures
-_asked: Shelf[list[Request]] = Shelf(64)
+_requests: Shelf[list[Request]] = Shelf(64)
 _left_out: Shelf[list[Summary]] = Shelf(32)  # by probe and run ids
 Panels = Callable[[ProbeResult, View], None]
 
@@ -96,18 +96,18 @@ class Page:
         place = running.row_begins()
         more = options(place, of_probe(probe))
         with more:
-            asked = self.ask() if self.ask is not None else form(probe, row=more)
+            own_probe = self.ask() if self.ask is not None else form(probe, row=more)
         spec, name = picker.current().spec, probe.name
-        if spec is not None and self.needs_answer(asked) and not prompt_box.prompt().answer:
+        if spec is not None and self.needs_answer(own_probe) and not prompt_box.prompt().answer:
             _ask_for_answer(spec, place, name)
         elif spec is not None:
-            requests = {name: asked.request(spec, prompt_box.prompt())}
+            requests = {name: own_probe.request(spec, prompt_box.prompt())}
             batch = running.batch(name, control_model.with_control(requests) if self.controlled else requests)
             top_row(name, batch, place=place, with_control=more if self.controlled else None)
             live.follow(batch, self._answer)
             result = batch.complete(name)
             if result is not None and probe.score is not None and self.sound(result):
-                compared(batch, name, asked)
+                compared(batch, name, own_probe)
             live.follow(batch, self._more)
         with st.expander("About this"):
             texts(self.texts)
@@ -262,9 +262,9 @@ def view(result: ProbeResult) -> View:
 
 def sinks_of(result: ProbeResult) -> tuple[int, ...]:
     """Positions of the prompt's sinks, where its contributions on the same model are at hand."""
-    probe, asked = sinks.PROBE, result.request
-    if asked.probe != probe and result.complete:
-        result = lookup.find_shown(find(probe)().request(asked.models[0], asked.prompts[0]))
+    probe, request = sinks.PROBE, result.request
+    if request.probe != probe and result.complete:
+        result = lookup.find_shown(find(probe)().request(request.models[0], request.prompts[0]))
     return tuple(s.pos for s in (result is not None and sinks.of_result(result)) or ())
 
 
@@ -335,10 +335,10 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
         meta, kind = f.metadata, hints[f.name]
-        label, held = meta["label"] or f.name.replace("_", " "), boxed(f.default, meta["empty"])
+        label, content = meta["label"] or f.name.replace("_", " "), boxed(f.default, meta["empty"])
         key = f"{prefix}{probe.name}.{f.name}"
         if meta["file"]:
-            own = inputs.value(key, held) == f.default
+            own = inputs.value(key, content) == f.default
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
             draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
@@ -350,7 +350,7 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
             draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": _width(label)}
         else:
             draw, more = row.text_input, {"width": _width(label)}
-        values[f.name] = inputs.widget(draw, label, key, held, **{"help": meta["help"]} | more)
+        values[f.name] = inputs.widget(draw, label, key, content, **{"help": meta["help"]} | more)
     return probe.make(values)
 
 
@@ -369,8 +369,8 @@ def _others_asked(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], .
 def others_of(probe: Probe, asked: Request) -> list[Request]:
     """The same of `ENOUGH` bundled prompts that are not this one."""
     here = asked.prompts[0].identity()
-    found = _asked.made(_others_asked, probe, ModelRef.of(asked.models[0]), asked.files)
-    return [r for r in found if r.prompts[0].identity() != here][:ENOUGH]
+    candidates = _requests.made(_others_asked, probe, ModelRef.of(asked.models[0]), asked.files)
+    return [r for r in candidates if r.prompts[0].identity() != here][:ENOUGH]
 
 
 def compared(shown: running.Batch, name: str, probe: Probe) -> None:
@@ -378,7 +378,7 @@ def compared(shown: running.Batch, name: str, probe: Probe) -> None:
     prompts run one at a time, so that a Run waits for one of them at most."""
     result, control = shown.results[name], control_model.result(shown, name)
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
-    others = {f"{probe.name}.{i}": asked for i, asked in enumerate(others_of(probe, result.request))}
+    others = {f"{probe.name}.{i}": request for i, request in enumerate(others_of(probe, result.request))}
     batch = running.batch(f"others.{probe.name}", others, at_once=1)
     st.markdown("##### How this prompt compares")
     live.follow(batch, _compared, probe, result, control, alike)
@@ -399,14 +399,14 @@ def _compared(
     results = [result, *([control] if control is not None else [])]
     summaries, first_token, of_sinks_ = _counted(probe, results, stored, first_token)
     this, *others = summaries
-    behind = among_others.curves_of(probe, others.pop(0), first_token) if control is not None else {}
+    control_curves = among_others.curves_of(probe, others.pop(0), first_token) if control is not None else {}
     spreads = among_others.spreads(probe, this, others, first_token)
     for column, spread in zip(st.columns(2), spreads, strict=False):
-        curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{of_sinks_}"
-        twin = {name: behind[curve.name]} if behind else {}
+        curve, remark = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{of_sinks_}"
+        twin = {name: control_curves[curve.name]} if control_curves else {}
         look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
-        show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
+        show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{remark}", results=[result], place=column)
 
 
 def _how_it_compares(
@@ -418,11 +418,11 @@ def _how_it_compares(
 ) -> None:
     """One sentence: what the control shows where there is one, else where this prompt is; the rest behind a click."""
     first_token = getattr(probe, "first_token", True)
-    found = among_others.compared(probe, result.summary, others, first_token)
-    said, reasons = say.among_others(found), say.about_others(found)
+    comparison = among_others.compared(probe, result.summary, others, first_token)
+    sentence, reasons = say.among_others(comparison), say.about_others(comparison)
     if alike and control is not None:
-        said, reasons = say.against_control(control.request.models[0].control, alike), [said, *reasons]
-    show.conclusion(f"others-{probe.name}", said, reasons)
+        sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence, *reasons]
+    show.conclusion(f"others-{probe.name}", sentence, reasons)
 
 
 def _counted(
@@ -433,15 +433,15 @@ def _counted(
     every = [r.summary for r in results] + list(stored.values())
     if not among_others.over_tokens(probe):
         return every, first_token, ""
-    found = [*results, *(lookup.by_key(key) for key in stored)]
-    if inputs.COUNT_SINKS.value or None in found:
+    known = [*results, *(lookup.by_key(key) for key in stored)]
+    if inputs.COUNT_SINKS.value or None in known:
         return every, first_token, ", sinks counted"
     left = _left_out.get(
-        (probe, tuple(r.request.key for r in found)), lambda: among_others.without_sinks(probe, found, first_token)
+        (probe, tuple(r.request.key for r in known)), lambda: among_others.without_sinks(probe, known, first_token)
     )
     if left is None:
         return every, first_token, ", all tokens counted"
-    fewer = any(int(s["n_tokens"]) < r.n_tokens - (not first_token) for s, r in zip(left, found, strict=True))
+    fewer = any(int(s["n_tokens"]) < r.n_tokens - (not first_token) for s, r in zip(left, known, strict=True))
     return left, True, ", sinks left out" if fewer else ""
 
 
@@ -470,9 +470,9 @@ def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) ->
     if batch.missing:
         seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
         obstacle = running.outlook_of(batch, result.n_tokens).obstacle
-        told = "" if seconds is None else f" ({running.about(seconds)})"
+        duration = "" if seconds is None else f" ({running.about(seconds)})"
         look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
-        label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}{told}"
+        label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}{duration}"
         if row.button(label, key=f"measure.{result.request.probe}", **look):
             running.submit(batch)
             st.rerun()

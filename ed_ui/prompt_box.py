@@ -129,11 +129,11 @@ def draw() -> None:
         row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
         with row:
             _examples()
-            if (found := preview()) is not None:
-                st.caption(say.count(len(found), "token"), width="content")
+            if (result := preview()) is not None:
+                st.caption(say.count(len(result), "token"), width="content")
         session.current().place = running.Place(run, row.empty(), row, st.empty(), encoded=True)
-        if said := _said():
-            st.container(key="prompt-trouble").caption(said)
+        if trouble := _trouble_text():
+            st.container(key="prompt-trouble").caption(trouble)
 
 
 def _examples() -> None:
@@ -141,12 +141,12 @@ def _examples() -> None:
     typed."""
     known = examples()
     here = known.get(inputs.value("example", ""), {})
-    sorted_by, of = grouped(), here.get(group())
-    with st.popover(f"Example: {task_name(of)}" if of else "Examples", type="tertiary", key="examples"):
-        key = inputs.followed("task", of)
+    sorted_by, task = grouped(), here.get(group())
+    with st.popover(f"Example: {task_name(task)}" if task else "Examples", type="tertiary", key="examples"):
+        key = inputs.followed("task", task)
         look = dict(label_visibility="collapsed", on_change=_task_picked, args=(key,))
         st.pills("Examples", list(sorted_by), format_func=task_name, key=key, **look)
-        levels, key = sorted_by.get(of, []), inputs.followed("level", here.get("id"))
+        levels, key = sorted_by.get(task, []), inputs.followed("level", here.get("id"))
         if len(levels) > 1:
             look = dict(label_visibility="collapsed", on_change=_level_picked, args=(key,))
             st.selectbox("Level", levels, format_func=lambda id: known[id]["title"], key=key, **look)
@@ -158,17 +158,17 @@ def _examples() -> None:
 
 def _undoable(side: str, why: str) -> None:
     """Remember what the boxes hold, before it is replaced."""
-    held = {f"{side}{name}": inputs.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
-    session.current().undo = session.Undo(held, why)
+    contents = {f"{side}{name}": inputs.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
+    session.current().undo = session.Undo(contents, why)
 
 
 def _echo(key: str, value: str) -> bool:
     """Whether the answer's box only says again what an edited example took along: sent with a press on Run by a browser
     that had not got it. Taken for typed it would be the answer to another prompt."""
-    pressed = any(name.startswith("run.") and held is True for name, held in st.session_state.items())
+    pressed = any(name.startswith("run.") and item is True for name, item in st.session_state.items())
     if not pressed or (undo := session.current().undo) is None:
         return False
-    taken = undo.held.get(key) if any(held for name, held in undo.held.items() if name.endswith("example")) else None
+    taken = undo.held.get(key) if any(item for name, item in undo.held.items() if name.endswith("example")) else None
     return key.endswith("answer") and value == taken and inputs.unheard(undo.at)
 
 
@@ -179,16 +179,16 @@ def _undo() -> None:
 
 def preview() -> Encoding | None:
     """The prompt in the box as it will be encoded; None where only the opened model could tell."""
-    spec, asked = picker.current().spec, prompt()
-    if not spec or wrong_with(asked):
+    spec, content = picker.current().spec, prompt()
+    if not spec or wrong_with(content):
         return None
-    return session.once_a_run(("tokens", spec, asked), lambda: tokens.preview(spec, asked))
+    return session.once_a_run(("tokens", spec, content), lambda: tokens.preview(spec, content))
 
 
 def n_tokens() -> int | None:
     """How many tokens the box holds."""
-    found = preview()
-    return None if found is None else len(found)
+    result = preview()
+    return None if result is None else len(result)
 
 
 def ready() -> bool:
@@ -198,7 +198,7 @@ def ready() -> bool:
 
 
 def _too_long() -> str:
-    return tokens.too_long(picker.current().spec, len(found)) if (found := preview()) else ""
+    return tokens.too_long(picker.current().spec, len(result)) if (result := preview()) else ""
 
 
 def wrong_with(asked: Prompt) -> str:
@@ -211,30 +211,30 @@ def wrong_with(asked: Prompt) -> str:
     return ""
 
 
-def _said() -> str:
+def _trouble_text() -> str:
     """What is wrong with the prompt, in colour; "" for nothing."""
     if trouble := wrong_with(prompt()) or _too_long():
         return f":red[{show.plain(trouble)}]"
-    if not (found := preview()):
+    if not (result := preview()):
         return ""
-    return " ".join(f":orange[{show.plain(note)}]" for note in found.notes)
+    return " ".join(f":orange[{show.plain(note)}]" for note in result.notes)
 
 
 def encoding() -> None:
     """How the prompt is encoded: template, special tokens, every token."""
     if wrong_with(prompt()):
         return
-    found = preview()
+    result = preview()
     st.markdown("**Encoding**")
     _template()
     SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
-    if found is not None:
+    if result is not None:
         marked = tokens.special(picker.current().spec)
-        names = spelled(found.tokens)[:SHOWN]
-        st.markdown(" ".join(show.token(name, t in marked) for name, t in zip(names, found.tokens, strict=False)))
-        if len(found) > SHOWN:
-            st.caption(f"The first {SHOWN} of {len(found)}.")
-        if marked.intersection(found.tokens):
+        names = spelled(result.tokens)[:SHOWN]
+        st.markdown(" ".join(show.token(name, t in marked) for name, t in zip(names, result.tokens, strict=False)))
+        if len(result) > SHOWN:
+            st.caption(f"The first {SHOWN} of {len(result)}.")
+        if marked.intersection(result.tokens):
             st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
 
 

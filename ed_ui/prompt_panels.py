@@ -35,9 +35,9 @@ def written(key: str, result: ProbeResult, view: View, again: Callable[[], Batch
     if not result.complete and window is not None:  # the token that is being written stays in sight
         last = max(writing.written(result["ids"]), WINDOW)
         window = (last - WINDOW, last - 1)
-    seen = replace(view, window=window, selected=step, sinks=())
+    look = replace(view, window=window, selected=step, sinks=())
     (one,) = pictures(result)
-    fig, caption = show.once(figures.writing_map, result, seen), one.caption[:1].upper() + one.caption[1:]
+    fig, caption = show.once(figures.writing_map, result, look), one.caption[:1].upper() + one.caption[1:]
     show.figure(key, fig, caption, result, "jsd", one.reading, select=True)
     if window is not None and result.complete:
         limits = dict(min_value=0, max_value=n - 1, width=420)

@@ -130,13 +130,13 @@ def lines(most: int = MOST) -> list[Prompt]:
             "No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:"
         )
         return []
-    found = parse_jsonl(inputs.value("prompts.lines"), "The list")
-    if len(found) > most:
+    prompts = parse_jsonl(inputs.value("prompts.lines"), "The list")
+    if len(prompts) > most:
         st.warning(
-            f"The list holds {len(found)} prompts; the first {most} are measured. The command line takes any number.",
+            f"The list holds {len(prompts)} prompts; the first {most} are measured. The command line takes any number.",
             icon=":material/content_cut:",
         )
-    return found[:most]
+    return prompts[:most]
 
 
 def _set_name(name: str) -> str:
@@ -151,15 +151,15 @@ def to_fit(page: str, row) -> list[Prompt]:
     below it."""
     source, sets = of_fit(page)
     names = sets.value or []
-    said = "own" if source.value == LINES else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
-    box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
+    summary = "own" if source.value == LINES else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
+    box = row.popover(f"Prompts: {summary}", key=f"box-{page}-prompts")
     if source.draw(box.segmented_control, label_visibility="collapsed") == LINES:
         return lines(MOST_TO_FIT)
     names = sets.draw(box.pills, format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
-    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []
-    return found + [p for name in names if name != EXAMPLES for p in read_jsonl(SETS / f"{name}.jsonl")]
+    own = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []
+    return own + [p for name in names if name != EXAMPLES for p in read_jsonl(SETS / f"{name}.jsonl")]
 
 
 def _pasted(key: str) -> None:

@@ -171,8 +171,8 @@ def _named(batch: Batch, name: str) -> str:
     else:
         several = len(set(map(_number, batch.requests))) > 1
         what = f"{probe}, prompt {number}" if several else probe
-    whose = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
-    return what.replace("_", " ") + whose
+    owner = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
+    return what.replace("_", " ") + owner
 
 
 def _own(name: str) -> str:
@@ -232,7 +232,7 @@ def outlook(
     their device; `absent`: the model of which the page says already that it is not here."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
-    probes_of = {spec: {_asked(r): find(r.probe).of(r) for r in requests if r.models[0] == spec} for spec in specs}
+    probes_of = {spec: {_probe_key(r): find(r.probe).of(r) for r in requests if r.models[0] == spec} for spec in specs}
     probes = {spec: tuple(of_one.values()) for spec, of_one in probes_of.items()}
     estimates = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
     obstacles = [
@@ -248,8 +248,8 @@ def outlook(
         return Outlook("", "", obstacle, None, is_said)
     largest = max(known, key=lambda e: e.peak)
     needed = {spec: dict(zip(probes_of[spec], estimates[spec].needs)) for spec in specs}
-    seconds = sum(needed[r.models[0]][_asked(r)].seconds for r in todo)
-    all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
+    seconds = sum(needed[r.models[0]][_probe_key(r)].seconds for r in todo)
+    all_of_it = sum(needed[r.models[0]][_probe_key(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
     length = say.count(n_tokens, "token")
@@ -263,7 +263,7 @@ def outlook(
     return Outlook(needs, details, obstacle, seconds, is_said)
 
 
-def _asked(request: Request) -> tuple[str, tuple]:
+def _probe_key(request: Request) -> tuple[str, tuple]:
     """The probe of a request, with its parameters."""
     return request.probe, request.parameters
 

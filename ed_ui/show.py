@@ -102,10 +102,10 @@ def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Once:
 
 def made(figure: BaseFigure) -> Ready:
     """A figure as it goes to the browser."""
-    told = figure.to_dict()
-    told["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
-    layout = told["layout"]
-    sent = plotly.io.to_json(told, validate=False).encode()
+    data = figure.to_dict()
+    data["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
+    layout = data["layout"]
+    sent = plotly.io.to_json(data, validate=False).encode()
     width = layout.get("meta", {}).get("width_px", 0)
     margin = layout.get("margin", {})
     return Ready(sent, layout["height"], width, margin, describe_curves(figure, ""), is_map(figure))
@@ -125,12 +125,12 @@ def draw(
     second figure of the same size, with its own words, which is over it right of a line that can be dragged.
     `caption`, and the origin of the `results`: what a picture file has above and below; without a caption none can be
     saved."""
-    told: dict[str, Any] = {"alt": alt, "clickable": clickable}
+    message: dict[str, Any] = {"alt": alt, "clickable": clickable}
     if caption and over is None:
         layout = {"meta": {"width_px": ready.width or 600}, "height": ready.height, "margin": ready.margin}
         name = re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
-        told["save"] = {"name": name, "layout": images.printing(layout, caption, images.origin(results))}
-    sent = json.dumps(told).encode()[:-1] + b', "figure": ' + ready.json
+        message["save"] = {"name": name, "layout": images.printing(layout, caption, images.origin(results))}
+    sent = json.dumps(message).encode()[:-1] + b', "figure": ' + ready.json
     if over is not None:
         sent += b', "over": ' + json.dumps({"alt": over[1]}).encode()[:-1] + b', "figure": ' + over[0].json + b"}"
     sent += b"}"
@@ -162,7 +162,7 @@ def figure(
     this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, Once) else made(fig)
-    wide = (select is True or over is not None or key == "map") and ready.width >= WIDE
+    is_wide = (select is True or over is not None or key == "map") and ready.width >= WIDE
     if not alt:
         of_measure = result is not None and measure and (ready.map or not ready.words)
         alt = describe(result, measure) if of_measure else bare(caption) + ready.words
@@ -177,7 +177,7 @@ def figure(
             elif reading:
                 st.markdown(reading)
         tall = TALLEST if ready.height > TALLEST else "content"
-        box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
+        box = st.container(height=tall, border=False, key=f"{'wide' if is_wide else 'tall'}-{key}")
         with box:
             upper = None if over is None else (made(over[0]), over[1])
             cell = draw(key, ready, alt, bool(select), upper, bare(caption), results)
@@ -203,9 +203,9 @@ def picture(
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = once(drawn.draw, one, result, view, look)
-    said = (caption or f"**{one.title}** · {one.caption}") + drawn.curve_of(one, view, look)
+    text = (caption or f"**{one.title}** · {one.caption}") + drawn.curve_of(one, view, look)
     alt = describe(result, measure, look.boundary) if measure == "effect_by_boundary" else ""
-    figure(key, fig, said, result, measure, one.reading, over_tokens, alt=alt, place=place)
+    figure(key, fig, text, result, measure, one.reading, over_tokens, alt=alt, place=place)
 
 
 def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
@@ -337,8 +337,8 @@ def table(
 
     def cell(name: str, value: Any) -> str:
         form = formats.get(name, "") if isinstance(value, float) else ""
-        told = say.number(value, form) if form else "" if value is None else str(value)
-        return f"<td>{escape(told)}</td>"
+        text = say.number(value, form) if form else "" if value is None else str(value)
+        return f"<td>{escape(text)}</td>"
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)

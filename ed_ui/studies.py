@@ -67,11 +67,11 @@ def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
     """What `look` finds in a study's folder, called with what is `asked`: resampling over prompts takes its time.
     Computed again where something was added; once for all sessions, which must not change it."""
     with LOOKING:
-        return _looked(out, look, asked, _state(out))
+        return _result(out, look, asked, _state(out))
 
 
 @lru_cache(maxsize=128)
-def _looked(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tuple) -> T:
+def _result(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tuple) -> T:
     return look(read(out)[0], *asked)
 
 
@@ -112,8 +112,8 @@ def day(out: Path) -> str:
 
 def _means(rows: Rows) -> dict[str, Mapping[str, Any]]:
     """By model, the row of its average depth."""
-    found = (row for row in rows if (row["criterion"], row["variant"]) == ("kl", tables.MEAN))
-    return {row["model"]: row for row in found if row["ratio"] is not None}
+    averages = (row for row in rows if (row["criterion"], row["variant"]) == ("kl", tables.MEAN))
+    return {row["model"]: row for row in averages if row["ratio"] is not None}
 
 
 def finding(folder: Folder, rows: Rows) -> str:
@@ -132,13 +132,13 @@ def finding(folder: Folder, rows: Rows) -> str:
         later += [row["depth"] - sum(copies) / len(copies)] if copies else []
     if len(own) == 1:
         ((label, row),) = own.items()
-        said = f"{label} settles its words by {say.layers(row['depth'], row['n_layers'])} on average"
-        return f"{said}, {_later(later)} an untrained copy." if later else f"{said}."
+        sentence = f"{label} settles its words by {say.layers(row['depth'], row['n_layers'])} on average"
+        return f"{sentence}, {_later(later)} an untrained copy." if later else f"{sentence}."
     ratios = [100 * row["ratio"] for row in own.values()]
-    at = f"at {say.interval(min(ratios), max(ratios), 0)} % of their depth"
+    place = f"at {say.interval(min(ratios), max(ratios), 0)} % of their depth"
     if later:
-        return f"Trained models settle their words {_later(later)} untrained copies, {at}."
-    return f"{say.count(len(own), 'model')} settle their words {at}."
+        return f"Trained models settle their words {_later(later)} untrained copies, {place}."
+    return f"{say.count(len(own), 'model')} settle their words {place}."
 
 
 def _later(apart: Sequence[float]) -> str:
@@ -156,7 +156,7 @@ def also(folder: Folder, rows: Rows) -> list[str]:
     for row in rows:
         if row["variant"] == "paper" and row["depth"] is not None and not folder.models[row["model"]].get("control"):
             by_model.setdefault(row["model"], []).append(row["depth"])
-    apart = [max(of) - min(of) for of in by_model.values() if len(of) == len(RULES)]
+    apart = [max(depths) - min(depths) for depths in by_model.values() if len(depths) == len(RULES)]
     if not apart:
         return []
     return [f"The three published rules disagree by {say.interval(min(apart), max(apart), 0)} layers."]
@@ -167,7 +167,7 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
     rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
     means = _means(rows)
     at_points = [one for one in points.measured_points(folder, name) if one.criterion == CRITERION]
-    found = []
+    result = []
     for label, row in means.items():
         twins = [twin for twin in tables.twins_of(folder, label) if twin in means]
         if folder.models[label].get("control") and any(label in tables.twins_of(folder, one) for one in means):
@@ -180,9 +180,9 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
             if r["model"] == label and r["variant"] == "paper" and r["ratio"] is not None
         )
         copies = tuple(means[twin]["ratio"] for twin in twins)
-        said = _apart(at_points, twins[0], label, n) if twins else ""
-        found.append(figures.Row(label, n, row["ratio"], *ends, copies, rules, said))
-    return found
+        difference = _apart(at_points, twins[0], label, n) if twins else ""
+        result.append(figures.Row(label, n, row["ratio"], *ends, copies, rules, difference))
+    return result
 
 
 def _apart(at_points: Sequence[points.Point], twin: str, label: str, n: int) -> str:

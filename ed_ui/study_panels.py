@@ -48,46 +48,46 @@ AXIS = choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"], 
 def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
     """All of it, for a set of the study or one of its levels; its choices are in `row`."""
     every = steps.series(folder)
-    of = next(iter(every))
+    series = next(iter(every))
     if len(every) > 1:
-        of = SERIES.draw_of(row.selectbox, list(every), width=320)
-    depths = steps.depths(verdict, every[of], name)
+        series = SERIES.draw_of(row.selectbox, list(every), width=320)
+    depths = steps.depths(verdict, every[series], name)
     if not depths:
         st.info("Nothing of this training is computed on this set yet.", icon=":material/hourglass_empty:")
         return
-    there = sorted({one["step"] for one in depths})
+    stored = sorted({one["step"] for one in depths})
     axis, branch = AXIS.draw(row.segmented_control), BRANCH.draw(row.segmented_control)
-    step = _slider(there)
-    _depths(folder, {s: every[of][s] for s in there}, depths, name, axis == "logarithmic", step)
-    _layers(folder, {s: every[of][s] for s in there}, name, branch, step)
+    step = _slider(stored)
+    _chart(folder, {s: every[series][s] for s in stored}, depths, name, axis == "logarithmic", step)
+    _layers(folder, {s: every[series][s] for s in stored}, name, branch, step)
 
 
-def _slider(there: Sequence[int]) -> int:
+def _slider(stored: Sequence[int]) -> int:
     """The step that all figures mark; the last one unless another is chosen."""
-    options = [str(step) for step in there]
+    options = [str(step) for step in stored]
     if len(options) == 1:
-        return there[0]
+        return stored[0]
     if STEP.value not in options:
         inputs.put({STEP.key: options[-1]})
     return int(STEP.draw(st.select_slider, options=options))
 
 
-def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:
-    sinks = dict(zip(there, steps.sinks(folder, there, name), strict=True))
+def _chart(folder: Folder, stored: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:
+    sinks = dict(zip(stored, steps.sinks(folder, stored, name), strict=True))
     fig = show.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
     show.figure("depth-steps", fig, DEPTHS, reading=READING)
-    for said in steps.course(rows):
-        st.markdown(f"- {show.plain(said)}")
+    for sentence in steps.course(rows):
+        st.markdown(f"- {show.plain(sentence)}")
 
 
-def _layers(folder: Folder, there: Mapping[int, str], name: str, branch: str, step: int) -> None:
-    at, maps = list(there).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
+def _layers(folder: Folder, stored: Mapping[int, str], name: str, branch: str, step: int) -> None:
+    index, maps = list(stored).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
     places = st.container(key="steps-maps").columns(3)
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
-        z = studies.looked(folder.out, steps.over_layers, tuple(there.values()), name, measure)
+        z = studies.looked(folder.out, steps.over_layers, tuple(stored.values()), name, measure)
         if len(z):
-            of, unit = measure.partition(".")[2], tables.unit_of(measure)
-            fig = show.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
+            quantity, unit = measure.partition(".")[2], tables.unit_of(measure)
+            fig = show.once(figures.layers_over_steps, z, list(stored), quantity, unit, index, width_px=WIDTH)
             title, reading = MAPS[key][0], f"{MAPS[key][1].format(branch=BRANCHES[branch])} {COLUMNS}"
             show.figure(f"steps-{key}", fig, title, reading=reading, place=place)
 
@@ -111,11 +111,11 @@ READING = (
 
 def precisions(folder: Folder, name: str) -> None:
     """How far each precision of a model moves its curves and depths; nothing where all are of one precision."""
-    if not (found := studies.looked(folder.out, shifts.shifts, name)):
+    if not (moves := studies.looked(folder.out, shifts.shifts, name)):
         return
-    for _, own in groupby(found, lambda one: (one.model, one.precision)):
+    for _, own in groupby(moves, lambda one: (one.model, one.precision)):
         st.markdown(f"- {show.plain(shifts.sentence(list(own)))}")
-    head, *rows = shifts.rows(found)
+    head, *rows = shifts.rows(moves)
     show.table("precisions", [dict(zip(head, row)) for row in rows], 400)
     st.caption(ABOUT_SHIFTS)
 
@@ -141,18 +141,18 @@ def graded(folder: Folder, name: str) -> bool:
 def difficulty(folder: Folder, name: str) -> None:
     """Depth by level of all models, with a sentence each."""
     kind = KIND.draw_of(st.segmented_control, levels.kinds(folder))
-    found, silent = [], []
+    looks, silent = [], []
     for label in folder.models:
         try:
-            found.append(studies.looked(folder.out, levels.look, label, name, kind))
+            looks.append(studies.looked(folder.out, levels.look, label, name, kind))
         except EffectiveDepthError as error:
             silent.append(str(error))
-    if found:
-        scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in found}
-        layers = {one.label: one.n_layers for one in found}
+    if looks:
+        scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in looks}
+        layers = {one.label: one.n_layers for one in looks}
         fig = show.once(figures.study_levels, scores, layers, levels.called(kind), kind in levels.DEPTHS)
         show.figure("study-levels", fig, "**Do harder prompts go deeper?** · dots: single prompts", reading=PAIRED)
-    for one in found:
+    for one in looks:
         st.markdown(f"- {show.plain(one.sentence)}")
     for why in silent:
         st.caption(show.plain(why))
@@ -169,7 +169,7 @@ PAIRED = (
 # -------------------------------------------------------------------- next to what is published
 
 EVERY = "all"
-MEANS = {name: f"average depth, {RULES[of].label}" for name, of in points.MEANS.items()}
+MEANS = {name: f"average depth, {RULES[rule].label}" for name, rule in points.MEANS.items()}
 CRITERIA = MEANS | {name: f"{rule.heading} rule" for name, rule in RULES.items()}
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 SET = choice("beside", "studies.published_set", EVERY, SETS, "Published set")
@@ -222,24 +222,24 @@ def _depth(p: Point | None) -> str:
 def against_size(folder: Folder, criterion: str, measured: Sequence[Point], others: Sequence[Point]) -> None:
     """The ratio over the number of parameters, with a line and its sentence for each source."""
     learned = [p for p in measured if not folder.models[p.model].get("control")]
-    said, lines, drawn = [], {}, []
+    sentences, lines, dots = [], {}, []
     for source, some in ((points.MEASURED, learned), (points.PUBLISHED, others)):
-        drawn += [p for p in some if p.parameters and math.isfinite(p.ratio)]
+        dots += [p for p in some if p.parameters and math.isfinite(p.ratio)]
         if source == points.PUBLISHED and criterion in MEANS:
-            said.append(RULES_ALONE)
+            sentences.append(RULES_ALONE)
             continue
         try:
-            found = _shelf.made(trends.slope, some)
-            lines[source] = (found.start, found.end)
-            said.append(found.sentence)
+            slope = _shelf.made(trends.slope, some)
+            lines[source] = (slope.start, slope.end)
+            sentences.append(slope.sentence)
         except StudyError as error:
-            said.append(
+            sentences.append(
                 f"{source.capitalize()}: {error}" if some else f"{source.capitalize()}: nothing fits this choice."
             )
-    if drawn:
-        fig = show.once(figures.study_sizes, [_plain(p) for p in drawn], lines)
+    if dots:
+        fig = show.once(figures.study_sizes, [_plain(p) for p in dots], lines)
         show.figure("study-sizes", fig, AGAINST_SIZE, reading=READING_SIZE)
-    for sentence in said:
+    for sentence in sentences:
         st.markdown(f"- {show.plain(sentence)}")
 
 
@@ -259,8 +259,8 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
 
 
 def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
-    for found in _shelf.made(_differences, some, list(pairs)):
-        sentence = str(found) if isinstance(found, EffectiveDepthError) else found.sentence
+    for difference in _shelf.made(_differences, some, list(pairs)):
+        sentence = str(difference) if isinstance(difference, EffectiveDepthError) else difference.sentence
         st.markdown(f"- {show.plain(sentence)}")
 
 
@@ -268,22 +268,22 @@ def _differences(
     some: Sequence[Point], pairs: Sequence[tuple[str, str]]
 ) -> list[trends.Difference | EffectiveDepthError]:
     """Of each pair the difference in depth, or why there is none."""
-    found: list[trends.Difference | EffectiveDepthError] = []
+    result: list[trends.Difference | EffectiveDepthError] = []
     for base, other in pairs:
         try:
-            found.append(trends.difference(some, base, other))
+            result.append(trends.difference(some, base, other))
         except EffectiveDepthError as error:
-            found.append(error)
-    return found
+            result.append(error)
+    return result
 
 
 def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> tuple[str, str] | None:
     """The labels of a known pair, where the study has both."""
-    found = [
+    members = [
         next((l for l in labels if folder.models[l].get("name") == name and not folder.models[l].get("control")), "")
         for name in pair
     ]
-    return (found[0], found[1]) if all(found) else None
+    return (members[0], members[1]) if all(members) else None
 
 
 def _plain(p: Point) -> dict:

@@ -107,8 +107,8 @@ def open_link() -> None:
     if not value("two.model"):
         inputs.put(first_twin() | ({OVERLAID.key: True} if MODE.value == "models" else {}))
     if link.follows(RUN):
-        asked = lookup.by_short(RUN.value).request.prompts[0]
-        prompt_box.fill(asked.text, asked.answer, side="two.")
+        prompt = lookup.by_short(RUN.value).request.prompts[0]
+        prompt_box.fill(prompt.text, prompt.answer, side="two.")
     elif value("two.text") is None and not value("two.example"):
         example = value("example", "")
         here = picker.model()
@@ -195,13 +195,13 @@ def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
     """Its name, and whatever else is not the same; "" for one model."""
     if mine == theirs:
         return ""
-    told = {
+    facts = {
         "precision": mine.precision,
         "adapter": Path(mine.adapter).name or "no adapter",
         "revision": mine.revision[:10],
         "device": mine.device,
     }
-    apart = [word for name, word in told.items() if word and getattr(mine, name) != getattr(theirs, name)]
+    apart = [word for name, word in facts.items() if word and getattr(mine, name) != getattr(theirs, name)]
     return ", ".join(filter(None, [mine.name, controls.label(mine), *apart]))
 
 
@@ -226,18 +226,18 @@ def sides(spec: ModelSpec, row, a, b) -> tuple[Side, Side]:
         rest = {name: find(name)() for name in READS} if mine.name in READS else {}
         return Side(spec, prompt, rest | {mine.name: mine}), Side(spec, prompt, rest | {theirs.name: theirs})
     if MODE.value == "models":
-        there = second_model(spec, b), prompt
+        other = second_model(spec, b), prompt
     else:
         with b:
-            there = spec, _prompt()
-    probes = _probes((prompt, there[1]), row)
-    return Side(spec, prompt, probes), Side(*there, probes)
+            other = spec, _prompt()
+    probes = _probes((prompt, other[1]), row)
+    return Side(spec, prompt, probes), Side(*other, probes)
 
 
 def previews(first: Side, other: Side) -> list[list[str] | None]:
     """The tokens of each side, by the models' tokenizer files; None where only the model could tell."""
-    found = [tokens.preview(side.model, side.prompt) for side in (first, other)]
-    return [None if one is None else list(one.tokens) for one in found]
+    encodings = [tokens.preview(side.model, side.prompt) for side in (first, other)]
+    return [None if one is None else list(one.tokens) for one in encodings]
 
 
 def differences(first: Side, other: Side) -> dict[str, bool]:
@@ -257,25 +257,25 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
     names. An `EffectiveDepthError` says why there is none."""
     model_, precision_, control_, seed_ = of_model(of)
     name, kind = model_.value or "", control_.value
-    called = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
-    box = row.popover(show.plain(called or "choose a model"), key=f"box-{of}-model")
+    title = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
+    box = row.popover(show.plain(title or "choose a model"), key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
     name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
     seed = seed_.draw(row_of_control.number_input, width=130, disabled=kind == NONE)
-    found = picker.chosen(name, precision, picker.device())
-    if not (spec.weights_here and (found.spec is None or found.spec.weights_here)):
+    second = picker.chosen(name, precision, picker.device())
+    if not (spec.weights_here and (second.spec is None or second.spec.weights_here)):
         box.caption(NO_TWIN)
     # one download is offered at a time
-    if found.missing is not None and picker.current().missing is None:
-        downloads.section(found.missing)
-    if found.spec is None:
-        raise EffectiveDepthError(found.trouble)
+    if second.missing is not None and picker.current().missing is None:
+        downloads.section(second.missing)
+    if second.spec is None:
+        raise EffectiveDepthError(second.trouble)
     if spec.weights_here:
-        picker.say_what_leaves(found.spec)
-    return found.spec if kind == NONE else found.spec.twin(kind, int(seed))
+        picker.say_what_leaves(second.spec)
+    return second.spec if kind == NONE else second.spec.twin(kind, int(seed))
 
 
 def _prompt() -> Prompt:
@@ -323,10 +323,10 @@ def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
     mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
     if mute:
         box.caption(f"{' and '.join(p.title for p in mute)} left out: an answer is needed on both sides.")
-    found = {name: probe for name, probe in chosen.items() if probe not in mute}
-    if not found:
+    probes = {name: probe for name, probe in chosen.items() if probe not in mute}
+    if not probes:
         raise ParameterError("No measure is chosen; choose at least one.")
-    return found
+    return probes
 
 
 def lacks_answer(probe: Probe, prompt: Prompt) -> bool:
@@ -437,8 +437,8 @@ def section(
                 with column:
                     show.empty(curve.title, SOON, CURVE_HEIGHT)
             continue
-        key, called = f"{name}-{curve.name}", (both[0].name, both[1].name)
-        fig = figures.pair_curves(found[i], called, CURVE_HEIGHT, inputs.BY_NUMBER.value)
+        key, names = f"{name}-{curve.name}", (both[0].name, both[1].name)
+        fig = figures.pair_curves(found[i], names, CURVE_HEIGHT, inputs.BY_NUMBER.value)
         about = partial(about_curve, key, name, found[i], both)
         show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
     if shown is None:
@@ -466,8 +466,8 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
     result = both[i].result
     title = f"{SIDES[i]} · {show.plain(both[i].name)}"
     if not measured(both[i], shown):
-        told = "Appears as it is measured." if busy else "Not measured yet: **Run** measures what is missing."
-        return show.empty(title, told, MAP_HEIGHT)
+        notice = "Appears as it is measured." if busy else "Not measured yet: **Run** measures what is missing."
+        return show.empty(title, notice, MAP_HEIGHT)
     about = partial(about_map, f"{name}-{SIDES[i]}", shown.measure, [both[i]])
     fig = drawn(name, shown, both, i, lines)
     show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=about)
@@ -476,9 +476,9 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
 def overlaid(name: str, shown: Map, both: Sequence[Shown], lines: Sequence[Mapping[str, int | None]]) -> None:
     """Both maps in one place, B's over A's right of a line that is dragged, or moved by the arrow keys."""
     lower, upper = (drawn(name, shown, both, i, lines[i], 1100) for i in (0, 1))
-    said = [f"**{side}** {show.plain(s.name)}" for side, s in zip(SIDES, both, strict=True)]
+    names = [f"**{side}** {show.plain(s.name)}" for side, s in zip(SIDES, both, strict=True)]
     about = partial(about_map, f"{name}-overlaid", shown.measure, both)
-    caption = f"{said[0]} left of the line, {said[1]} right of it · drag the line"
+    caption = f"{names[0]} left of the line, {names[1]} right of it · drag the line"
     alts = [f"{side}: {figures.describe(s.result, shown.measure)}" for side, s in zip(SIDES, both, strict=True)]
     over = upper, alts[1]
     show.figure(f"{name}-overlaid", lower, caption, both[0].result, shown.measure, about=about, alt=alts[0], over=over)
@@ -493,9 +493,9 @@ def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[s
     """A side's map, `wide` pixels wide."""
     result, other = both[i].result, both[1 - i]
     look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
-    beside = other.result if measured(other, shown) else None
-    seen = replace(view(result, f"{name}-{SIDES[i]}", i), beside=beside, width_px=wide, side=SIDES[i], **look)
-    return draw(shown.picture, result, seen, shown.look)
+    theirs = other.result if measured(other, shown) else None
+    pane = replace(view(result, f"{name}-{SIDES[i]}", i), beside=theirs, width_px=wide, side=SIDES[i], **look)
+    return draw(shown.picture, result, pane, shown.look)
 
 
 def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, expected: bool) -> None:
@@ -507,8 +507,8 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
         return st.caption(f"**No map of B − A:** {show.plain(reason)}")
     key = f"{name}-difference"
     sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
-    seen = replace(view(a, key, 0), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
-    fig = figures.difference_map(a, b, shown.measure, seen, first_token)
+    pane = replace(view(a, key, 0), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
+    fig = figures.difference_map(a, b, shown.measure, pane, first_token)
     about = partial(about_map, key, shown.measure, both)
     caption = "**B − A** · orange: larger in B, blue: larger in A"
     dims = a.measures[shown.measure].spec.dims
