@@ -373,7 +373,7 @@ def _block_orders(places: int, size: int) -> np.ndarray:
     rng, orders = np.random.default_rng(0), []
     for _ in range(RESAMPLES):
         ring = np.roll(np.arange(places), rng.integers(places))
-        blocks = [ring[at : at + size] for at in range(0, places, size)]
+        blocks = [ring[start : start + size] for start in range(0, places, size)]
         orders.append(np.concatenate([blocks[i] for i in rng.permutation(len(blocks))]))
     return np.stack(orders)
 

@@ -117,7 +117,7 @@ class Card(Record):
         """Refuse curves that cannot be drawn."""
         if missing := {*RULES, "loss"} - self.curves.keys():
             raise ValueError(f"no curves of {', '.join(sorted(missing))}")
-        lengths = {len(v) for of in self.curves.values() for c in of.values() for v in (c.values, c.low, c.high)}
+        lengths = {len(v) for panel in self.curves.values() for c in panel.values() for v in (c.values, c.low, c.high)}
         if lengths - {self.model.layers, self.model.layers + 1}:
             raise ValueError(f"a curve over {self.model.layers} layers has as many entries, or one more")
         return self

@@ -171,7 +171,7 @@ def _cuts(m: Measurement) -> Iterator[Cut]:
             lengths.add(n)
             start = int(np.argmin(np.nan_to_num(kl.value, nan=np.inf)))
             costs = {"kl": kl, "loss": part.mean(*part.added_loss()), "kept": kept}
-            yield Cut(layers=n, start=start, **{of: _value(cost, start, part.units) for of, cost in costs.items()})
+            yield Cut(layers=n, start=start, **{key: _value(cost, start, part.units) for key, cost in costs.items()})
 
 
 def _notes(m: Measurement, verdict: Verdict, fits: Mapping[str, Fit]) -> Iterator[str]:
@@ -204,7 +204,7 @@ def _checks(m: Measurement) -> Iterator[str]:
     key = next((key for key in m.folder.item_keys() if key.startswith(digest)), "")
     sums: Any = m.folder.certificate(key).get("identities") if key else None
     if sums:
-        errors = [f"{name} {say.number(sums[of], '.1g')}" for of, name in CHECKS.items()]
+        errors = [f"{name} {say.number(sums[check], '.1g')}" for check, name in CHECKS.items()]
         yield f"The checks pass in {sums['dtype']}; largest errors: {say.listed(errors)}."
 
 

@@ -62,7 +62,7 @@ def _body(card: Card, title: str, ink: str) -> str:
             marks = [one.depth] if one and one.depth is not None else []
             svg = drawing(curves, axis, marks, BENT.get(name, 0.0))
             coloured = svg.replace("<svg ", f'<svg style="color: {ink}" ', 1).encode()
-            legend = [(LINES[of][1], LINES[of][0]) for of in curves if of in LINES]
+            legend = [(LINES[key][1], LINES[key][0]) for key in curves if key in LINES]
             panels.append((heading, svg, b64encode(coloured).decode() if ink else "", legend))
     figures: str = templates().get_template("curves.html").render(panels=panels)
     return report.body(before) + figures + report.body(after)
@@ -135,9 +135,9 @@ def metadata(card: Card) -> str:
     """The YAML of a model card: the ratios as evaluation results."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    names = {(of, True): ("mean_depth_ratio", f"Average depth / layers, {r.label}") for of, r in OF_LENS.items()}
+    names = {(name, True): ("mean_depth_ratio", f"Average depth / layers, {r.label}") for name, r in OF_LENS.items()}
     names |= {
-        (of, False): ("effective_depth_ratio", f"(layer + 1) / layers, {r.heading} rule") for of, r in RULES.items()
+        (name, False): ("effective_depth_ratio", f"(layer + 1) / layers, {r.heading} rule") for name, r in RULES.items()
     }
     results = [
         EvalResult(
@@ -159,7 +159,7 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
 
     `bent`: the axis of values is `asinh(value / bent)`, linear up to about that and logarithmic beyond; 0: linear."""
     n = max(len(curve.values) for curve in curves.values())
-    values = [v for c in curves.values() for of in (c.values, c.low, c.high) for v in of if v is not None]
+    values = [v for c in curves.values() for row in (c.values, c.low, c.high) for v in row if v is not None]
     least, most = min(values, default=0.0), max(values, default=1.0)
     if most - least < 1e-12:
         least, most = least - 0.5, most + 0.5
@@ -175,8 +175,8 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
         return f"{TOP + (HEIGHT - TOP - BOTTOM) * share + lower:.1f}"
 
     def points(values: Sequence[float | None], backwards: bool = False) -> str:
-        at = [f"{x(i)},{y(v)}" for i, v in enumerate(values) if v is not None]
-        return " ".join(reversed(at) if backwards else at)
+        pairs = [f"{x(i)},{y(v)}" for i, v in enumerate(values) if v is not None]
+        return " ".join(reversed(pairs) if backwards else pairs)
 
     size = {
         "width": WIDTH,
@@ -199,7 +199,7 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
             marks=marks,
             ticks=[tick for tick in POWERS if least <= tick <= most] if bent else _round(least, most),
             places=range(0, n, max(1, math.ceil((n - 1) / 6))),
-            lines=[(*LINES[of][1:], curve) for of, curve in reversed(list(curves.items()))],
+            lines=[(*LINES[key][1:], curve) for key, curve in reversed(list(curves.items()))],
         )
     )
     return svg

@@ -53,10 +53,10 @@ class Shown:
     @property
     def of(self) -> str | int:
         """The tokens that its verdict is read for; all unless chosen otherwise."""
-        of = dict(self.settings).get("of")
-        if of == "token" and self.selected is not None:
+        choice = dict(self.settings).get("of")
+        if choice == "token" and self.selected is not None:
             return self.selected
-        return ANSWER if of == ANSWER else ALL
+        return ANSWER if choice == ANSWER else ALL
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class Case(Words):
         views: list[View] = []
         for item in self.items:
             request = item.result.request
-            at = (request.models, request.prompts)
-            view = next((v for v in views if (v.models, v.prompts) == at and request.probe not in v.by_probe), None)
+            key = (request.models, request.prompts)
+            view = next((v for v in views if (v.models, v.prompts) == key and request.probe not in v.by_probe), None)
             if view is None:
-                view = View(*at, {})
+                view = View(*key, {})
                 views.append(view)
             view.by_probe[request.probe] = item
         return views

@@ -288,8 +288,8 @@ def _of_page(case: Case) -> Section | None:
         return None
     if len({r.request.series for r in results}) != len(by_probe):
         return None
-    of_probe = ((of, by_probe[probe.name]) for probe, of in OVER_SEVERAL.items() if probe.name in by_probe)
-    return Section(tuple(case.views), tuple(drawing for of, some in of_probe for drawing in of(some)))
+    of_probe = ((drawer, by_probe[probe.name]) for probe, drawer in OVER_SEVERAL.items() if probe.name in by_probe)
+    return Section(tuple(case.views), tuple(drawing for drawer, some in of_probe for drawing in drawer(some)))
 
 
 def _of_pair(case: Case, verdicts: dict[int, Verdict]) -> Section | None:
@@ -374,7 +374,7 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
         selected=item.shown.selected,
         answer_start=result.answer_start,
         depth_lines=verdict.layers if verdict is not None else {},
-        sinks=tuple(s.pos for of in (verdict.sinks if verdict else ()) for s in of or ()),
+        sinks=tuple(s.pos for group in (verdict.sinks if verdict else ()) for s in group or ()),
         count_sinks=settings.get("count_sinks", False) is True,
         read_at=positions(result, verdict.read_for) if verdict is not None else None,
         read_for=say.read_for(verdict.read_for, result.answer_start is not None) if verdict is not None else "",

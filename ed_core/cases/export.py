@@ -179,19 +179,19 @@ def carried(
     `of_each`: the sinks of each result. `first_token` False: the means leave the first token out, sink or not."""
     start, out = int(not first_token), {}
     begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
-    at = [begin + s.pos for begin, some in zip(begins, of_each, strict=True) for s in some if s.pos >= start]
+    columns = [begin + s.pos for begin, some in zip(begins, of_each, strict=True) for s in some if s.pos >= start]
     for name, measure in results[0].measures.items():
         spec = measure.spec
         if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
             continue
         per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
-        out[name] = sinks.share(per_token, at)
+        out[name] = sinks.share(per_token, columns)
     return out
 
 
 def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
     """A curve as CSV: index and value, all digits; of a map, with a comma in `dim`, both indices."""
-    rows = (f"{','.join(map(str, at))},{value.item()!r}" for at, value in np.ndenumerate(values))
+    rows = (f"{','.join(map(str, index))},{value.item()!r}" for index, value in np.ndenumerate(values))
     return "\n".join([f"{dim},{name}", *rows, ""])
 
 
@@ -234,7 +234,7 @@ def _header(result: ProbeResult, measure: str) -> list[str]:
 
 def _entries(result: ProbeResult, measure: str) -> Iterator[list[Any]]:
     places, values = _columns(result, measure)
-    columns: list[Iterable[Any]] = [at.tolist() for at in places.values()]
+    columns: list[Iterable[Any]] = [index.tolist() for index in places.values()]
     if "pos" in places:
         columns.append(json.dumps(result.tokens[i]) for i in places["pos"])
     columns += [map(str if v.dtype.kind == "U" else repr, v.tolist()) for v in values.values()]

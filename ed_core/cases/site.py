@@ -258,8 +258,8 @@ def of_study(out: Path) -> Page:
 def of_card(file: Path) -> Page:
     """A depth card as a page, with its document and its Markdown."""
     card = cards.read(file)
-    model, on, title = card.model.name, card.set.name, f"Depth card: {card.model.name}"
-    name = _file_name(f"{model}-{card.model.precision}-{on}-{card.about[:6]}").lstrip("-+.")
+    model, set_name, title = card.model.name, card.set.name, f"Depth card: {card.model.name}"
+    name = _file_name(f"{model}-{card.model.precision}-{set_name}-{card.about[:6]}").lstrip("-+.")
     downloads = {f"{name}.json": cards.to_json(card), f"{name}.md": card_page.markdown(card).encode()}
     about = dict(zip(downloads, ("the card's numbers (.json)", "a section for a model card (.md)")))
     page = render("card_page.html", here="../", title=title, words=card_page.fragment(card), files=about)
@@ -269,8 +269,8 @@ def of_card(file: Path) -> Page:
         f"cards/{name}.html",
         title,
         card_page.headline(card),
-        f"{card.model.precision} · {len(card.set.prompts)} prompts of {on} · {card_page.counted(card)}",
-        f"{model}\n{on}\n{verdicts}",
+        f"{card.model.precision} · {len(card.set.prompts)} prompts of {set_name} · {card_page.counted(card)}",
+        f"{model}\n{set_name}\n{verdicts}",
         files={f"cards/{file}": data for file, data in {f"{name}.html": page, **downloads}.items()},
     )
 

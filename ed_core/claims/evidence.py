@@ -46,10 +46,10 @@ class Part:
 
     def keep(self, chosen: np.ndarray) -> Part:
         """Some of the prompts, by a mask or by their numbers."""
-        at = np.arange(len(self))[chosen]
-        levels, pairs, forms = (tuple(m[i] for i in at) if m else () for m in (self.levels, self.pairs, self.forms))
-        columns = {name: values[at] for name, values in self.columns.items()}
-        return Part(columns, levels, pairs, self.index[at] if len(self.index) else self.index, forms, self.seed)
+        rows = np.arange(len(self))[chosen]
+        levels, pairs, forms = (tuple(m[i] for i in rows) if m else () for m in (self.levels, self.pairs, self.forms))
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return Part(columns, levels, pairs, self.index[rows] if len(self.index) else self.index, forms, self.seed)
 
     def by_level(self, levels: Sequence[str]) -> list[Part]:
         """The part of each level; refused where one is too small for an interval."""

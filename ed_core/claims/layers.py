@@ -49,7 +49,7 @@ def turn(evidence: Evidence) -> Measured:
     failed = turns.against_twins(fit, [_two_levels(twin) for twin in evidence.twins]).failed
     (sums, tokens), k = part.cosine(), fit.split
     curve = part.mean(sums, tokens).value
-    before, after = (part.mean(sums[:, at].mean(1), tokens) for at in (slice(k + 1), slice(k + 1, None)))
+    before, after = (part.mean(sums[:, side].mean(1), tokens) for side in (slice(k + 1), slice(k + 1, None)))
     places = part.steps(lambda c: (turns.best_split(c) + 1) / n, sums, tokens)
     signs = max(beyond(before.draws, 0.0, False), beyond(after.draws, 0.0, True))
     order = fit.p * ALONE / turns.LEVEL  # the permutation is exact: its 5 % need no reserve
@@ -131,8 +131,8 @@ def one_layer_robust(evidence: Evidence) -> Measured:
     part, bound = evidence.parts["one"], 0.72
     part.require()
     kept = part.per_token("top1_kept")
-    value, error, again, errors = (x[..., 1:-1] for x in (kept.value, kept.error, kept.again, kept.errors))
-    inner = Resampled(value, error, again, errors, 0.0, 1.0)
+    value, error, repeats, errors = (x[..., 1:-1] for x in (kept.value, kept.error, kept.again, kept.errors))
+    inner = Resampled(value, error, repeats, errors, 0.0, 1.0)
     worst = int(inner.value.argmin())
     both = all_above(inner, bound, part.units), some_below(inner, bound, part.units)
     return Measured.of(
@@ -248,8 +248,8 @@ def even_turns(evidence: Evidence) -> Measured:
 def usefulness(evidence: Evidence) -> Measured:
     part, limit = evidence.parts["replacement"], 1 + RAISED
     part.require()
-    loss, whole = part["loss"], part["whole"]  # costs are shares of the whole model's loss
-    cost, forms = part.mean(loss, whole[:, None]), part.units.forms or part.units.n  # an unknown form is one more
+    loss, whole_loss = part["loss"], part["whole"]  # costs are shares of the whole model's loss
+    cost, forms = part.mean(loss, whole_loss[:, None]), part.units.forms or part.units.n  # an unknown form is one more
     depths = np.arange(len(cost.value), dtype=float)
     broken = ~np.isfinite(cost.value)  # the model is broken without the layer, which is then needed
     needed = broken | (cost.value > limit)
@@ -259,7 +259,7 @@ def usefulness(evidence: Evidence) -> Measured:
     def falls(costs: np.ndarray) -> np.ndarray:
         return fisher(rank_correlations(costs, np.broadcast_to(depths, costs.shape)))
 
-    falling = part.read_curve(falls, loss, whole)
+    falling = part.read_curve(falls, loss, whole_loss)
     layers = over_layers(
         lambda _, *own: float(fisher(rank_correlations(*(c[None] for c in own)))[0]),
         evidence.n_layers,
@@ -270,7 +270,7 @@ def usefulness(evidence: Evidence) -> Measured:
         part,
         Estimate(
             float(needed.mean()),
-            (part.steps(lambda c: np.asarray((~(c <= limit)).mean(1)), loss, whole),),
+            (part.steps(lambda c: np.asarray((~(c <= limit)).mean(1)), loss, whole_loss),),
             errors=(some_below(finite, limit, part.units), all_above(finite, limit, part.units)),
             forms=forms,
         ),
@@ -278,7 +278,7 @@ def usefulness(evidence: Evidence) -> Measured:
             float(np.tanh(falling.value)),
             (np.tanh(falling.draws),),
             np.tanh(layers),
-            ranks={"cost": statistics.rank_order(loss, whole, part.units, part.seed)},
+            ranks={"cost": statistics.rank_order(loss, whole_loss, part.units, part.seed)},
             forms=forms,
             why="" if needed.any() else "no layer is needed by this measure",
         ),

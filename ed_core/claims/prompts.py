@@ -54,9 +54,9 @@ def static_ratio(evidence: Evidence) -> Measured:
             return np.asarray(np.stack(ratios, -1) @ weights)
 
         sums = {m.name: p[f"{rule}.sum"] for m, p in zip(models, parts)}
-        found = statistics.read_off(slope, sums, tokens, first.units, first.seed)
-        of_units = statistics.about(float(found.value), float(found.error), first.units.n - 1)
-        estimates.append(Estimate.of(found, of_units))  # few forms: both must agree
+        reading = statistics.read_off(slope, sums, tokens, first.units, first.seed)
+        of_units = statistics.about(float(reading.value), float(reading.error), first.units.n - 1)
+        estimates.append(Estimate.of(reading, of_units))  # few forms: both must agree
     return Measured.of(first, *estimates, note=f"These are {len(models)} models.")
 
 

@@ -164,8 +164,8 @@ class Measurement:
     def about(self) -> str:
         """A digest of model, prompts and settings."""
         versions = {taken.probe: find_probe(taken.probe).version for taken in PARTS.values()}
-        prompts, asked = digest_of_prompts([e.prompt for e in self.whole.examples]), self.asked
-        return digest_of(KIND.version, self.spec.identity(), prompts, asked.also, asked.most, asked.seed, versions)
+        prompts, setup = digest_of_prompts([e.prompt for e in self.whole.examples]), self.asked
+        return digest_of(KIND.version, self.spec.identity(), prompts, setup.also, setup.most, setup.seed, versions)
 
     def part(self, name: str, label: str = MODEL) -> Part | None:
         """A part's sums of a model; None where nothing was measured."""
@@ -179,7 +179,7 @@ class Measurement:
         columns, ran = some.probe(name), some.ran(name)
         if not columns:
             return None
-        levels, pairs = (tuple(str(one[of][i]) for i in ran) if one[of] else () for of in ("levels", "pairs"))
+        levels, pairs = (tuple(str(one[key][i]) for i in ran) if one[key] else () for key in ("levels", "pairs"))
         forms = tuple(map(str, self.folder.forms(set_name)[ran]))
         if taken.answered or taken.worked:
             examples = self.examples[set_name]
@@ -227,28 +227,28 @@ def measure(
     `opened`: its models, where it has some."""
     spec = asked.ref()
     _require_family(asked, spec)
-    whole = asked.load()
-    n = asked.capped(len(whole.examples))
-    if not units(n, [e.form for e in whole.examples[:n]]).enough:
+    full_set = asked.load()
+    n = asked.capped(len(full_set.examples))
+    if not units(n, [e.form for e in full_set.examples[:n]]).enough:
         raise ClaimRefused(
             f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least (or {FEWEST_FORMS} "
             "of different forms); take more of them, or a larger set."
         )
     if spec.n_layers is None:
         raise StudyError(f"The config of {spec.name} gives no number of layers; name another model.")
-    answers = sum(bool(e.prompt.answer) for e in whole.examples)
+    answers = sum(bool(e.prompt.answer) for e in full_set.examples)
     bare = Evidence(
         spec.n_layers,
         {},
-        answers=answers >= FEWEST or answers == len(whole.examples),
-        level_names=whole.levels,
+        answers=answers >= FEWEST or answers == len(full_set.examples),
+        level_names=full_set.levels,
         models=1 + len(asked.also),
         worked=bool(asked.counterpart),
         passes=spec.n_passes or 1,
     )
     needed = {part for claim in claims if not claim.refusal(bare) for part in claim.parts} | set(more)
     opened = Turn().models if opened is None else opened
-    plan = _plan(_study(asked, needed, whole, spec.n_layers, others, fits), out, asked.device)
+    plan = _plan(_study(asked, needed, full_set, spec.n_layers, others, fits), out, asked.device)
     planning.write_plan(plan, out)
     share = 0.9 if REPLACEMENT in needed else 1.0
     outcome = running.run(
@@ -273,7 +273,7 @@ def measure(
         except EffectiveDepthError as error:
             outcome.failed[f"{label}/{REPLACEMENT}"] = str(error)
     examples = {one.name: one.examples for one in plan.sets}
-    return Measurement(asked, out, spec, whole, examples, bare, replaced, outcome.failed)
+    return Measurement(asked, out, spec, full_set, examples, bare, replaced, outcome.failed)
 
 
 def _study(

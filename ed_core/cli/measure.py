@@ -224,9 +224,9 @@ def settings(
     if markdown:
         print(settings.table())
         return
-    found, place = settings.current(), settings.file()
+    config, place = settings.current(), settings.file()
     print(f"from {place or 'no file'}, and from the environment where a variable ED_… is set")
-    width = max(map(len, type(found).model_fields))
-    for name in type(found).model_fields:
-        value = getattr(found, name)
+    width = max(map(len, type(config).model_fields))
+    for name in type(config).model_fields:
+        value = getattr(config, name)
         print(f"{name:>{width}}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")

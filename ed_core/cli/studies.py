@@ -122,9 +122,9 @@ def claims(
     from ..claims.running import Asked
 
     how = _on_a_set(model, set, also, precision, device, adapter, seed)
-    asked = Asked(claims=tuple(claim or ()), most=prompts, **how)
+    setup = Asked(claims=tuple(claim or ()), most=prompts, **how)
     return run(
-        studies.claims, asked, disk.require_out_folder(out), lines=progress, **_processes(processes, ray, device)
+        studies.claims, setup, disk.require_out_folder(out), lines=progress, **_processes(processes, ray, device)
     )
 
 
@@ -149,12 +149,12 @@ def card(
     from ..cards.making import Asked
 
     others = tuple(name.strip() for name in precisions.split(",") if name.strip())
-    asked = Asked(most=prompts, others=others, **_on_a_set(model, set, also, precision, device, adapter, seed))
-    asked.check()
+    setup = Asked(most=prompts, others=others, **_on_a_set(model, set, also, precision, device, adapter, seed))
+    setup.check()
     if out is None:
         fetch(model)  # its content names the folder
-    place = disk.require_out_folder(asked.place if out is None else out)
-    return run(studies.card, asked, place, lines=progress, **_processes(processes, ray, device))
+    place = disk.require_out_folder(setup.place if out is None else out)
+    return run(studies.card, setup, place, lines=progress, **_processes(processes, ray, device))
 
 
 def _on_a_set(

@@ -87,9 +87,9 @@ def evaluate(
             distance = (y - lens(depth, resid[depth]).to(model.device, torch.float64)).norm(dim=-1)
             error[k] += (distance / y.norm(dim=-1).clamp_min(metrics.NORM_FLOOR)).sum()
             miss[k] += (distance * distance).sum()
-        for at in torch.split(torch.from_numpy(some[i]).to(model.device), ROWS):
-            read = {depth: resid[depth][at] for depth in depths}
-            for name, values in _divergence(model, read, resid[-1][at], lenses, constant).items():
+        for tokens in torch.split(torch.from_numpy(some[i]).to(model.device), ROWS):
+            read = {depth: resid[depth][tokens] for depth in depths}
+            for name, values in _divergence(model, read, resid[-1][tokens], lenses, constant).items():
                 sums[name][:, i] += values
         tick((i + 1) / len(streams.prompts))
     spread = y_square - (y_sum * y_sum).sum() / max(n, 1)
@@ -122,15 +122,15 @@ def certificate(streams: Streams, rows: Mapping[str, np.ndarray], budget: int | 
 
     Intervals are left out where there are too few prompts."""
     lengths, some = streams.lengths(), compared(streams, budget)
-    at = [i for i, tokens in enumerate(lengths) if tokens]
-    counts, over = [lengths[i] for i in at], units(len(at), [streams.prompts[i].form for i in at])
-    weights = np.array([lengths[i] / len(some[i]) for i in at])[:, None]
+    places = [i for i, tokens in enumerate(lengths) if tokens]
+    counts, over = [lengths[i] for i in places], units(len(places), [streams.prompts[i].form for i in places])
+    weights = np.array([lengths[i] / len(some[i]) for i in places])[:, None]
     names = [name.removeprefix("kl.") for name in rows if name.startswith("kl.")]
-    sums = {name: np.ascontiguousarray(rows[f"kl.{name}"].T)[at] * weights for name in names}
+    sums = {name: np.ascontiguousarray(rows[f"kl.{name}"].T)[places] * weights for name in names}
     figures: dict[str, Any] = {
         "tokens": sum(lengths),
         "kl_tokens": sum(map(len, some)),
-        "kl_drawn": {"of": "all held-out prompts", "prompts": len(at), "seed": SEED},
+        "kl_drawn": {"of": "all held-out prompts", "prompts": len(places), "seed": SEED},
         "relative_error": _rounded(rows["relative_error"]),
         "r2": _rounded(rows["r2"]),
         "kl": {name: _rounded(values.sum(0) / max(sum(counts), 1)) for name, values in sums.items()},

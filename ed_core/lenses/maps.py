@@ -55,9 +55,9 @@ class Solved:
         for one in sums:
             solve, constant = one.solver(), torch.empty_like(one.y)
             for begin in range(0, len(one.y), d_b):
-                at = slice(begin, begin + d_b)
-                matrix, constant[at] = solve(at)
-                one.xy[:, at] = matrix.T
+                block = slice(begin, begin + d_b)
+                matrix, constant[block] = solve(block)
+                one.xy[:, block] = matrix.T
             self.weights.append(one.xy)
             self.constant.append(constant)
 
@@ -88,10 +88,10 @@ class Between(Fitting[Sums, Solved, Maps]):
         before = None if last is None else torch.cat(last, 1).to(self.model.device)
         for i, resid, y in self._both(self.on, begin):
             other = other_tokens(y, before, i)
-            for at in self._pieces(len(y)):
-                both = torch.cat([y[at], other[at]], 1).double()
+            for piece in self._pieces(len(y)):
+                both = torch.cat([y[piece], other[piece]], 1).double()
                 for tap, one in zip(sources, sums):
-                    one.add(resid[tap][at], both)
+                    one.add(resid[tap][piece], both)
             before = y
             read(i + 1)
 
@@ -118,8 +118,8 @@ class Between(Fitting[Sums, Solved, Maps]):
         y_sum, y_square = zeros(n_b, d_b), zeros(n_b)
         mean, n = maps.mean.view(n_b, d_b), 0
         for i, resid, targets in self._both(self.test):
-            for at in self._pieces(len(targets)):
-                y = targets[at].to(device, torch.float64).view(-1, n_b, d_b)
+            for piece in self._pieces(len(targets)):
+                y = targets[piece].to(device, torch.float64).view(-1, n_b, d_b)
                 size = y.norm(dim=-1).clamp_min(NORM_FLOOR)
                 n += len(y)
                 y_sum += y.sum(0)
@@ -128,7 +128,7 @@ class Between(Fitting[Sums, Solved, Maps]):
                 of_mean += (distance / size).sum(0)
                 miss_mean += (distance * distance).sum(0)
                 for k, tap in enumerate(sources):
-                    guess = torch.addmm(maps.constant[k], resid[tap][at].to(device, torch.float64), maps.weights[k])
+                    guess = torch.addmm(maps.constant[k], resid[tap][piece].to(device, torch.float64), maps.weights[k])
                     distance = (guess.view(-1, 2, n_b, d_b) - y[:, None]).norm(dim=-1)
                     relative[k] += (distance / size[:, None]).sum(0)
                     miss[k] += (distance * distance).sum(0)

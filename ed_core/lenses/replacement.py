@@ -100,7 +100,7 @@ def by_prompt(
         require_tokens(Streams(model, [p for p, f in zip(streams.prompts, fold) if f != held_out]), True)
     lengths = np.array(streams.lengths(), np.float64)
     judged = np.flatnonzero(lengths > 0)
-    loss, whole = np.zeros((len(lengths), model.n_layers)), np.zeros(len(lengths))
+    loss, whole_loss = np.zeros((len(lengths), model.n_layers)), np.zeros(len(lengths))
     planned = plan(model, memory=(memory or int(ROOM * free_bytes(model))) // FOLDS)
     for group, blocks in enumerate(groups := planned.groups(range(model.n_layers))):
 
@@ -116,12 +116,12 @@ def by_prompt(
             maps = {block: first.plus(more).solve() for block, first, *more in zip(blocks, *others)}
             for i in map(int, judged[fold[judged] == held_out]):
                 lost, whole_mean, _ = losses(Streams(model, [streams.prompts[i]]), maps)
-                loss[i, list(blocks)], whole[i] = lost * lengths[i], whole_mean * lengths[i]
+                loss[i, list(blocks)], whole_loss[i] = lost * lengths[i], whole_mean * lengths[i]
             within((1 + (held_out + 1) / FOLDS) / 2)
     place = {p.text + p.answer: i for i, p in enumerate(prompts)}
     used = [streams.prompts[int(i)] for i in judged]
     index = np.array([place[p.text + p.answer] for p in used], np.int64)
-    return {"loss": loss[judged], "whole": whole[judged], "tokens": lengths[judged], "index": index}
+    return {"loss": loss[judged], "whole": whole_loss[judged], "tokens": lengths[judged], "index": index}
 
 
 def add(trace: Trace, blocks: Sequence[int], sums: Sequence[Sums]) -> None:
@@ -135,7 +135,7 @@ def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tu
     by its map and of the whole model; and the maps' own error `mean_t |h[s+1] - f(h[s])| / |h[s+1]|`."""
     model, blocks = streams.model, list(maps)
     budget = Budget(None, model.device.type, f"Replacing the layers of {model.spec.name}", total_bytes(model.device))
-    lost, error, whole, n = torch.zeros(len(blocks)).double(), torch.zeros(len(blocks)).double(), 0.0, 0
+    lost, error, whole_loss, n = torch.zeros(len(blocks)).double(), torch.zeros(len(blocks)).double(), 0.0, 0
     for i, prompt in enumerate(streams.prompts):
         ids = streams.ids(prompt)
         if len(ids) < 2:
@@ -143,16 +143,16 @@ def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tu
         following = torch.tensor(ids[1:], device=model.device)
         with torch.no_grad():
             trace = model.trace(model.tensor(ids), keep=1)
-            whole += float(_lost(model, trace.resid[-1], following)[0])
+            whole_loss += float(_lost(model, trace.resid[-1], following)[0])
             n += len(following)
             most = budget.rows(len(ids), model.call_bytes(len(ids)))
             for begin in range(0, len(blocks), most):
-                at = slice(begin, begin + most)
-                ends, errors = _replaced(model, trace, {block: maps[block] for block in blocks[at]})
-                error[at] += errors.cpu()
-                lost[at] += _lost(model, ends, following)
+                part = slice(begin, begin + most)
+                ends, errors = _replaced(model, trace, {block: maps[block] for block in blocks[part]})
+                error[part] += errors.cpu()
+                lost[part] += _lost(model, ends, following)
         tick((i + 1) / len(streams.prompts))
-    return (lost / n).numpy(), whole / n, (error / n).numpy()
+    return (lost / n).numpy(), whole_loss / n, (error / n).numpy()
 
 
 def _replaced(

@@ -191,9 +191,9 @@ def _sharded_by(model: nn.Module) -> str:
 def _copied(tokenizer: Tokenizer) -> Tokenizer:
     """A copy: encoding sets how a tokenizer cuts and pads."""
     if not getattr(tokenizer, "is_fast", False):
-        found = "missing" if tokenizer is None else f"of the class {type(tokenizer).__name__}"
+        state = "missing" if tokenizer is None else f"of the class {type(tokenizer).__name__}"
         raise ParameterError(
-            f"The tokenizer is {found}; a model in memory needs a fast tokenizer of transformers, which maps tokens to "
+            f"The tokenizer is {state}; a model in memory needs a fast tokenizer of transformers, which maps tokens to "
             "characters: ed_core.open(model, tokenizer)."
         )
     return copy.deepcopy(tokenizer)

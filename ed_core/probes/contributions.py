@@ -154,10 +154,10 @@ class Contributions(Probe):
             for name, values in metrics.contributions(h, a, m, d, model.parallel).items():
                 record.write(name, layer, values)
             ended = [layer - 1] * (layer > 0) + [layer] * (layer == n_layers - 1)  # whose output is recorded by now
-            for of in ended:
-                io_cos = metrics.cosine(trace.resid[of][0], trace.after(of + 1)[0])
-                record.write("io_cos", of, io_cos)
-                record.write("block_influence", of, 1 - io_cos)
+            for block in ended:
+                io_cos = metrics.cosine(trace.resid[block][0], trace.after(block + 1)[0])
+                record.write("io_cos", block, io_cos)
+                record.write("block_influence", block, 1 - io_cos)
             if layer == n_layers - 1:
                 record.write("resid_norm", n_layers, metrics.norm(trace.resid[-1][0]))
             record.step((layer + 1) / n_layers)

@@ -144,8 +144,8 @@ class ResidualErasure(Probe):
     def content_hash(self, parameter: str, model: ModelSpec) -> str:
         if self.background != "bundled" and Path(self.background).is_file():
             return hashlib.sha256(untrusted.content(self.background, untrusted.PROMPTS)).hexdigest()
-        found = [p.identity() for p in self.background_prompts(model)]
-        return hashlib.sha256(canonical_json(found).encode()).hexdigest()
+        identities = [p.identity() for p in self.background_prompts(model)]
+        return hashlib.sha256(canonical_json(identities).encode()).hexdigest()
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)

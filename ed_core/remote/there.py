@@ -243,10 +243,10 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
     result = {"effect": empty, "noise_floor": empty[0, 0].clone(), "output": empty[:, 0].clone()}
     result |= {"kept": result["output"].clone()} | ({"direct": empty.clone()} if part["direct"] else {})
     result |= {"output_pos": torch.zeros(n_layers, n_tokens, device=device)} if part["current"] else {}
-    seen = torch.ones_like(look)
+    all_tokens = torch.ones_like(look)
 
     def still(layer: int, h: Tensor, a: Tensor, m: Tensor) -> None:
-        result["noise_floor"][layer] = relative_change(updates[layer], a.float() + m.float(), seen).max()
+        result["noise_floor"][layer] = relative_change(updates[layer], a.float() + m.float(), all_tokens).max()
 
     forward(model, plan, rows, None, still, keep=1)
     for s in range(n_layers):
@@ -267,11 +267,11 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
             dtype = base["resid"][0].dtype
             streams = {l: (base["resid"][l].float() - removed).to(dtype) for l in range(s + 1, n_layers)}
 
-            def alone(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
+            def record_direct(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
                 change_of = relative_change(updates[layer], a.float() + m.float(), look)
                 result["direct"][:, s, layer] = change_of if layer > s else 0.0
 
-            forward(model, plan, rows, {"resid": streams}, alone, keep=1)
+            forward(model, plan, rows, {"resid": streams}, record_direct, keep=1)
     measures = {"effect": result["effect"].amax(0), "output": result["output"].amax(0)}
     measures |= {"top1_kept": result["kept"].amin(0), "noise_floor": result["noise_floor"]}
     measures |= {"effect_direct": result["direct"].amax(0)} if part["direct"] else {}

@@ -141,8 +141,8 @@ def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
 
 def patched(model: ModelSpec, prompt: Prompt) -> ProbeResult | None:
     """The latest stored patch of any other prompt into this one; None where there is none."""
-    asked = Patching().request(model, prompt)
-    results = (by_key(key) for key in alike(asked))
+    request = Patching().request(model, prompt)
+    results = (by_key(key) for key in alike(request))
     return next((r for r in results if r is not None and r.request.prompts[0].identity() == prompt.identity()), None)
 
 

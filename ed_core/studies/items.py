@@ -378,7 +378,7 @@ class _Plan(BaseModel):
     sets: list[_Set]
 
     @model_validator(mode="after")
-    def _whole(self) -> _Plan:
+    def _check_lengths(self) -> _Plan:
         for one in self.sets:
             n = len(one.ids)
             if len(one.chunks) != -(-n // self.chunk) or {len(one.levels), len(one.pairs), len(one.forms)} - {0, n}:

@@ -240,10 +240,10 @@ def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterat
             for entry in study.probes
         )
         used = [[identity, list(places)] for identity, places in zip(probes, takes) if places]
-        said = [[e.prompt.identity() for e in some], used, max_tokens()]
+        parts = [[e.prompt.identity() for e in some], used, max_tokens()]
         if any(entry.carries and places for entry, places in zip(study.probes, takes)):
-            said.append([e.other.identity() if e.other else None for e in some])
-        yield Chunk(some, takes, _digest(said), one.name)
+            parts.append([e.other.identity() if e.other else None for e in some])
+        yield Chunk(some, takes, _digest(parts), one.name)
 
 
 def _of_spec(spec: ModelSpec) -> str:

@@ -113,20 +113,20 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
         """`layer`: 1 where depths are layers counted from 0."""
         low, high = ((end + layer) / n for end in (interval and interval.ends) or (np.nan, np.nan))
         over, forms = units.words if interval else "", units.n * units.by_form
-        model, parameters, kind, of_set, of = head
-        place = (model, parameters, kind, of_set, of, name, np.nan if ratio is None else ratio, n, MEASURED)
+        model, parameters, kind, of_set, source = head
+        place = (model, parameters, kind, of_set, source, name, np.nan if ratio is None else ratio, n, MEASURED)
         return Point(*place, low, high, len(units.of), over=over, forms=forms, **more)
 
-    for criterion, of in MEANS.items():
-        if (mean := depths_of.means.get(of)) is not None:
+    for criterion, measure in MEANS.items():
+        if (mean := depths_of.means.get(measure)) is not None:
             lens = sample.curves[LENS]
-            read = Prompts(lens.sums[of], lens.tokens, lens.units)
+            read = Prompts(lens.sums[measure], lens.tokens, lens.units)
             yield point(criterion, mean.ratio, mean.interval, lens.units, 0, read=read)
     for criterion, rule in depths_of.rules.items():
         if rule.curve is not None and rule.n_layers > 1:
-            drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / rule.n_layers
+            draws = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / rule.n_layers
             units = sample.curves[RULES[criterion].probe].units
-            yield point(criterion, rule.ratio, rule.interval, units, 1, drawn=drawn)
+            yield point(criterion, rule.ratio, rule.interval, units, 1, drawn=draws)
 
 
 def _resampled(sample: Sample, criterion: str) -> np.ndarray:

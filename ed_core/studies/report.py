@@ -149,8 +149,8 @@ def _precisions(folder: Folder, name: str) -> View | None:
 
 
 def _kinds(folder: Folder, name: str) -> View | None:
-    found = kinds.table(folder, name)
-    return View(found, [*kinds.differences(folder, name)]) if found else None
+    table = kinds.table(folder, name)
+    return View(table, [*kinds.differences(folder, name)]) if table else None
 
 
 def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, View]]:

@@ -120,14 +120,14 @@ def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
 
 def _next_others(prompts: Sequence[Prompt]) -> list[Prompt | None]:
     """For each prompt the next one with another answer, the first ones following the last; None without one."""
-    found: list[Prompt | None] = []
+    others: list[Prompt | None] = []
     later: Prompt | None = None
     answered = [prompt for prompt in prompts if prompt.answer]
     for prompt, following in zip(reversed(answered * 2), [None, *reversed(answered * 2)]):
         if following is not None and following.answer != prompt.answer:
             later = following
-        found.append(later)
-    of_answered = iter(found[: len(answered) - 1 : -1] if answered else [])
+        others.append(later)
+    of_answered = iter(others[: len(answered) - 1 : -1] if answered else [])
     return [next(of_answered) if prompt.answer else None for prompt in prompts]
 
 

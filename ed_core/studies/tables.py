@@ -148,7 +148,7 @@ def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "
     if not columns:
         return {}
     made, seed = folder.probe(probe), folder.plan["seed"]
-    values_of = _whole(made, columns)
+    values_of = _all_measures(made, columns)
     ends: dict[str, np.ndarray] = {}
     if over.enough:
         sums = _sums(made, columns, counts_first(made))
@@ -163,9 +163,9 @@ def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndar
     """A measure along the layers, like "contributions.layer_cos": values and the ends of their interval; None where
     there is none."""
     probe, _, name = measure.partition(".")
-    found = aggregates(folder, label, group, probe, name).get(name)
+    values = aggregates(folder, label, group, probe, name).get(name)
     n = folder.models[label].get("n_layers")
-    return found if found is not None and n and found[0].shape in ((n,), (n + 1,)) else None
+    return values if values is not None and n and values[0].shape in ((n,), (n + 1,)) else None
 
 
 def measures(folder: Folder, group: str) -> list[str]:
@@ -174,13 +174,13 @@ def measures(folder: Folder, group: str) -> list[str]:
         f"{probe.name}.{name}": None
         for label in folder.models
         for probe, columns in _probed(folder, folder.some(label, group)[1])
-        for name, values in _whole(probe, columns).items()
+        for name, values in _all_measures(probe, columns).items()
         if values.ndim == 1
     }
     return list(names)
 
 
-def _whole(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _all_measures(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     aggregates_of = aggregate(probe, _prompts(columns), counts_first(probe))
     return aggregates_of | probe.derive(aggregates_of)
 
@@ -232,8 +232,8 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
 
 def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
     """The verdict on a model, on a set or one of its levels; None where no probe that it reads is there."""
-    found = sample(folder, label, group)
-    return None if found is None else verdict_of(found)
+    measurements = sample(folder, label, group)
+    return None if measurements is None else verdict_of(measurements)
 
 
 def cell(row: Mapping[str, Any] | None) -> str:

@@ -65,14 +65,14 @@ def drop_sweep(
             lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)),
         )
         for place in _positions(model, n_tokens, record):
-            whole = _whole(model, trace, place)
-            record.write("nll_whole", place, _loss(whole.logp, trace.ids[0, 1:][place]))
+            base = _reference(model, trace, place)
+            record.write("nll_whole", place, _loss(base.logp, trace.ids[0, 1:][place]))
 
             def compare(
-                rows: slice, place: slice = place, whole: metrics.AgainstModel = whole, starts: range = starts
+                rows: slice, place: slice = place, base: metrics.AgainstModel = base, starts: range = starts
             ) -> None:
                 changed = model.unembed(final[rows, place].flatten(0, 1)).split(place.stop - place.start)
-                _compare(whole, changed, record, ("nll", "kl", "top1_kept"), [(start, place) for start in starts[rows]])
+                _compare(base, changed, record, ("nll", "kl", "top1_kept"), [(start, place) for start in starts[rows]])
 
             size = place.stop - place.start
             record.budget.run(len(starts), lambda: max(1, _rows(model, record) // size), compare)
@@ -261,10 +261,10 @@ def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, recor
     for name in names:
         record.allocate(name, (resid.shape[1],))
     for place in _positions(model, resid.shape[1], record):
-        _compare(_whole(model, trace, place), [model.unembed(resid[0, place])], record, names, [place])
+        _compare(_reference(model, trace, place), [model.unembed(resid[0, place])], record, names, [place])
 
 
-def _whole(model: LanguageModel, trace: Trace, place: slice) -> metrics.AgainstModel:
+def _reference(model: LanguageModel, trace: Trace, place: slice) -> metrics.AgainstModel:
     return metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
 
 

@@ -114,8 +114,8 @@ def _divergence(
     n_tokens = end.shape[1]
     kl, kept = to_float64(torch.zeros(2, device=end.device))
     for place in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
-        whole = metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
-        _, apart, same = whole.measure(model.unembed(end[0, place]))
+        reference = metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
+        _, apart, same = reference.measure(model.unembed(end[0, place]))
         kl, kept = kl + to_float64(apart).sum(), kept + to_float64(same).sum()
         record.check()
     return kl / n_tokens, kept / n_tokens
@@ -153,8 +153,8 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
     chunks = even_chunks(n_tokens, max(1, record.budget.logit_bytes // (4 * model.d_vocab * (most + 8))))
     for done, place in enumerate(chunks):
         logits = [model.unembed(stream[0, place]) for stream in streams]
-        whole = metrics.AgainstModel(logits[model.n_passes], targets[place])
-        for times, (out, (loss, apart, same)) in enumerate(zip(logits, whole.measures(logits))):
+        reference = metrics.AgainstModel(logits[model.n_passes], targets[place])
+        for times, (out, (loss, apart, same)) in enumerate(zip(logits, reference.measures(logits))):
             losses[times].append(loss)
             ranks[times].append(metrics.rank(out[: len(targets[place])], targets[place]))
             whole_sums[:, times] += torch.stack([to_float64(apart).sum(), to_float64(same).sum()])

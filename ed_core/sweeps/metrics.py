@@ -106,9 +106,9 @@ def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], In
     if d_vocab < 4 * k * GROUP:
         ids = _largest(logits, k)
         return logits.gather(-1, ids), ids
-    whole = d_vocab - d_vocab % GROUP
-    groups = _largest(logits[:, :whole].unflatten(-1, (-1, GROUP)).amax(-1), k).sort(-1).values
-    within, last = (torch.arange(*ends, device=logits.device) for ends in ((GROUP,), (whole, d_vocab)))
+    n_ids = d_vocab - d_vocab % GROUP
+    groups = _largest(logits[:, :n_ids].unflatten(-1, (-1, GROUP)).amax(-1), k).sort(-1).values
+    within, last = (torch.arange(*ends, device=logits.device) for ends in ((GROUP,), (n_ids, d_vocab)))
     ids = torch.cat([(groups.unsqueeze(-1) * GROUP + within).flatten(1), last.expand(n_rows, -1)], -1)
     ids = ids.gather(-1, _largest(logits.gather(-1, ids), k))
     return logits.gather(-1, ids), ids
@@ -339,6 +339,6 @@ def _sum(x: Float[Tensor, "*rows v"]) -> Float[Tensor, "*rows"]:
     """The sum over the vocabulary: float32 over sixteen ids, float64 over the rest (where the device has it), which
     costs nothing. One number after the other in float32 would be 1e-5 off at 50 000 ids."""
     dtype = torch.float32 if x.device.type == "mps" else torch.float64
-    whole = x.shape[-1] - x.shape[-1] % 16
-    few = x[..., :whole].unflatten(-1, (16, whole // 16)).sum(-2)
-    return torch.cat([few, x[..., whole:]], -1).sum(-1, dtype=dtype)
+    size = x.shape[-1] - x.shape[-1] % 16
+    few = x[..., :size].unflatten(-1, (16, size // 16)).sum(-2)
+    return torch.cat([few, x[..., size:]], -1).sum(-1, dtype=dtype)

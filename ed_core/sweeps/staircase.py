@@ -368,15 +368,15 @@ def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, recor
             record.check()
 
         record.budget.run(len(reached), lambda: max(1, at_once >> record.budget.halvings), work)
-        at, shares = slice(part.start, part.stop), rows.unflatten(0, (len(part), len(group)))
+        depths, shares = slice(part.start, part.stop), rows.unflatten(0, (len(part), len(group)))
         if group is controls:
             for name, values in zip(("self", "random", "elsewhere"), shares.unbind(1)):
-                record.write(name, at, values)
+                record.write(name, depths, values)
             continue
-        record.write("patch", (at, slice(group[0], group[-1] + 1)), shares)
+        record.write("patch", (depths, slice(group[0], group[-1] + 1)), shares)
         if group[-1] == last:
-            record.write("last", at, shares[:, -1])
-            decided[at] = best.unflatten(0, shares.shape)[:, -1]
+            record.write("last", depths, shares[:, -1])
+            decided[depths] = best.unflatten(0, shares.shape)[:, -1]
     record.write("decided", slice(None), decided.float())
     record.write("commitment", (), _from_there(decided))
 

@@ -200,10 +200,10 @@ class _Sweep:
         most = max(LOGIT_TOKENS, budget.logit_bytes // (8 * model.d_vocab))
         places = even_chunks(self.n_tokens, most)
         for place in places:
-            whole = metrics.AgainstModel(model.unembed(self.trace.resid[-1][0, place]), targets[place])
+            reference = metrics.AgainstModel(model.unembed(self.trace.resid[-1][0, place]), targets[place])
 
-            def work(rows: slice, place: slice = place, whole: metrics.AgainstModel = whole) -> slice:
-                for row, figures in enumerate(whole.measures(list(model.unembed(state[rows, place]))), rows.start):
+            def work(rows: slice, place: slice = place, reference: metrics.AgainstModel = reference) -> slice:
+                for row, figures in enumerate(reference.measures(list(model.unembed(state[rows, place]))), rows.start):
                     sums[row] += torch.stack([to_float64(values).sum() for values in figures])
                 self.record.check()
                 return rows

@@ -80,8 +80,8 @@ class Models:
             return self._given // self._share
         if total := devices.total_bytes(device.type):
             return max(total // 2, total - 2 * probe_bytes(device.type, total)) // self._share
-        whole: int = psutil.virtual_memory().total
-        return whole // 2 // self._share
+        memory: int = psutil.virtual_memory().total
+        return memory // 2 // self._share
 
     def get(self, spec: ModelSpec) -> LanguageModel:
         """The opened model, for which others are closed where memory or the budget asks for it."""

@@ -221,8 +221,8 @@ def expected(request: Request, open_models: Collection[str] = ()) -> float:
     try:
         n_tokens = len(tokens.preview(spec, request.prompts[0]) or range(TOKENS))
         if (seconds := lookup.estimate([request], n_tokens)) is None:
-            asked = find(request.probe).of(request)
-            seconds = estimate(spec.size(), spec.precision, n_tokens, spec.device, 0, [asked]).needs[0].seconds
+            probe = find(request.probe).of(request)
+            seconds = estimate(spec.size(), spec.precision, n_tokens, spec.device, 0, [probe]).needs[0].seconds
     except (EffectiveDepthError, OSError, KeyError):
         return UNKNOWN_SECONDS
     return opened + seconds
