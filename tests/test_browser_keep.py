@@ -70,7 +70,7 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
             tab.get_by_role("heading", name="What we found").wait_for()
             assert Kept(cache, shipped=None).open(card.id)[0].title == "What we found"
 
-            tab.get_by_role("button", name="Download").click()
+            tab.get_by_role("button", name="Share").click()
             with tab.expect_download() as download:
                 tab.get_by_role("button", name="to import elsewhere").click()
             bundle = download.value.path().read_bytes()

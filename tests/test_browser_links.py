@@ -64,7 +64,7 @@ def prompt(tab) -> str:
 def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, page):
     opened(page, f"{server}/logit_lens?model={MODEL}&precision=bf16&example=copy-3-a&shade=rank")
     for _ in range(2):
-        wait(page, lambda: options(page) and shows(page, "radio", "rank of the output"))
+        wait(page, lambda: page.get_by_role("combobox", name="Shade").input_value() == "rank of the output")
         wanted = {"model": MODEL, "precision": "bf16", "shade": "rank"}
         assert wanted.items() <= query(page).items()
         wait(page, lambda: prompt(page).startswith("Copy"))
@@ -75,10 +75,10 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, pa
 
 
 def test_back_and_forward_lead_to_a_page_as_it_was_left(server, page):
-    opened(page, f"{server}/?model={MODEL}&example=copy-3-a&branch=mlp")
+    opened(page, f"{server}/?model={MODEL}&example=copy-3-a&of=answer")
     settled(page)
     go(page, "Intervene")
-    assert "branch" not in query(page)
+    assert "of" not in query(page)
 
     def at(where: str, own: str, control: str) -> None:
         wait(page, lambda: path(page) == where and options(page) and shows(page, "radio", control))
@@ -86,7 +86,7 @@ def test_back_and_forward_lead_to_a_page_as_it_was_left(server, page):
 
     page.go_back()
     settled(page)
-    at("", "branch", "MLP")
+    at("", "answer", "where the answer is predicted")
     page.go_forward()
     settled(page)
     options(page)
