@@ -68,8 +68,7 @@ def sums(lens: ProbeResult) -> np.ndarray:
     """Return the sums over the tokens of each kind, `[measure, kind]`. A token's mean depth is that of its KL curve
     (1, the least, where its curve is 0 throughout); its first guess is the best token at the first depth from 1 on
     (tied embeddings repeat the token just read at depth 0) where that is `SURE` times as probable as the next, and a
-    flip where it is not the output's; its oracle depth is the first one at
-    which the best token is the output's."""
+    flip where it is not the output's; its oracle depth is the first one at which the best token is the output's."""
     member = kinds_at(lens)
     best, probs = lens["top_ids"][..., 0], lens["top_probs"]
     same = best == best[-1]

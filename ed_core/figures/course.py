@@ -19,6 +19,7 @@ from .canvas import FONT, PLAIN, STEADY, Canvas, letters, visible
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 58, 58  # pixels
 LETTER = 7.0  # pixels that a letter of 12 px is wide, about
 STRIP, GAP = 22, 26  # pixels: height of the words' strip, and from it to the plot
+LINE = 17  # pixels of a line of words
 BRACKET = 36  # pixels from the plot down to the bracket of rules
 
 
@@ -37,6 +38,7 @@ def course(
     n, plot = len(found.ranks) - 1, height - TOP - BOTTOM
     canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), uirevision="course", width_px=width_px)
     lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
+    room = (1 if decided is None else 2) * LINE / plot  # for the words below the lowest rank
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], tickvals=_ticks(n), tickangle=0)
     left: dict[str, Any] = dict(
         xref="paper", x=0, xanchor="right", xshift=-8, yref="paper", y=0, yanchor="top", yshift=-9
@@ -45,7 +47,7 @@ def course(
     canvas.layout["yaxis"] = dict(
         PLAIN,
         type="log",
-        range=[1.06 * lowest, -0.08 * lowest],
+        range=[(lowest + 0.08 * lowest * room) / (1 - room), -0.08 * lowest],
         tickvals=[10**p for p in range(int(lowest) + 1)],
         ticktext=["first choice", *(f"{10**p:,}th" for p in range(1, int(lowest) + 1))],
         showgrid=True,
@@ -153,7 +155,7 @@ def _decided(canvas: Canvas, depth: int, n: int) -> None:
     canvas.add("scatter", x=[depth], y=[y], name="decided", hoverinfo="skip", **look)
     side = dict(xanchor="right" if right else "left", xshift=-8 if right else 8)
     text = f"a patched answer is decided by layer {depth}"
-    canvas.write(text, FONT, colours.MUTED, x=depth, y=0, yref="paper", yanchor="bottom", yshift=16, **side)
+    canvas.write(text, FONT, colours.MUTED, x=depth, y=0, yref="paper", yanchor="bottom", yshift=LINE - 1, **side)
 
 
 def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:

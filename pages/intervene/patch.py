@@ -104,8 +104,9 @@ TEXTS = {
     "are then moved to the last one (Meng et al. 2022); patching by depth tells where an answer is decided, not only "
     "readable (arXiv 2510.18871).",
     "Look for": "the depth at which orange leaves the token that differs and arrives where the answer is predicted.",
-    "By construction": "Tokens before the first one that differs are 0 throughout, and so is the top row but for the "
-    "position that predicts the answer, where it is 1. Tokens without a counterpart are empty.",
+    "By construction": "In prompts of the same number of tokens, those before the first one that differs are 0 "
+    "throughout. The top row is 0 but for the position that predicts the answer, where it is 1. Tokens without a "
+    "counterpart are empty.",
     "Beware": "One pair is one pair: the depth belongs to these two prompts. A share between 0 and 1 need not be half "
     "of an answer, and a token that is carried over brings all that it knows.",
 }
