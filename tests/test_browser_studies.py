@@ -26,8 +26,8 @@ def test_a_study_is_chosen_in_three_steps_run_and_followed_to_its_end(server, pa
     page.goto(f"{server}/studies?model=ed-demo-8")
     page.get_by_role("button", name="New study").click()
 
-    def number(n: int) -> None:
-        box = page.locator("input[type=number]").first
+    def number(label: str, n: int) -> None:
+        box = page.get_by_role("spinbutton", name=label)
         box.fill(str(n))
         box.press("Enter")
         settled(page)
@@ -38,9 +38,9 @@ def test_a_study_is_chosen_in_three_steps_run_and_followed_to_its_end(server, pa
     page.get_by_role("option", name="ed-demo-16").first.click()
     settled(page)
     page.keyboard.press("Tab")
-    number(0)
+    number("Untrained copies of each", 0)
     page.get_by_role("button", name="Next").click()
-    number(5)
+    number("Prompts of each set", 5)
     page.get_by_text("2 models · 5 prompts · 2 parts · about").wait_for()
     page.get_by_role("button", name="Next").click()
     name = page.get_by_role("textbox", name="Name")
