@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ed_core.figures import colours
 from ed_core.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -80,3 +81,10 @@ def test_a_printed_command_prints_what_is_printed(file, command, printed, tmp_pa
 
 def test_some_commands_are_printed_with_what_they_give():
     assert PRINTED
+
+
+def test_the_design_page_shows_the_colours_there_are():
+    shown = set(re.findall(r"`(#[0-9A-Fa-f]{6})`", (ROOT / "docs" / "design.md").read_text()))
+    roles = {colour for pair in colours.OF_PAGES.values() for colour in pair if len(colour) == 7}
+    there = {*roles, *colours.NAMED.values(), *colours.DARK, *colours.DARK.values(), colours.FAILED}
+    assert shown == there

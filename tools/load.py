@@ -31,7 +31,7 @@ from tools.bench.browser import chromium, serving
 MODELS = ("ed-demo-8", "ed-demo-16")
 STORED = ("sum-mod10-2-a", "lookup-1-a")  # prompts with stored results
 COMPUTED = ("", "contributions", "logit_lens", "skip", "erase")  # pages that show results
-READ = (*COMPUTED, "studies", "difficulty", "cases")
+READ = (*COMPUTED, "studies", "cases")
 PAGE, PANELS, FIRST = "stored page", "four fresh panels during sweeps", "Run to first map, idle machine"
 TARGETS = {PAGE: "0.25, 1.0", PANELS: "2.5, 8.0", FIRST: "0.5"}  # seconds: p50, p99
 GZIPPED = ("text/", "javascript", "json", "svg")
