@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from ed_core.errors import JobError, ParameterError
 from ed_core.settings import ROOT
 
-THREADS = {"home": 2, "lens": 1, "skip": 1, "study": 1}  # measurement, which is a module here, to its torch threads
+THREADS = {"lens": 1, "skip": 1}  # measurement, which is a module here, to its torch threads
 GPU = "gpu"  # one device, in one process, into one file
 
 
@@ -29,7 +29,7 @@ class Row:
 
 
 def main(names: list[str], check: bool, device: str = "auto", out: str = "") -> int:
-    """Run the named measurements (all four if none is named) and print the table; 1 if `check` and a target is missed.
+    """Run the named measurements (both if none is named) and print the table; 1 if `check` and a target is missed.
 
     `gpu` runs alone: it measures `device` and also writes its figures to the JSON file `out`."""
     if names == [GPU]:
