@@ -194,7 +194,9 @@ def beside_published(folder: Folder, group: str) -> None:
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
     """One line per model and set: measured depths with their ranges, published ones next to them."""
     rows = points.side_by_side(measured, list(others))
-    st.markdown("**Depths, measured and published** · rules' layers counted from 0; 5 to 95 % in brackets")
+    st.markdown(
+        "**Depths, measured and published** · rules' layers in the papers' count, from 0; 5 to 95 % in brackets"
+    )
     if not rows:
         st.caption("Nothing measured or published fits this choice.")
         return

@@ -30,11 +30,11 @@ def test_ctrl_enter_runs_what_was_just_typed(server, page):
 
 MARKED = """key => {
   const box = document.querySelector(`.st-key-box-${key} .ed-chart`), full = box._fullLayout;
-  const { axis, of } = full.meta.along, mark = box.querySelector('.ed-cursor-depth')?.style;
+  const { axis } = full.meta.along, mark = box.querySelector('.ed-cursor-depth')?.style;
   if (!mark || mark.display === 'none') return null;  // a figure just drawn has no mark yet
   const [at, length] = axis === 'y' ? [mark.top, mark.height] : [mark.left, mark.width];
   const place = (parseFloat(at) + parseFloat(length) / 2) - full[`${axis}axis`]._offset;
-  return Math.round(full[`${axis}axis`].p2l(place)) + (of === 'layer' ? 1 : 0);
+  return Math.round(full[`${axis}axis`].p2l(place));
 }"""
 
 

@@ -63,7 +63,8 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
     assert (trend.first, trend.last, trend.slope, trend.low, trend.high) == (2, 4, 1, 1, 1)
     assert trend.paired == (8 if pairs else 0) and trend.over == over
     assert "harder prompts go deeper, +1.00 a level (1.00; 8 " in found.sentence
-    assert "2.00 at level 1 to 4.00 at level 3" in found.sentence
+    ends = "3.00 at level 1 to 5.00 at level 3" if kind in difficulty.KINDS else "2.00 at level 1 to 4.00 at level 3"
+    assert ends in found.sentence
 
 
 @pytest.mark.parametrize("kind", ["kl", "output"])

@@ -176,7 +176,7 @@ def test_a_forgotten_multiplier_is_refused_even_beside_a_massive_token(precision
     make_massive(hf, factor)
     model = opened(hf, precision, residual_multiplier="")
     figures, message = verify(model), refusal(model)
-    assert "Granite" in message and "layer 0: h + a + m misses" in message
+    assert "Granite" in message and "layer 1: h + a + m misses" in message
     slopes = [s for s in (*figures.slope_attn, *figures.slope_mlp) if s is not None]
     assert slopes and all(abs(slope - 0.22) < 0.03 for slope in slopes)
     if factor > 1:  # a global figure would have seen nothing

@@ -106,8 +106,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     for name in ("block_influence", "angular_distance", "update_cosine"):
         assert drawn(test, name.replace("_", " "), data[f"prune.{name}"]), name
     said = " ".join(w.value for w in (*test.markdown, *test.caption)).replace("\\", "")
-    assert f"Layer {best} is the cheapest to remove" in said and f"4 prompts, {data['n_tokens']} tokens" in said
-    assert "layers 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said
+    assert f"Layer {best + 1} is the cheapest to remove" in said and f"4 prompts, {data['n_tokens']} tokens" in said
+    assert "layers 2, 3" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said
     assert "too few" in test.warning[0].value, "four prompts"
     assert "mergekit" not in {b.label for b in test.get("download_button")}
 

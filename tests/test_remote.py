@@ -201,7 +201,7 @@ REFUSED = {
     "infinite": (NotFinite, "gives NaN or infinite values where it runs"),
     "shape": (ServiceFailed, "with float32 of 8 × 8 for 0.resid_norm; expected float32 of 9 × 8: nothing was kept"),
     "damaged": (ServiceFailed, "The service's answer for ed-demo-8 is damaged, or not an answer of this program"),
-    "sums": (IdentityFailed, "layer 0: h + a + m misses the next residual by 1 (limit 2e-02)"),
+    "sums": (IdentityFailed, "layer 1: h + a + m misses the next residual by 1 (limit 2e-02)"),
     "huge": (ServiceFailed, "ended (it sent what is no answer)"),
     "garbage": (ServiceFailed, "ended (it sent what is no answer)"),
     "ends": (ServiceFailed, "ended (it said nothing)"),

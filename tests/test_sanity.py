@@ -60,11 +60,11 @@ def mistaken(module, change):
 
 
 MISTAKES = {
-    "an attention that is not causal enough": ("layer 2", lambda m: m.blocks[2].self_attn, lambda x: x.flip(1)),
-    "an MLP half as large again": ("layer 3", lambda m: m.blocks[3].mlp, lambda x: 1.5 * x),
+    "an attention that is not causal enough": ("layer 3", lambda m: m.blocks[2].self_attn, lambda x: x.flip(1)),
+    "an MLP half as large again": ("layer 4", lambda m: m.blocks[3].mlp, lambda x: 1.5 * x),
     "a head that swaps tokens": ("the logits", lambda m: m.head, lambda x: x.roll(1, -1)),
     "an embedding of the wrong token": ("the embedding", lambda m: m.hf.get_input_embeddings(), lambda x: x.roll(1, 1)),
-    "one token of one block": ("layer 1", lambda m: m.blocks[1].mlp, lambda x: x.index_fill(1, torch.tensor([3]), 0.7)),
+    "one token of one block": ("layer 2", lambda m: m.blocks[1].mlp, lambda x: x.index_fill(1, torch.tensor([3]), 0.7)),
 }
 
 

@@ -168,7 +168,7 @@ def test_a_depth_is_drawn_at_its_step_and_a_layer_where_it_ends():
     assert turn.marker.color == found["papers: cosine"].marker.color == colours.CRITERIA["cosine"]
     assert set(found["papers: KL"].y) == {3} and found["papers: KL"].marker.symbol == "diamond-open"
     band = found["range mean depth, KL"]
-    assert list(band.y) == [0, 0.1, 1, 10, 2.5, 0.25, 0.025, 0] and "layer 3" in turn.text[2]
+    assert list(band.y) == [0, 0.1, 1, 10, 2.5, 0.25, 0.025, 0] and "after layer 4" in turn.text[2]
     assert list(found["sinks"].x) == [-0.5, 2] and list(found["sinks"].y) == [1, 2]
     fig = figures.depth_over_steps(rows, 8, None, False, 7)
     assert list(traces(fig)["mean depth, KL"].x) == [0, 1, 10, 100] and "sinks" not in traces(fig)

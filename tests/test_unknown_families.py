@@ -63,7 +63,7 @@ def test_multipliers_and_caps_that_the_config_names_are_tried(monkeypatch, tmp_p
 @pytest.mark.parametrize(
     "variant, words",
     [
-        ("glm4", ["layer 0: h + a + m misses the next residual", "self_attn"]),
+        ("glm4", ["layer 1: h + a + m misses the next residual", "self_attn"]),
         ("mpt", ["no module was found"]),
     ],
 )

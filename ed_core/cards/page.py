@@ -196,6 +196,7 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
             points=points,
             number=lambda tick: say.number(tick, "g"),
             axis=axis,
+            first=int(axis == "layer"),
             marks=marks,
             ticks=[tick for tick in POWERS if least <= tick <= most] if bent else _round(least, most),
             places=range(0, n, max(1, math.ceil((n - 1) / 6))),

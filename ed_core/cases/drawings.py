@@ -200,7 +200,7 @@ def _of_several(title: str, caption: str, figure: go.Figure, results: Sequence[P
 
 
 def _layers(drop: Sequence[int]) -> str:
-    return f"layer{'s' * (len(drop) > 1)} {', '.join(map(str, sorted(drop)))}"
+    return f"layer{'s' * (len(drop) > 1)} {', '.join(str(layer + 1) for layer in sorted(drop))}"
 
 
 def _stretches(n: int) -> str:

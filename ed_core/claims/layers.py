@@ -140,7 +140,7 @@ def one_layer_robust(evidence: Evidence) -> Measured:
         Estimate(float(inner.value[worst]), (inner.draws[:, worst],), errors=both),
         Estimate.of(part.read(lambda c: c["top1_kept"][:, 1:-1].mean(1), "top1_kept")),
         Estimate(float((inner.value < bound).mean()), ((inner.again < bound).mean(1),)),
-        note=f"The worst inner layer is layer {worst + 1}.",
+        note=f"The worst inner layer is layer {worst + 2}.",
     )
 
 

@@ -156,7 +156,7 @@ def verify(
     )
     print(f"read: {opened.architecture.modules_read()}")
     print(f"{'layer':>5}  {'error':>9}  {'slope attention':>15}  {'slope MLP':>15}")
-    for layer, (miss, attn, mlp) in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):
+    for layer, (miss, attn, mlp) in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp), 1):
         print(f"{layer:>5}  {miss:>9.2e}  {show(attn):>15}  {show(mlp):>15}")
     allowed = f"1 ± {figures.slope_limit:g}"
     print(f"limit  {figures.miss_limit:>9.0e}  {allowed:>15}  {allowed:>15}")

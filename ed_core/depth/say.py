@@ -1,7 +1,7 @@
 """Numbers in words: the only module that formats the numbers of a verdict and writes sentences about them.
 
-The terms are those of the glossary: first choice, average depth, untrained copy, attention sink, not robust. "After
-layer n" counts layers from 1; a rule's layer is its block index, as Hu et al. count."""
+The terms are those of the glossary: first choice, average depth, untrained copy, attention sink, not robust. Layers
+count from 1, so that layer n ends at depth n; a published rule's layer is its block index, in the papers' count."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def rules(found: Verdict) -> str:
     depths, robust = listed(str(rule.depth) for rule in given), [rule for rule in given if rule.clear or rule.so_far]
     which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
     none = "none is robust here" if len(given) > 1 else "it is not robust here"
-    return f"{who} {'says' if len(given) == 1 else 'say'} layer {depths}; {which or none}."
+    return f"{who} {'says' if len(given) == 1 else 'say'} layer {depths} in the papers' count; {which or none}."
 
 
 def rule_name(found: RuleVerdict) -> str:
@@ -297,7 +297,8 @@ def rule(found: RuleVerdict) -> str:
     """What one rule gives, and why that is not robust."""
     ends = found.interval.ends if found.interval is not None and found.depth is not None else None
     over = f" ({interval(*ends, 0)} over prompts)" if ends else ""
-    return f"{rule_name(found)} gives {_layer(found.depth)}{over}; {not_robust(found)}."
+    count = ", in the papers' count" if found.depth is not None else ""
+    return f"{rule_name(found)} gives {_layer(found.depth)}{over}{count}; {not_robust(found)}."
 
 
 def not_robust(found: RuleVerdict) -> str:
@@ -316,7 +317,7 @@ def _layer(depth: int | None) -> str:
 
 
 def rule_table(found: Verdict) -> list[dict[str, str]]:
-    """A row per rule: its layer (from 0, as Hu et al. count), over nearby thresholds, from where it lasts, without
+    """A row per rule: its layer (in the papers' count, from 0), over nearby thresholds, from where it lasts, without
     sinks, over prompts, in copies of the model, and whether it is robust."""
     rows = []
     for one in found.rules.values():
@@ -379,7 +380,7 @@ def _span(found: Span) -> str:
 
 def writer(found: Span) -> str:
     """Who writes a span of a sink: "layer 2's MLP"."""
-    return "the embedding" if found.layer is None else f"layer {found.layer}'s {found.branch.replace('mlp', 'MLP')}"
+    return "the embedding" if found.layer is None else f"layer {found.layer + 1}'s {found.branch.replace('mlp', 'MLP')}"
 
 
 def sinks_in_curves(found: Sequence[Sink], tokens: Sequence[str], counted: bool, in_depths: bool = True) -> str:
@@ -430,12 +431,14 @@ def among_others(found: Comparison) -> str:
     """Where this prompt's score is among those of other prompts."""
     score, name = found.score, _score(found)
     form = "layer {:.3g}" if score.criterion else "{:.1f}"
-    mine = f"{name} is {form.format(found.value)}" if np.isfinite(found.value) else f"{name} is not defined"
+    first = int(score.share is not None)  # a centre over layers
+    mine = f"{name} is {form.format(found.value + first)}" if np.isfinite(found.value) else f"{name} is not defined"
+    mine += ", in the papers' count" * bool(score.criterion and np.isfinite(found.value))
     if score.share and found.half is not None:
         mine += f" ({share(found.half)} of the {score.share[1]} is in the first half)"
     if not len(found.quantiles):
         return f"On this prompt {mine}."
-    low, middle, high = map(form.format, found.quantiles)
+    low, middle, high = map(form.format, found.quantiles + first)
     return f"On this prompt {mine}; the median of {found.n} others is {middle} ({spread(found.n)}: {low} to {high})."
 
 
@@ -480,7 +483,7 @@ def pair(found: Pair) -> str:
     left = " without attention sinks" if found.counted is not None else ""
     if not np.nanmax(np.abs(found.difference)):
         return f"{title}: the same{left}."
-    where = f"{found.curve.x} {place}"
+    where = f"{found.curve.x} {place + (found.curve.x != 'depth')}"
     if found.relative:
         where = f"{share(relative_depth(len(found.difference), min(found.n_layers))[place])} of the depth"
     shape = f"; {SHAPES[found.likeness.shape]}" if found.likeness.shape is not None else ""
@@ -504,7 +507,7 @@ def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
     """Where a map of differences is largest outside the attention sinks; "" where nothing differs there."""
     place = largest_difference(values, sinks)
     outside = ", outside attention sinks" if sinks else ""
-    return f"largest at {row} {place[0]}, token {place[1]}{outside}" if place else ""
+    return f"largest at {row} {place[0] + (row != 'depth')}, token {place[1]}{outside}" if place else ""
 
 
 def checks(result: ProbeResult) -> str:
@@ -521,6 +524,7 @@ def without_first(rows: Sequence[exactness.Row]) -> str:
     """What leaving out the first token changes of the published rules."""
     moved = [r for r in rows if r.depth_with != r.depth_without]
     named = listed(f"{RULES[r.name].label} from {_layer(r.depth_with)} to {_layer(r.depth_without)}" for r in moved)
+    named += ", in the papers' count"
     return f"Leaving out the first token {f'moves {named}' if moved else 'does not move the published rules'}."
 
 
@@ -533,13 +537,13 @@ def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
 
 
 def stretch(i: int, j: int) -> str:
-    """ "layer 4", "layers 4–6" for the stretch `[i, j)`."""
-    return f"layer {i}" if j == i + 1 else f"layers {i}–{j - 1}"
+    """ "layer 5", "layers 5–7" for the stretch `[4, 5)` or `[4, 7)` of the array."""
+    return f"layer {j}" if j == i + 1 else f"layers {i + 1}–{j}"
 
 
 def variant(found: surgery.Choice) -> str:
     """The layers of one variant: "layers 4–6", or "layers 3 and 7" of two that are exchanged."""
-    return f"layers {found.i} and {found.j}" if found.kind == "swap" else stretch(found.i, found.j)
+    return f"layers {found.i + 1} and {found.j + 1}" if found.kind == "swap" else stretch(found.i, found.j)
 
 
 def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
@@ -567,7 +571,11 @@ def by_lens(verdicts: Mapping[str, Verdict]) -> str:
         known = {kind: v for kind, v in verdicts.items() if name in v.means}
         means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in known.items())
         gives = listed(_layer(v.rules[name].depth) for v in known.values())
-        out += [f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}."] if len(known) > 1 else []
+        out += (
+            [f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}, in the papers' count."]
+            if len(known) > 1
+            else []
+        )
     return " ".join(out) or "One lens does not show whether depth depends on the lens."
 
 
@@ -609,7 +617,7 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][pos]))
     word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
-    by = "the embedding" if branch == EMBEDDING else f"layer {layer}'s {branch}"
+    by = "the embedding" if branch == EMBEDDING else f"layer {layer + 1}'s {branch}"
     n, total = branches.counts, count(sum(branches.counts.values()), "token")
     out = [f"Attention brings the first choice at {n[ATTENTION]} of {total}, an MLP at {n[MLP]}."]
     if branches.share is not None:
@@ -669,10 +677,10 @@ def skip(result: ProbeResult) -> tuple[str, str]:
     if not np.isfinite(output).all():
         return "", ""
     most, least = int(output.argmax()), int(output.argmin())
-    stay = f" Without layer {least}, {share(float(result['top1_kept'][least]))} of the first choices stay."
+    stay = f" Without layer {least + 1}, {share(float(result['top1_kept'][least]))} of the first choices stay."
     return (
-        f"Leaving out layer {most} changes the next words most, layer {least} least.",
-        f"{_one_prompt(result)} Layers count from 0.{stay}",
+        f"Leaving out layer {most + 1} changes the next words most, layer {least + 1} least.",
+        f"{_one_prompt(result)}{stay}",
     )
 
 

@@ -116,17 +116,19 @@ def size(value: float) -> str:
     return number(value) if abs(value) < 999.5 else say.number(value, ".0f")
 
 
-def whole_ticks(n: int) -> dict[str, Any]:
-    """Labels of an axis along which `n` layers run: few enough to be upright on a phone too."""
+def first_place(axis: str) -> int:
+    """Where an axis begins: layers count from 1, so that layer n ends at depth n; depths and all else from 0."""
+    return int(bool({"layer", "skipped", "affected"} & set(axis.split())) and not axis.startswith("after"))
+
+
+def whole_ticks(n: int, first: int = 0) -> dict[str, Any]:
+    """Labels of an axis along which `n` layers run from `first`: few enough to be upright on a phone too."""
     step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= FEW), n)
-    return dict(tickvals=list(range(0, n, step)), tickangle=0)
+    return dict(tickvals=[place for place in range(0, n + first, step) if place >= first], tickangle=0)
 
 
 def axis_title(text: str, standoff: int = 11) -> dict[str, Any]:
-    """An axis's name; that of layers says that they count from 0. Of `standoff` the template's padding of 8
-    (`chart.js`) is taken; the rest is the gap."""
-    if "layer" in text.split() and not text.startswith("after"):
-        text = f"{text} (from 0)"
+    """An axis's name. Of `standoff` the template's padding of 8 (`chart.js`) is taken; the rest is the gap."""
     return dict(text=text, standoff=standoff, font=dict(size=FONT))
 
 
@@ -184,28 +186,25 @@ class Canvas:
         font = dict(size=size, color=colour) if colour else dict(size=size)
         self.annotations.append(dict(text=text, font=font, showarrow=False, borderpad=1, **place))
 
-    def along(self, axis: str, of: str, n_layers: int, **more: Any) -> None:
-        """Say on which axis the depth runs, for the cursor that marks one depth in all figures of a page: `of` layers
-        0 to L - 1, or of depths 0 to L. `more`: what else the browser needs to know (`cursor.js`)."""
-        if of in ("layer", "depth") or of.endswith(" layer"):
-            kind = "depth" if of == "depth" else "layer"
-            self.layout["meta"]["along"] = dict(axis=axis, of=kind, n=n_layers, **more)
+    def along(self, axis: str, n_layers: int, **more: Any) -> None:
+        """Say on which axis the depth runs, 0 to L, for the cursor that marks one depth in all figures of a page.
+        `more`: what else the browser needs to know (`cursor.js`)."""
+        self.layout["meta"]["along"] = dict(axis=axis, n=n_layers, **more)
 
     def figure(self) -> go.Figure:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 
     def draw_depths(self, lines: Mapping[str, int | None], layer_px: float, upright: bool = False) -> None:
-        """A dashed line per criterion, or for the answer, at `depth + 0.5`, named next to it; `upright` where layers
-        run along x, `layer_px` pixels each.
+        """A dashed line per criterion, named next to it; `upright` where layers run along x, `layer_px` pixels each.
 
-        `depth` is a block, and `depth + 1` blocks count as effective: the line is on the upper edge of block `depth`,
-        that is at `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it is
-        above row `depth`, the first one past the threshold. Criteria that agree share one line, their dashes taking
-        turns; names that would meet are pushed apart."""
-        depths = sorted((depth, name) for name, depth in lines.items() if depth is not None)
+        Hu et al. count blocks from 0: the cosine's is layer `depth + 1` here, with the line on its upper edge; the
+        rules of the lens read the stream before their block, and the line is above row `depth` of the lens, the first
+        one past the threshold. Criteria that agree share one line, their dashes taking turns; names that would meet are
+        pushed apart."""
+        depths = sorted((depth + 0.5 + (name == "cosine"), name) for name, depth in lines.items() if depth is not None)
         end = float(-LINE_LABEL)  # pixel where the last name was
-        for depth, name in depths:
-            position, sharing = depth + 0.5, [other for d, other in depths if d == depth]
+        for position, name in depths:
+            sharing = [other for place, other in depths if place == position]
             turn = sharing.index(name)
             place: dict[str, Any] = (
                 dict(x0=position, x1=position, y0=0, y1=1, yref="paper")
@@ -217,8 +216,8 @@ class Canvas:
             self.line(colours.CRITERIA.get(name, colours.GREY), 2.0, name=name, **place)
             self.shapes[-1]["line"]["dash"] = f"{6 * (len(sharing) - turn)}px,{6 * turn + 4}px"
             centred = 0 if upright else (len(sharing) - 1) * LINE_LABEL / 2
-            end = max(depth * layer_px - centred, end + LINE_LABEL)
-            shift = end - depth * layer_px
+            end = max(position * layer_px - centred, end + LINE_LABEL)
+            shift = end - position * layer_px
             if upright:
                 place = dict(x=position, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
             else:

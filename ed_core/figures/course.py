@@ -79,7 +79,7 @@ def course(
     if decided is not None:
         _decided(canvas, decided, n)
     _strip(canvas, found, plot, (width_px - LEFT - RIGHT) / (n + 1))
-    canvas.along("x", "depth", n)
+    canvas.along("x", n)
     return canvas.figure()
 
 
@@ -159,18 +159,20 @@ def _decided(canvas: Canvas, depth: int, n: int) -> None:
 
 
 def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
-    """A bracket below the axis over what the published rules give."""
+    """A bracket below the axis over what the published rules give; the papers' layer l is after layer l, where the lens
+    is read, and the cosine's own block is layer l + 1."""
     given = sorted(rule.depth for rule in reached.rules.values() if rule.depth is not None)
     if not given:
         return
+    places = sorted(r.depth + (name == "cosine") for name, r in reached.rules.items() if r.depth is not None)
     robust = [rule for rule in reached.rules.values() if rule.clear or rule.so_far]
     y = -BRACKET / plot
-    canvas.line(colours.GREY, 1, x0=given[0], x1=given[-1], y0=y, y1=y, yref="paper")
-    for depth in given:
+    canvas.line(colours.GREY, 1, x0=places[0], x1=places[-1], y0=y, y1=y, yref="paper")
+    for depth in places:
         canvas.line(colours.GREY, 1, x0=depth, x1=depth, y0=y - 4 / plot, y1=y + 4 / plot, yref="paper")
     word = "robust" if len(robust) == len(given) else f"{len(robust)} robust" if robust else "none robust"
-    text = f"published rules: {say.listed(map(str, given))} · {word} here"
-    place = dict(x=given[0], xanchor="left", xshift=-2, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4)
+    text = f"published rules, in the papers' count: {say.listed(map(str, given))} · {word} here"
+    place = dict(x=places[0], xanchor="left", xshift=-2, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4)
     canvas.write(text, FONT, colours.MUTED, **place)
 
 
@@ -217,7 +219,7 @@ def small_map(figure: go.Figure, height: int = 178, sinks: Sequence[int] = ()) -
         dict(text="◆", x=pos, y=1, yref="paper", yanchor="bottom", showarrow=False, font=dict(size=FONT))
         for pos in sinks
     ]
-    rows = figure.layout.meta["along"]["n"] + (figure.layout.meta["along"]["of"] == "depth")
+    ends = [(z.y0 or 0) - 0.5, figure.layout.meta["along"]["n"] + 0.5]
     plain = dict(fixedrange=True, showgrid=False, zeroline=False, visible=False)
     return go.Figure(
         kept,
@@ -233,7 +235,7 @@ def small_map(figure: go.Figure, height: int = 178, sinks: Sequence[int] = ()) -
             uirevision="small",
             meta={**figure.layout.meta, "width_px": 280},
             xaxis=dict(plain, range=axes["xaxis"]),
-            yaxis=dict(plain, range=[-0.5, rows - 0.5]),
+            yaxis=dict(plain, range=ends),
             annotations=badges,
         ),
     )

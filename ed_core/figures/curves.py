@@ -12,7 +12,20 @@ import plotly.graph_objects as go
 from ..depth.headroom import THRESHOLDS, Headroom
 from ..types import ProbeResult
 from . import colours
-from .canvas import FONT, GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, visible, whole_ticks
+from .canvas import (
+    FONT,
+    GRID,
+    PLAIN,
+    STEADY,
+    Canvas,
+    axis_title,
+    escaped,
+    first_place,
+    log_ticks,
+    number,
+    visible,
+    whole_ticks,
+)
 from .maps import mean_title, unit_of, values_of
 from .panel import Strip, View, mean_over_tokens, token_panel
 
@@ -21,22 +34,25 @@ DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
 
 
 class _Curves(Canvas):
-    """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
+    """Layers, which count from 1, or depths to the right, the unit upwards, the legend in one line under the title."""
 
     def __init__(self, n: int, view: View, x: str, unit: str, n_layers: int | None = None):
         super().__init__(view.height, MARGIN, view.title, view.uirevision, view.width_px)
-        self.x, self.unit = x, unit
+        self.x, self.unit, first = x, unit, first_place(x)
         self.legend(shown=False, bgcolor=colours.CLEAR)
-        self.layout["xaxis"] = dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n))
+        self.layout["xaxis"] = dict(
+            PLAIN, range=[first - 0.5, first + n - 0.5], title=axis_title(x, 8), **whole_ticks(n, first)
+        )
         self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
         self.draw_depths(view.depth_lines, (view.width_px - MARGIN[0] - MARGIN[1]) / n, upright=True)
-        self.along("x", x, n - (x == "depth") if n_layers is None else n_layers)
+        if x in ("layer", "depth") or x.endswith(" layer"):
+            self.along("x", n - (x == "depth") if n_layers is None else n_layers)
 
     def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
         """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
         whoever took it from outside."""
         hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
-        look = dict(meta=name, x=np.arange(len(values))) | look
+        look = dict(meta=name, x=np.arange(len(values)) + first_place(self.x)) | look
         self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
 
     def references(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:

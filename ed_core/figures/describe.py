@@ -13,9 +13,13 @@ import plotly.graph_objects as go
 from ..depth import say
 from ..depth.side_by_side import shown_values
 from ..types import ProbeResult
-from .canvas import LOGARITHMIC, shown
+from .canvas import LOGARITHMIC, first_place, shown
 
-CALLED = {"pos": "token", "skipped": "skipped layer"}  # of a measure's dims those that words call otherwise
+CALLED = {
+    "pos": "token",
+    "skipped": "skipped layer",
+    "affected": "affected layer",
+}  # of a measure's dims those that words call otherwise
 
 
 def is_map(figure: go.Figure) -> bool:
@@ -89,5 +93,6 @@ def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
 def _place(at: Sequence[np.intp], dims: tuple[str, ...], result: ProbeResult) -> str:
     """Where in the array: "layer 3, token 2 “·of”"."""
     return ", ".join(
-        f"token {i} “{shown(result.tokens[i])}”" if dim == "pos" else f"{dim} {i}" for dim, i in zip(dims, at)
+        f"token {i} “{shown(result.tokens[i])}”" if dim == "pos" else f"{CALLED.get(dim, dim)} {i + first_place(dim)}"
+        for dim, i in zip(dims, at)
     )

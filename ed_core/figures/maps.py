@@ -140,7 +140,7 @@ def output_by_token(result: ProbeResult, view: View) -> go.Figure:
         unit_of(result, "output_pos"),
         strip,
         plain_hover(result, "output_pos", z),
-        row="skipped",
+        row="skipped layer",
     )
     if "output_pos" not in result.measures and result.complete:
         fig.add_annotation(

@@ -15,7 +15,20 @@ from ..depth.verdict import Verdict
 from ..lenses.measured import Maps, Replacement
 from ..types import ProbeResult
 from . import colours
-from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, size, tick_step, whole_ticks
+from .canvas import (
+    GRID,
+    PLAIN,
+    STEADY,
+    Canvas,
+    axis_title,
+    escaped,
+    first_place,
+    log_ticks,
+    number,
+    size,
+    tick_step,
+    whole_ticks,
+)
 from .curves import MARGIN
 from .maps import mean_title
 from .panel import (
@@ -73,11 +86,16 @@ def pair_curves(
     bars below; else relative depth, or layers `by_number`, without bars, because no layer of one is a layer of the
     other."""
     relative = pair.relative and not by_number
-    n, unit, curve = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve
+    n, unit, curve, first = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve, first_place(pair.curve.x)
     canvas = Canvas(height, MARGIN, uirevision="pair")
     for side, values in enumerate((pair.a, pair.b)):
-        x = side_by_side.relative_depth(len(values), pair.n_layers[side]) if relative else np.arange(len(values))
-        place = [f"{curve.x} {i}" + (f" of {pair.n_layers[side]}" if pair.relative else "") for i in range(len(values))]
+        x = (
+            side_by_side.relative_depth(len(values), pair.n_layers[side])
+            if relative
+            else first + np.arange(len(values))
+        )
+        of = f" of {pair.n_layers[side]}" if pair.relative else ""
+        place = [f"{curve.x} {i}{of}" for i in range(first, first + len(values))]
         colour = colours.SIDES[side]
         look = dict(
             mode="lines+markers",
@@ -98,9 +116,9 @@ def pair_curves(
     depth = "relative depth" if curve.x == "depth" else f"relative depth of the {curve.x}"
     ends = dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(depth, 8))
     layers = dict(
-        range=[-0.5, n - 0.5],
+        range=[first - 0.5, first + n - 0.5],
         title=axis_title(curve.x, 8),
-        **whole_ticks(n),
+        **whole_ticks(n, first),
     )
     canvas.legend(bgcolor=colours.CLEAR)
     canvas.layout["xaxis"] = PLAIN | (ends if relative else layers)
@@ -120,7 +138,7 @@ def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
     shades = [colours.DIVERGING[-1] if d > 0 else colours.DIVERGING[0] for d in np.nan_to_num(pair.difference)]
     canvas.add(
         "bar",
-        x=np.arange(len(pair.difference)),
+        x=np.arange(len(pair.difference)) + first_place(pair.curve.x),
         y=pair.difference,
         yaxis="y2",
         name="B − A",
@@ -167,7 +185,7 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     canvas = frame(view, n, f"{dims[0]} layer")
     cells = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
     means = mean_over_tokens(cells)
-    add_heatmap(canvas, cells, shade, unit, domain, gap=row_px >= 8)
+    add_heatmap(canvas, cells, shade, unit, domain, row_px >= 8, x0=1, y0=1)
     hatch(canvas, n, diagonal=False)
     canvas.data[0]["hoverongaps"] = False
     place, brief = "layer %{y} skipped, layer %{x} affected<br>", f"B − A %{{z:.3g}} {unit}"
@@ -340,7 +358,7 @@ def best_errors(maps: Maps) -> go.Figure:
     n = maps.n_layers[0]
     title = axis_title(f"layers passed in {escaped(maps.names[0])}", 8)
     canvas.legend(bgcolor=colours.CLEAR)
-    canvas.layout["xaxis"] = dict(PLAIN, range=[0.5, n + 0.5], title=title, **whole_ticks(n + 1))
+    canvas.layout["xaxis"] = dict(PLAIN, range=[0.5, n + 0.5], title=title, **whole_ticks(n, 1))
     canvas.layout["yaxis"] = dict(GRID, rangemode="tozero", title=axis_title("relative error"))
     return canvas.figure()
 
@@ -358,7 +376,7 @@ def replacement_bars(found: Replacement) -> go.Figure:
     ):
         canvas.add(
             kind,
-            x=np.arange(n),
+            x=np.arange(1, n + 1),
             y=100 * matching.raised(loss, baseline),
             name=name,
             text=[f"{number(one)} instead of {number(baseline)} nats per token" for one in loss],
@@ -369,6 +387,8 @@ def replacement_bars(found: Replacement) -> go.Figure:
     canvas.across(10, colours.FAILED, 1.5, "dash", name="useful from here")
     canvas.across(0, colours.GREY, 1, layer="below")
     canvas.legend(bgcolor=colours.CLEAR)
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.6, n - 0.4], title=axis_title("layer replaced", 8), **whole_ticks(n))
+    canvas.layout["xaxis"] = dict(
+        PLAIN, range=[0.4, n + 0.6], title=axis_title("layer replaced", 8), **whole_ticks(n, 1)
+    )
     canvas.layout["yaxis"] = dict(GRID, rangemode="normal", title=axis_title("loss raised by, %"))
     return canvas.figure()

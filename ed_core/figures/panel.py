@@ -2,8 +2,8 @@
 tell what they hold.
 
 All panels have the same margins and the same y range, from half a row below row 0 to half a row above row `L`: a panel
-of blocks leaves the topmost row empty, a panel of depths (the lens) has the output there. So a depth line is at one
-height in every panel of a grid."""
+of layers, which count from 1, leaves the row of the embedding empty. So layer n is at one height with depth n, and a
+depth line at one height in every panel of a grid."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .canvas import (
     STEADY,
     Canvas,
     axis_title,
+    first_place,
     letters,
     number,
     size,
@@ -188,13 +189,15 @@ def token_panel(
     above: int = 0,
     more: Callable[[Canvas], None] = lambda _: None,
 ) -> go.Figure:
-    """Heatmap of `z` [row, token] with its strip. `hover(row, token)` is what a cell tells besides its place; `more`
+    """Heatmap of `z` [row, token] with its strip; `row` says whether rows are depths, or layers, which count from 1.
+    `hover(row, token)` is what a cell tells besides its place; `more`
     draws what is on the cells and in the `above` pixels between them and the colour bar."""
     canvas = frame(view, result.n_layers, row, above)
     n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
     row_px = (view.plot_height - above) / (result.n_layers + 1)
     canvas.layout["meta"].get("along", {})["tokens"] = True
-    add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(n_tokens), row_px) >= 8, above=above)
+    gap = min(view.column_px(n_tokens), row_px) >= 8
+    add_heatmap(canvas, z, shade, unit, HEATMAP, gap, above, y0=first_place(row))
     more(canvas)
     names = [
         f"<b>{visible(token)}</b>{' ' + BADGE + ' sink' if i in view.sinks else ''}<br>"
@@ -218,8 +221,8 @@ def token_panel(
 
 def layers_across(canvas: Canvas, n: int, title: str, domain: tuple[float, float]) -> None:
     """The x axis of a map of layers against layers."""
-    ends = [-0.5, n - 0.5]
-    canvas.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(title, 9), domain=domain, **whole_ticks(n))
+    ends = [0.5, n + 0.5]
+    canvas.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(title, 9), domain=domain, **whole_ticks(n, 1))
 
 
 def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> None:
@@ -227,29 +230,37 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
     too."""
     passes = int(result.provenance.get("passes", 1))
     for end in range(1, passes):
-        edge = end * result.n_layers / passes - 0.5
+        edge = end * result.n_layers / passes + 0.5
         for colour, thickness in ((colours.LIGHT_EDGE, 2), (colours.DARK_EDGE, 0.7)):
             canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
             if upright:
-                canvas.line(colour, thickness, xref="x", yref="y", x0=edge, x1=edge, y0=-0.5, y1=result.n_layers - 0.5)
+                canvas.line(colour, thickness, xref="x", yref="y", x0=edge, x1=edge, y0=0.5, y1=result.n_layers + 0.5)
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
-    """An empty panel. Rows are labelled up to the last block, in a panel of depths up to the output."""
+    """An empty panel, its rows labelled."""
     margin = (LEFT, RIGHT, TOP + TITLE * bool(view.title) + above, BOTTOM)
     canvas = Canvas(view.height, margin, view.title, view.uirevision, view.width_px)
     fit = (view.plot_height - above) / ROW_LABEL
-    rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, fit)))
+    rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first_place(row)]
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
-    canvas.along("y", row, n_layers, **({"side": view.side} if view.side else {}))
+    canvas.along("y", n_layers, **({"side": view.side} if view.side else {}))
     return canvas
 
 
 def add_heatmap(
-    canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: tuple[float, float], gap: bool, above: int = 0
+    canvas: Canvas,
+    z: np.ndarray,
+    shade: Shade,
+    unit: str,
+    domain: tuple[float, float],
+    gap: bool,
+    above: int = 0,
+    **place: int,
 ) -> None:
-    """The measure itself as trace 0, untouched; a logarithmic colour bar hangs on an invisible trace of its own,
-    `above` pixels over the map. An end of the bar that values lie beyond says so."""
+    """The measure itself as trace 0, untouched, its first cell at `place` (`x0`, `y0`); a logarithmic colour bar
+    hangs on an invisible trace of its own, `above` pixels over the map. An end of the bar that values lie beyond says
+    so."""
     bar = dict(
         orientation="h",
         thickness=8,
@@ -267,7 +278,7 @@ def add_heatmap(
         **(dict(tickvals=[shade.low]) if shade.log else _ends(shade, z, _even(shade))),
     )
     scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
-    canvas.add("heatmap", z=z, name="z", xgap=int(gap), ygap=int(gap), **scale)
+    canvas.add("heatmap", z=z, name="z", xgap=int(gap), ygap=int(gap), **place, **scale)
     if shade.log:
         low, high = (float(np.log10(end)) for end in (shade.low, shade.high))
         ticks = _logarithmic(low, high)
@@ -357,10 +368,10 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         canvas.add(
             kind if name == "mean" else "scatter",
             x=values,
-            y=np.arange(len(values)),
+            y=np.arange(len(values)) + first_place(row),
             xaxis="x2",
             name=name,
-            text=[f"{row} {i}<br>{title} {number(v)}" for i, v in enumerate(values)],
+            text=[f"{row} {i}<br>{title} {number(v)}" for i, v in enumerate(values, first_place(row))],
             hovertemplate="%{text}<extra></extra>",
             **look,
             **STEADY,
@@ -376,8 +387,9 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
     domain = (heatmap[1] + STRIP[0] - HEATMAP[1], STRIP[1])
     canvas.layout["xaxis2"] = dict(PLAIN, domain=domain, anchor="y", title=named, **scale, **ticks)
     if strip.low < 0:
-        top = len(strip.values) - 0.5
-        canvas.line(colours.GREY, 1.0, xref="x2", yref="y", x0=0, x1=0, y0=-0.5, y1=top, layer="below")
+        low = first_place(row) - 0.5
+        ends = dict(x0=0, x1=0, y0=low, y1=low + len(strip.values))
+        canvas.line(colours.GREY, 1.0, xref="x2", yref="y", layer="below", **ends)
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
@@ -433,7 +445,8 @@ def label_columns(
 def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
     """A box around the selected token's column, a line where the answer begins; both as high as the map's rows."""
     first, last = view.span(n_tokens)
-    place: dict[str, Any] = dict(xref="x", yref="y", y0=-0.5, y1=len(canvas.data[0]["z"]) - 0.5)
+    low = canvas.data[0].get("y0", 0) - 0.5
+    place: dict[str, Any] = dict(xref="x", yref="y", y0=low, y1=low + len(canvas.data[0]["z"]))
     for colour, thickness in ((colours.LIGHT_EDGE, 3), (colours.DARK_EDGE, 1)):
         if view.answer_start is not None and first < view.answer_start <= last:
             canvas.line(colour, thickness, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)

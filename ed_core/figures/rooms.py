@@ -42,11 +42,11 @@ def model_course(
     for name, values in copies.items():
         _line(canvas, name, np.asarray(values, np.float64), colours.CONTROL, "dash", unit)
     bars = np.arcsinh(cost / BENT)
-    hover = [f"without layer {i}: {number(v)} {unit}" for i, v in enumerate(cost)]
+    hover = [f"without layer {i}: {number(v)} {unit}" for i, v in enumerate(cost, 1)]
     colour = [colours.DIVERGING[0] if v < 0 else colours.DIVERGING[-1] for v in cost]
     canvas.add(
         "bar",
-        x=np.arange(n) + 0.5,
+        x=np.arange(1, n + 1),
         y=bars,
         width=0.72,
         marker=dict(color=colour, opacity=[1.0 if i == cheapest else 0.55 for i in range(n)]),
@@ -58,20 +58,20 @@ def model_course(
     )
     if cheapest is not None:
         place: dict[str, Any] = dict(
-            x=cheapest + 0.5, y=max(float(np.nan_to_num(bars[cheapest])), 0.0), yref="y2", yanchor="bottom"
+            x=cheapest + 1, y=max(float(np.nan_to_num(bars[cheapest])), 0.0), yref="y2", yanchor="bottom"
         )
-        canvas.write(f"<b>{cheapest}</b>", 12, yshift=1, **place)
+        canvas.write(f"<b>{cheapest + 1}</b>", 12, yshift=1, **place)
     canvas.write("How far the lens is from the output (nats)", 12, x=0, xref="paper", xanchor="left", y=1, yref="paper",
                  yanchor="bottom")  # fmt: skip
     canvas.write("Loss added when the layer is removed", 12, x=0, xref="paper", xanchor="left", y=0.36, yref="paper",
                  yanchor="bottom")  # fmt: skip
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.3, n + 0.3], anchor="y2", title=axis_title("after layer"),
+    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], anchor="y2", title=axis_title("after layer"),
                                   **whole_ticks(n + 1))  # fmt: skip
     canvas.layout["yaxis"] = dict(GRID, domain=[0.46, 1], rangemode="tozero", nticks=5)
     canvas.layout["yaxis2"] = dict(
         PLAIN, domain=[0, 0.34], showticklabels=False, zeroline=True, zerolinecolor=colours.FAINT
     )
-    canvas.along("x", "depth", n)
+    canvas.along("x", n)
     return canvas.figure()
 
 
@@ -145,7 +145,10 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
 def _ticks(canvas: Canvas, rows: Sequence[Row]) -> None:
     """What published rules give, as upright ticks."""
     points = [(share, -i, name, row) for i, row in enumerate(rows) for name, share in row.rules]
-    hover = [f"{escaped(row.name)}, {name}: layer {share * row.layers - 1:.0f}" for share, _, name, row in points]
+    hover = [
+        f"{escaped(row.name)}, {name}: layer {share * row.layers - 1:.0f} in the papers' count"
+        for share, _, name, row in points
+    ]
     mark = dict(symbol="line-ns", size=15, line=dict(width=2, color=colours.GREY))
     look = dict(mode="markers", marker=mark, text=hover, hoverinfo="text")
     canvas.add("scatter", x=[one[0] for one in points], y=[one[1] for one in points], name="published rules", **look)

@@ -62,7 +62,7 @@ class Rows:
         shade, width = colours.signed(bound), self.depth(1) - self.depth(0)
         hover = [
             f"{self.called}layer {i}" + (f"<br>mean cosine {number(v)}" if np.isfinite(v) else "")
-            for i, v in enumerate(values)
+            for i, v in enumerate(values, 1)
         ]
         look = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=False, xgap=1)
         self.canvas.add(
@@ -133,7 +133,7 @@ class Rows:
         if rule.depth is None or rule.ratio is None:
             return
         colour, row = colours.CRITERIA[name], self.row(name)
-        hover = f"{self.called}{say.rule_name(rule)}: layer {rule.depth} of 0–{rule.n_layers - 1}"
+        hover = f"{self.called}{say.rule_name(rule)}: layer {rule.depth} of 0–{rule.n_layers - 1}, in the papers' count"
         hover += f", ratio {number(rule.ratio)}" if self.relative else ""
         hover += "" if rule.clear else f"<br>{'robust so far' if rule.so_far else 'not robust here'}"
         if rule.range:

@@ -54,7 +54,8 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
         result,
     )
     cells = np.where(_within_noise(result, z), np.nan, z)
-    add_heatmap(canvas, np.where(cells == 0, np.nan, cells), shade, unit_of(result, measure), domain, gap=row_px >= 8)
+    coloured = np.where(cells == 0, np.nan, cells)
+    add_heatmap(canvas, coloured, shade, unit_of(result, measure), domain, row_px >= 8, x0=1, y0=1)
     canvas.data[0] |= dict(z=cells, zmin=0.0, colorscale=colours.without_zero(shade))
     hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
     _ring(canvas, z, shade)
@@ -146,18 +147,18 @@ def _diagonal_is_zero(result: ProbeResult, measure: str) -> bool:
 
 def hatch(canvas: Canvas, n_layers: int, diagonal: bool) -> None:
     """A staircase over the cells with affected < skipped (or =): known to be zero before anything is computed."""
-    x, y = [-0.5], [n_layers - 0.5]
-    for row in range(n_layers - 1, -1, -1):
+    x, y = [0.5], [n_layers + 0.5]
+    for row in range(n_layers, 0, -1):
         edge = row - 0.5 + diagonal
         x, y = x + [edge, edge], y + [row + 0.5, row - 0.5]
     pattern = dict(shape="/", fgcolor=colours.GREY, bgcolor=colours.VEIL, size=7, solidity=0.12)
     look = dict(mode="none", fill="toself", fillpattern=pattern, hoverinfo="skip")
-    canvas.add("scatter", x=[*x, -0.5], y=[*y, -0.5], name="zero by construction", **look)
+    canvas.add("scatter", x=[*x, 0.5], y=[*y, 0.5], name="zero by construction", **look)
 
 
 def _ring(canvas: Canvas, z: np.ndarray, shade: Shade) -> None:
     """A small ring on every cell that is beyond the colour range."""
-    y, x = np.nonzero(np.nan_to_num(z) > shade.high * (1 + CLIPPED))
+    y, x = 1 + np.array(np.nonzero(np.nan_to_num(z) > shade.high * (1 + CLIPPED)))
     ring = dict(symbol="circle-open", size=5, color=colours.DARK_EDGE, line=dict(width=1.2))
     canvas.add("scatter", x=x, y=y, mode="markers", name="beyond the colours", hoverinfo="skip", marker=ring, **STEADY)
 
@@ -200,7 +201,8 @@ def surgery_map(
     n_layers, offset = len(z), int(kind != "swap")
     canvas = frame(view, n_layers, "one layer" if kind == "swap" else "first layer")
     shade, domain = _shade(curves, shown, value), view.square(n_layers, 1.0)
-    add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap=view.plot_height / (n_layers + 1) >= 8)
+    gap = view.plot_height / (n_layers + 1) >= 8
+    add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap, x0=1, y0=1)
     if value == "loss":
         baseline, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
         signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
@@ -252,7 +254,7 @@ def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], offset: int, most: floa
         places = [one for one in variants if one.loss <= most]
         for colour, width in ((colours.LIGHT_EDGE, 3.5), (colours.DARK_EDGE, 1.5)):
             marker = dict(symbol=symbol, size=size, color=colour, line=dict(width=width, color=colour))
-            x, y = [one.j - offset for one in places], [one.i for one in places]
+            x, y = [one.j - offset + 1 for one in places], [one.i + 1 for one in places]
             canvas.add("scatter", x=x, y=y, mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)
 
 

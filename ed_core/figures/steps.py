@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ..depth.rules import OF_LENS, RULES
 from . import colours
-from .canvas import GRID, LOGARITHMIC, PLAIN, Canvas, axis_title, number, tick_step
+from .canvas import GRID, LOGARITHMIC, PLAIN, Canvas, axis_title, first_place, number, tick_step
 from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
@@ -140,10 +140,11 @@ def layers_over_steps(
     row = "depth" if unit == "nats" else "layer"
     view = View(width_px=width_px, selected=chosen, uirevision="layers-over-steps")
     canvas = frame(view, len(z) - (row == "depth"), row)
-    canvas.layout["yaxis"]["range"] = [-0.5, len(z) - 0.5]
+    low = first_place(row) - 0.5
+    canvas.layout["yaxis"]["range"] = [low, low + len(z)]
     shade, ends = _shades(z, unit)
     row_px = view.plot_height / len(z)
-    add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(len(steps)), row_px) >= 8)
+    add_heatmap(canvas, z, shade, unit, HEATMAP, min(view.column_px(len(steps)), row_px) >= 8, y0=first_place(row))
     add_hover(
         canvas,
         f"{row} %{{y}}",
@@ -192,9 +193,10 @@ def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping
 def _hover(name: str, row: Mapping[str, Any], depth: float) -> str:
     if not np.isfinite(depth):
         return ""
-    what = "depth" if row["variant"] == MEAN else "layer"
-    value = depth if row["variant"] == MEAN else depth - 1
-    text = f"step {row['step']}<br>{name}: {what} {number(value)}"
+    value = (
+        f"layer {number(depth - 1)} in the papers' count" if row["variant"] == PAPER else f"after layer {number(depth)}"
+    )
+    text = f"step {row['step']}<br>{name}: {value}"
     if row["low"] is not None:
         text += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {number(row['low'])} to {number(row['high'])}"
     return text

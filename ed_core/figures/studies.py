@@ -308,8 +308,9 @@ def study_levels(
             error_y=_whiskers(mean, low, high, colour, 4, most),
             name=escaped(_short(label)),
             text=[
-                f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} {level['mean']:.2f} of "
-                f"{n_layers[label]}{'' if between else ' layers'}<br>{say.count(len(level['own']), 'prompt')}"
+                f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} "
+                f"{level['mean'] + (not between):.2f} of {n_layers[label]}{'' if between else ' layers'}<br>"
+                f"{say.count(len(level['own']), 'prompt')}"
                 for level in levels
             ],
             meta=[escaped(str(level["name"])) for level in levels],
@@ -379,8 +380,8 @@ def _hover(row: Mapping[str, Any], label: str) -> str:
     text = f"{escaped(str(row[label]))}<br>"
     if row["criterion"] in colours.CRITERIA:
         text += f"{RULES[row['criterion']].label}, {VARIANTS[row['variant']]}: "
-    what = "depth" if row["variant"] == MEAN else "layer"
-    text += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
+    what, count = ("depth", "") if row["variant"] == MEAN else ("layer", ", in the papers' count")
+    text += f"{what} {row['depth']:.4g} of {row['n_layers']}{count}, {row['ratio']:.2f}"
     if row["low"] is not None:
         text += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:

@@ -99,7 +99,7 @@ class Identities:
 
     def _misses(self) -> Iterator[tuple[str, float]]:
         """The figures above `miss_limit`, or NaN, each after the words that it completes."""
-        figures = [(f"layer {l}: h + a + m misses the next residual", miss) for l, miss in enumerate(self.miss)]
+        figures = [(f"layer {l}: h + a + m misses the next residual", miss) for l, miss in enumerate(self.miss, 1)]
         figures.append(("unembedding the last residual misses the logits", self.closure))
         for number, miss in enumerate(self.between):
             passes = f"passes {number} and {number + 1}"
@@ -115,7 +115,7 @@ class Identities:
 
     def _slope_failures(self) -> Iterator[str]:
         for name, slopes in (("attention", self.slope_attn), ("MLP", self.slope_mlp)):
-            for layer, slope in enumerate(slopes):
+            for layer, slope in enumerate(slopes, 1):
                 if slope is not None and not abs(slope - 1) <= self.slope_limit:
                     yield (
                         f"layer {layer}: the stream moves by {slope:.4g} times what is read from {name} (expected 1 ± "
@@ -124,7 +124,7 @@ class Identities:
 
     def _order_failures(self) -> Iterator[str]:
         """Why the MLP does not read the stream that the family says: before attention's addition, or after it."""
-        moves = [(layer, change) for layer, change in enumerate(self.mlp_moves) if change is not None]
+        moves = [(layer, change) for layer, change in enumerate(self.mlp_moves, 1) if change is not None]
         if self.parallel:
             for layer, change in moves:
                 if change > self.miss_limit:

@@ -232,7 +232,7 @@ class Sanity:
 
     def failures(self) -> list[str]:
         """What is beyond rounding; empty for a device that computes correctly."""
-        figures = {"the embedding": self.embedding} | {f"layer {l}": off for l, off in enumerate(self.blocks)}
+        figures = {"the embedding": self.embedding} | {f"layer {l}": off for l, off in enumerate(self.blocks, 1)}
         return [
             f"{what} differs by {off:.2g} (limit {self.limit:g})"
             for what, off in (figures | {"the logits": self.logits}).items()

@@ -51,7 +51,10 @@ class Prune(Probe):
         1, "how many consecutive layers are taken out together", low=1, high=256, label="Consecutive layers removed"
     )
     drop: tuple[int, ...] = parameter(
-        (), "any set of layers to take out as well, like 5,6,9", empty="none", label="Any set of layers"
+        (),
+        "any set of layers to take out as well, like 5,6,9",
+        empty="none",
+        label="Any set of layers, counted from 0 as in code",
     )
 
     name: ClassVar[str] = "prune"

@@ -92,7 +92,7 @@ def integrate(
 
 
 def _named(layers: list[int]) -> str:
-    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, sorted(layers)))}"
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(str(layer + 1) for layer in sorted(layers))}"
 
 
 class _Path:

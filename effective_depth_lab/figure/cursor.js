@@ -1,20 +1,16 @@
 // One depth cursor through all figures of a page: pointing at a layer in one of them, or the arrow keys in it, marks the
 // same depth in all, and says what the model would say there. In the browser alone; a figure tells on which of its axes
-// the depth runs (`Canvas.along`): layer l is what leads from depth l to depth l + 1. Tokens are counted in the whole
+// the depth runs (`Canvas.along`): layers count from 1, and layer n ends at depth n. Tokens are counted in the whole
 // text: the columns of a map of written tokens (`begin`) stand behind the prompt's.
 
 const STEPS = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
 const known = (window.edCursor ??= { charts: new Set(), at: null, due: 0 }); // in the window for printing (`ed_ui/browser.py`)
 
 // Where a depth of a model with n layers lies on a figure's own axis, and back. Of models of other depth: the same share.
-const onAxis = (along, { depth, n }) => {
-  const own = along.n === n ? depth : Math.round((depth / n) * along.n);
-  return along.of === 'layer' ? own - 1 : own;
-};
+const onAxis = (along, { depth, n }) => (along.n === n ? depth : Math.round((depth / n) * along.n));
 const ofAxis = (along, value) => {
-  const row = Math.round(value);
-  const depth = along.of === 'layer' ? row + 1 : row;
-  return depth >= (along.of === 'layer' ? 1 : 0) && depth <= along.n ? depth : null;
+  const depth = Math.round(value);
+  return depth >= 0 && depth <= along.n ? depth : null;
 };
 
 export function join(chart) {

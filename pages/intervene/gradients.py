@@ -11,7 +11,7 @@ from ed_ui import probe_page, show
 
 def beneath(result):
     if failed := incomplete(result):
-        layers = f"layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
+        layers = f"layer{'s' * (len(failed) > 1)} {', '.join(str(layer + 1) for layer in failed)}"
         st.warning(FAILED.format(layers=layers, tolerance=f"{100 * TOLERANCE:g} %"), icon=":material/warning:")
 
 

@@ -87,7 +87,8 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
             table(HEAD, [cells(n, row, spec) for n, row in rows.items()])
             if (drop := asked[1].drop) and 1 in rows:
                 cost = surgery.costs(rows[1]["curves"], None)
-                st.caption(f"Your own set, layers {', '.join(map(str, drop))}: {price(cost)}.")
+                own = ", ".join(str(layer + 1) for layer in sorted(drop))
+                st.caption(f"Your own set (counted from 1, layers {own}): {price(cost)}.")
         else:
             show.empty("What do the cheapest stretches cost?", TEACH, 200)
     for message, which in running.troubles(batch).items():
@@ -120,17 +121,22 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
 
 def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: ModelSpec, n_prompts: int) -> None:
     """The cheapest layer in a sentence; how sure that is, and what the model's card says."""
-    note = f"its card says layer {its_card.cuts[0].start}: {of_card(its_card)}" if its_card and its_card.cuts else ""
+    note = (
+        f"its card says layer {its_card.cuts[0].start + 1}: {of_card(its_card)}" if its_card and its_card.cuts else ""
+    )
     under_way = running.status(batch) if batch.running else ""
     if 1 not in rows:
         text = f"Which layers of {spec.name} can go is not measured here yet."
         if its_card and its_card.cuts:
-            text, note = f"Layer {its_card.cuts[0].start} is the cheapest to remove.", f"Its card: {of_card(its_card)}"
+            text, note = (
+                f"Layer {its_card.cuts[0].start + 1} is the cheapest to remove.",
+                f"Its card: {of_card(its_card)}",
+            )
         return finding(text, " · ".join(filter(None, [note, under_way or "Run measures these prompts"])))
     row = rows[1]
     cost, done = surgery.costs(row["curves"], row["start"]), len(row["results"])
     kept = f"{say.share(cost['top1_kept'])} of first choices stay"
-    text = f"Layer {row['start']} is the cheapest to remove: {kept}."
+    text = f"Layer {row['start'] + 1} is the cheapest to remove: {kept}."
     if not math.isfinite(cost["kl"]):
         text = "Whichever layer is removed, the predictions are not finite."
     elif surgery.whole_passes(1, row["results"][0]):

@@ -49,7 +49,7 @@ def row(one: card.Card) -> dict[str, str | int | float | None]:
         "prompts": f"{len(one.set.prompts)} of {one.set.name}",
         **{name: None if ratio is None else 100 * ratio for name, ratio in zip(SHARES, ratios, strict=True)},
         **counts,
-        "cheapest layer": cut.start if cut else None,
+        "cheapest layer": cut.start + 1 if cut else None,
         "kept, %": 100 * cut.kept.value if cut and cut.kept.value is not None else None,
     }
 
