@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,6 +66,20 @@ def move(file: Path, to: Path) -> None:
     os.replace(file, to)
     for folder in {file.parent, to.parent}:
         sync_folder(folder)
+
+
+def make_once(place: Path, make: Callable[[Path], Path], cancelled: Callable[[], bool] | None = None) -> None:
+    """Let `make(folder)` write a file or folder into an empty folder, which then becomes `place`, if that does not
+    exist: one process at a time, and a failure leaves nothing. `filelock.Timeout` where cancelled before its turn."""
+    from filelock import FileLock
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.parent / "lock").acquire(cancel_check=cancelled):
+        for left in place.parent.glob(f"*{UNFINISHED}"):
+            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
+        if not place.exists():
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=f"{place.stem}.", suffix=UNFINISHED) as folder:
+                move(make(Path(folder)), place)
 
 
 def sync(handle: BinaryIO) -> None:

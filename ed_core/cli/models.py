@@ -114,5 +114,5 @@ def _families() -> None:
     from ..models.families import FAMILIES, REFUSED
 
     for family in FAMILIES:
-        print(f"{family.family} ({', '.join(family.model_types)}): {family.modules_read()}; norms {family.norms}")
+        print(f"{family.family} ({', '.join(family.model_types)}): {family.modules_read()}")
     print(f"refused by name: {', '.join(sorted(REFUSED))}")
