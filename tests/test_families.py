@@ -48,13 +48,6 @@ def test_every_family_has_a_small_model():
     assert built <= set(naive.READ), "and the naive way knows where to read it"
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_identities_hold_in_bfloat16(variant):
-    model = random_model(variant, "bf16")
-    verify(model).require(model.architecture)
-
-
 def plain(model):
     """What the naive way runs: a looped model's blocks are written out for it."""
     return naive.plain(model.hf)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import struct
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -54,15 +53,13 @@ def write(
     packed: str = "F32",
     architecture: str = "llama",
     drop: str = "",
-    kind=None,
     extra: str = "",
     split: str = "gpt-2",
     tokenizer: str = "gpt2",
     add_bos: bool | None = None,
 ) -> dict:
-    """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
-    the first tensor is said to be packed in; `extra`:
-    what it holds that the library does not read."""
+    """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `extra`: what
+    it holds that the library does not read."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     config, stands_for = model.config, {}
     writer = gguf.GGUFWriter(file, architecture)
@@ -109,8 +106,6 @@ def write(
         here = _named(name)
         if packed != "F32" and n_dims == 2:
             writer.add_tensor(here, gguf.quants.quantize(values, kind_of), raw_dtype=kind_of)
-        elif kind is not None and here == "token_embd.weight":
-            writer.add_tensor(here, values.view(np.int32), raw_dtype=kind)
         else:
             writer.add_tensor(here, values)
     writer.write_header_to_file()
@@ -193,13 +188,9 @@ def test_a_file_is_converted_once_and_known_by_its_content(llama, tmp_path, cach
 
 def damaged(file: Path, how: str) -> None:
     data = bytearray(file.read_bytes())
-    key = b"tokenizer.ggml.tokens"
-    at = data.index(key) + len(key)  # then the kind (list), the kind of its entries, their number
     match how:
         case "cut off":
             data = data[:-1000]
-        case "a text without an end":
-            data[at + 16 : at + 24] = struct.pack("<Q", 1 << 62)
         case "another file":
             data = bytearray(b"PK" + bytes(100))
     file.write_bytes(data)
@@ -209,7 +200,6 @@ def damaged(file: Path, how: str) -> None:
     "how, told",
     [
         ("cut off", "is cut off: it has"),
-        ("a text without an end", "no GGUF file that can be read"),
         ("another file", "no GGUF file that can be read"),
     ],
 )
@@ -219,13 +209,6 @@ def test_a_damaged_file_is_one_sentence_and_nothing_is_left(llama, tmp_path, cac
     with pytest.raises(BrokenWeights, match=told) as error:
         open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
     assert "m.gguf" in str(error.value) and "\n" not in str(error.value) and not left(cache)
-
-
-def test_what_nothing_unpacks_is_refused(llama, tmp_path, cache):
-    write(llama, tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType.I32)
-    with pytest.raises(BrokenWeights, match=r"m\.gguf cannot be converted: .*I32.*; take the same model as") as error:
-        open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
-    assert "\n" not in str(error.value) and not left(cache)
 
 
 @pytest.mark.parametrize(
@@ -288,10 +271,7 @@ def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_p
     write(llama, tmp_path / "m.gguf", architecture="nosuch")
     with pytest.raises(RefusedFamily, match=r"m\.gguf holds a model of the family 'nosuch'"):
         open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
-    write(llama, tmp_path / "n.gguf", architecture="no\nsuch")
-    with pytest.raises(RefusedFamily, match=r"the family 'no\\nsuch'") as error:
-        open_model(ModelRef.parse(str(tmp_path / "n.gguf")))
-    assert "\n" not in str(error.value) and not left(cache)
+    assert not left(cache)
 
 
 def test_a_file_without_some_weights_is_refused_and_nothing_is_left(llama, tmp_path, cache):
@@ -318,26 +298,13 @@ def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llam
 
 
 def test_which_file_a_path_names(llama, tmp_path):
-    for name in (
-        "one/a.gguf",
-        "one/mmproj-a.gguf",
-        "two/a.gguf",
-        "two/b.gguf",
-        "parts/m-00001-of-00003.gguf",
-        "CAPS/A.GGUF",
-    ):
+    for name in ("one/a.gguf", "one/mmproj-a.gguf", "two/a.gguf", "two/b.gguf", "parts/m-00001-of-00003.gguf"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"GGUF")
     (tmp_path / "text").write_bytes(b"text")
     assert gguf_files.find(str(tmp_path / "one")) == tmp_path / "one" / "a.gguf"
-    assert gguf_files.find(str(tmp_path / "CAPS")) == tmp_path / "CAPS" / "A.GGUF"
-    assert (
-        gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is gguf_files.find("ed-demo-8") is None
-    )
+    assert gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is None
     with pytest.raises(ModelNotFound, match=r"holds 2 GGUF files; name one of them: a\.gguf, b\.gguf\.$"):
-        ModelRef.parse(str(tmp_path / "two"))
-    (tmp_path / "two" / "c.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ModelNotFound, match=r"holds 3 GGUF files; name one of them: a\.gguf, b\.gguf, …\.$"):
         ModelRef.parse(str(tmp_path / "two"))
     with pytest.raises(ModelNotFound, match=r"is one of 3 parts.*llama-gguf-split --merge"):
         ModelRef.parse(str(tmp_path / "parts"))
