@@ -223,7 +223,7 @@ def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch)
     monkeypatch.setattr(
         language_model,
         "from_position",
-        lambda named, start, n: cut(named, start, n) | {"attention_mask": _one_key_short(n, start)},
+        lambda named, start, n, device: cut(named, start, n, device) | {"attention_mask": _one_key_short(n, start)},
     )
     figures = verify(model_of("qwen3"))
     monkeypatch.undo()

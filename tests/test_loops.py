@@ -330,18 +330,6 @@ def test_depth_in_passes():
     assert [one.passes for one in found] == [1, 2] and found[0].mean is None and found[1].mean == 2.0
 
 
-def test_a_loop_at_its_fixed_point_does_nothing_more(measure):
-    """Blocks that add nothing: every pass is where the last is, and no pass is missed."""
-    model = looped()
-    with torch.no_grad():
-        for block in model.stack:
-            block.self_attn.o_proj.weight.zero_()
-            block.mlp.down_proj.weight.zero_()
-    found = measure(model, Loops(), PROMPT)
-    for name in ("fixed_point", "to_last", "update_norm", "between", "block_skip_kl", "times_kl"):
-        assert not found[name].any(), name
-
-
 def test_models_that_read_characters_are_given_prompts_in_characters():
     loop, words = ModelRef.parse("ed-loop-4x4"), ModelRef.parse("ed-demo-8")
     assert bundled.example_of("ed-plain-4") == "chains-4-alone" and bundled.example_of("ed-demo-8") == bundled.EXAMPLE

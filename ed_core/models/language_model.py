@@ -37,7 +37,7 @@ from .architecture import Architecture
 from .devices import main_device
 from .encoder import HARD_SAMPLES, Encoder
 from .identities import Identities
-from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
+from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, replace_first, split_call
 from .quantized import held_bytes
 from .sizes import QUANTIZED
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
@@ -238,7 +238,7 @@ class LanguageModel:
         trace = recording.trace
         with self._lock, ExitStack() as hooks:
             for handle in recording.hooks():
-                hooks.enter_context(hooked(handle))
+                hooks.enter_context(handle)
             trace.logits = self.logits(ids, keep)
         self._check(trace)
         if key is not None and trace.bytes <= self.trace_bytes:
@@ -285,7 +285,7 @@ class LanguageModel:
             entered = True
             return ((resid, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": resid})
 
-        with self._lock, hooked(self.blocks[0].register_forward_pre_hook(put, with_kwargs=True)):
+        with self._lock, self.blocks[0].register_forward_pre_hook(put, with_kwargs=True):
             return self.logits(ids)
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
@@ -329,10 +329,10 @@ class LanguageModel:
         args, kwargs = self._for_batch(call, resid.shape[0] // trace.ids.shape[0])
         added: dict[str, Tensor] = {}
         with self._lock, ExitStack() as hooks:
-            hooks.enter_context(hooked(attn.register_forward_hook(self._reader(resid, added, "attn", attn_edit))))
-            hooks.enter_context(hooked(mlp.register_forward_hook(self._reader(resid, added, "mlp", mlp_edit))))
+            hooks.enter_context(attn.register_forward_hook(self._reader(resid, added, "attn", attn_edit)))
+            hooks.enter_context(mlp.register_forward_hook(self._reader(resid, added, "mlp", mlp_edit)))
             if third is not None:
-                hooks.enter_context(hooked(third.register_forward_hook(self._reader(resid, added, "third"))))
+                hooks.enter_context(third.register_forward_hook(self._reader(resid, added, "third")))
             post = first(self.blocks[layer](resid, *args, **kwargs))
             if self.crosses(layer, layer + 1) if crosses is None else crosses:
                 post = self.between(trace, self._home(post), start)
@@ -409,7 +409,8 @@ class LanguageModel:
                 raise RuntimeError("attention hands no keys and values to a cache")
             trace.keys_values[layer] = cache.seen
         keys, values = (x[..., :start, :] for x in trace.keys_values[layer])
-        return with_cache(from_position(named, start, n_tokens), Prefix((keys, values)))
+        named = from_position(named, start, n_tokens, trace.resid[layer].device)
+        return with_cache(named, Prefix((keys, values)))
 
     def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
         """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how
@@ -534,9 +535,9 @@ class LanguageModel:
 
         with self._lock, ExitStack() as hooks:
             for block in self.stack if at_depths else ():
-                hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
+                hooks.enter_context(block.register_forward_pre_hook(before, with_kwargs=True))
             if at_depths:
-                hooks.enter_context(hooked(self.stack[-1].register_forward_hook(after)))
+                hooks.enter_context(self.stack[-1].register_forward_hook(after))
             output = self.hf(input_ids=ids, **options)
         logits = self.unembed(torch.stack(resid)) if at_depths else self._home(output.logits)[0, -1].float()
         return logits, getattr(output, "past_key_values", None) if cached else None

@@ -432,6 +432,11 @@ class Remote(ModelRef):
         return self.here.source
 
 
+def step_name(training: str, step: str) -> str:
+    """The name of one step of a training: a folder in the training's folder, or a revision of its hub model."""
+    return f"{training.rstrip('/')}{'/' if os.path.isdir(os.path.expanduser(training)) else '@'}{step}"
+
+
 def _service() -> str:
     """The service's name in a model's identity."""
     address = settings.current().ndif_address

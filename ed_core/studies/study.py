@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from .. import untrusted
 from ..errors import ParameterError, StudyError
 from ..files import expect
+from ..models.ref import step_name
 from ..probes import PROBES, Probe, find
 from ..types import Prompt
 
@@ -90,10 +91,14 @@ class ModelEntry(_Strict):
         none."""
         if not self.steps:
             return ((self, None),)
-        source = self.source.rstrip("/") + ("/" if Path(self.source).expanduser().is_dir() else "@")
         ordered = sorted((step_of(name) or 0, name) for name in self.steps)
         return tuple(
-            (self.model_copy(update={"steps": (), "source": source + name, "label": f"{self.series}, {name}"}), step)
+            (
+                self.model_copy(
+                    update={"steps": (), "source": step_name(self.source, name), "label": f"{self.series}, {name}"}
+                ),
+                step,
+            )
             for step, name in ordered
         )
 
