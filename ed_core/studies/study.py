@@ -92,15 +92,11 @@ class ModelEntry(_Strict):
         if not self.steps:
             return ((self, None),)
         ordered = sorted((step_of(name) or 0, name) for name in self.steps)
-        return tuple(
-            (
-                self.model_copy(
-                    update={"steps": (), "source": step_name(self.source, name), "label": f"{self.series}, {name}"}
-                ),
-                step,
-            )
-            for step, name in ordered
-        )
+        named = {
+            name: {"steps": (), "source": step_name(self.source, name), "label": f"{self.series}, {name}"}
+            for name in self.steps
+        }
+        return tuple((self.model_copy(update=named[name]), step) for step, name in ordered)
 
 
 class ProbeEntry(BaseModel):
