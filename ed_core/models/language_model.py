@@ -65,8 +65,7 @@ class LanguageModel:
         self.hf = hf_model.eval().requires_grad_(False)
         self.tokenizer, self.architecture, self.spec = tokenizer, architecture, spec
         self.encoder = encoder or Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
-        config = hf_model.config
-        self.config: Config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        self.config: Config = hf_model.config.get_text_config()
 
         self.stack = cast(nn.ModuleList, self._module(hf_model, "blocks"))
         self.n_passes = architecture.n_passes(self.config)
@@ -154,8 +153,7 @@ class LanguageModel:
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
         """An encoding, or token ids, as a batch of one on the model's device."""
         ids = encoding.ids if isinstance(encoding, Encoding) else encoding
-        embedding = self._embedding
-        rows = max(ids) + 1 if embedding is None else embedding.shape[0]
+        rows = self._embedding.shape[0]
         if (wrong := next((i for i in ids if not 0 <= i < rows), None)) is not None:
             raise PromptError(
                 f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
@@ -202,12 +200,9 @@ class LanguageModel:
         return self.head.weight is self._embedding
 
     @property
-    def _embedding(self) -> Tensor | None:
-        """The embedding's weights `[d_vocab, d_model]`; None where the model's class does not name it."""
-        try:
-            weight: Tensor = self.hf.get_input_embeddings().weight
-        except (NotImplementedError, AttributeError):
-            return None
+    def _embedding(self) -> Tensor:
+        """The embedding's weights `[d_vocab, d_model]`."""
+        weight: Tensor = self.hf.get_input_embeddings().weight
         return weight
 
     # ---------------------------------------------------------------- one forward pass
