@@ -191,11 +191,6 @@ NORMED_LOOP = "its layers run several times and their norms act on the stream it
 _HYBRIDS = """
 jamba bamba zamba zamba2 falcon_h1 nemotron_h lfm2 lfm2_moe lfm3 kimi_linear bailing_hybrid minimax olmo_hybrid
 """
-_ENCODER_DECODERS = """
-t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart plbart mvp pegasus pegasus_x bigbird_pegasus
-marian m2m_100 nllb-moe led fsmt prophetnet blenderbot blenderbot-small whisper trocr encoder-decoder musicgen
-musicgen_melody
-"""
 _ENCODERS = """
 bert bert-generation roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl camembert electra ernie megatron-bert
 rembert roformer big_bird data2vec-text xmod distilbert deberta deberta-v2 modernbert reformer xlm xlnet
@@ -204,7 +199,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma3n_text"), STREAMS),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
     **dict.fromkeys(_HYBRIDS.split(), HYBRID),
-    **dict.fromkeys(_ENCODER_DECODERS.split(), ENCODER_DECODER),
     **dict.fromkeys(_ENCODERS.split(), ENCODER),
     **dict.fromkeys(("deepseek_v4", "glm5_next", "glm5_next_text", "hy_v4", "qwen4_exp", "qwen4_exp_text"), STREAMS),
     **dict.fromkeys(("inkling2", "inkling2_text"), SOURCES),

@@ -329,8 +329,7 @@ def _skipped(hook: object) -> bool:
 def _hooks_note(model: nn.Module) -> str:
     """The note on forward hooks that do not run in the shadow; "" where there are none."""
     n = sum(_skipped(h) for module in model.modules() for name in FORWARD_HOOKS for h in getattr(module, name).values())
-    hooks = "1 forward hook of the model does" if n == 1 else f"{n} forward hooks of the model do"
-    return f"{hooks} not run here, so what {'it changes' if n == 1 else 'they change'} is not measured." if n else ""
+    return f"Of the model {n} forward hooks do not run here; what they change is not measured." if n else ""
 
 
 def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
