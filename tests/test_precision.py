@@ -3,8 +3,6 @@ adapters and offload."""
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -145,17 +143,6 @@ def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
     assert torch.equal(again.logits(ids), first.logits(ids))
     with pytest.raises(ParameterError, match="stored in"):
         ModelRef.parse(str(folder), "fp32")
-
-
-@pytest.mark.process
-def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
-    code = (
-        "import sys, types; k = types.ModuleType('kernels'); k.get_kernel = lambda *a, **b: print('FETCHED'); "
-        "sys.modules['kernels'] = k\n"
-        "from ed_core.models import quantized; quantized.prepare(); print(sys.modules['kernels'] is k)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True" and not done.stderr.strip()
 
 
 # ---------------------------------------------------------------- which precision
