@@ -148,8 +148,6 @@ def test_how_the_service_runs_it_is_not_ours_to_say(keyed, more):
 def test_a_revision_a_loop_and_an_unknown_name_are_refused(keyed):
     with pytest.raises(ModelNotFound, match="the service runs the one it has"):
         ModelRef.parse("ndif:org/name@main")
-    with pytest.raises(ModelNotFound, match="names the service twice"):
-        ModelRef.parse("ndif:ndif:ed-demo-8")
     with pytest.raises(RefusedFamily, match="not measured elsewhere"):
         RemoteModel(ModelRef.parse("ndif:ed-loop-4x4"))
     with pytest.raises(ModelNotFound, match="There is no folder"):

@@ -421,6 +421,13 @@ class Remote(ModelRef):
     def download(self, progress: Progress | None = None, cancelled: Stop = hub.never) -> Self:
         return replace(self, revision=self.here.download(progress, cancelled).revision)
 
+    @property
+    def is_ready(self) -> bool:
+        return self.here.is_ready
+
+    def _convert(self) -> None:
+        self.here._convert()
+
     def plan(self) -> hub.Plan:
         return self.here.plan()
 
