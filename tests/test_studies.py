@@ -446,7 +446,7 @@ def test_what_is_there_is_not_computed_again(small):
     whole = running.run(made, out)
     assert whole.counts == {"computed": 5, "there": 0, "failed": 0}
     written = {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
-    assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
+    assert running.run(made, out).counts == {"computed": 0, "there": 5, "failed": 0}
     assert written == {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
     key = list(open_folder(out).item_keys())[2]
     before = open_folder(out).digest()
@@ -472,7 +472,7 @@ def test_a_run_that_dies_while_it_packs_loses_nothing(small, monkeypatch):
     assert open_folder(out).sums("ed-demo-8", "local").index.tolist() == list(range(10))
     items.pack(open_folder(out))
     assert open_folder(out).digest() == before and not (out / "items").exists()
-    assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
+    assert running.run(made, out).counts == {"computed": 0, "there": 5, "failed": 0}
 
 
 def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):
@@ -498,7 +498,7 @@ def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
     running.run(made, out)
     longer = study.parse(HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET)
     again = plan.make(longer, folder)
-    assert running.run(again, out, report=lambda *_: None).counts == {"computed": 5, "there": 5, "failed": 0}
+    assert running.run(again, out).counts == {"computed": 5, "there": 5, "failed": 0}
 
 
 def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, folder, monkeypatch, capsys):
@@ -537,7 +537,7 @@ def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all
     assert set(verdict.model) == {"ed-demo-8"} and "no-model failed" in capsys.readouterr().err
 
 
-def test_a_prompt_that_one_model_has_no_answer_for_stops_that_model_before_it_begins(folder, tmp_path, capsys):
+def test_a_prompt_that_one_model_has_no_answer_for_stops_that_model_with_its_name(folder, tmp_path, capsys):
     (tmp_path / "prompts.jsonl").write_text(
         '{"text": "1 + 1 ="}\n{"text": "' + "1 + " * 600 + '1 ="}\n', encoding="utf-8"
     )

@@ -28,8 +28,9 @@ from ..models.bundled import set_names
 from ..models.ref import ModelRef
 from ..probes.lenses import LENSES
 from ..statistics import Interval, Resampled, Units
-from ..studies import precisions, running, tables
+from ..studies import precisions, tables
 from ..types import ENGINE_VERSION, command_line
+from ..work.turn import Turn
 from . import card, page
 from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth, Value
 
@@ -73,15 +74,8 @@ def check_model(model: ModelRef) -> None:
         raise CardError(f"A card needs the weights, and those of {model.name} are remote; take a model that is here.")
 
 
-def make(
-    asked: Asked,
-    out: Path,
-    progress: claims.Progress = lambda share, stage: None,
-    engine: running.MakesEngine | None = None,
-    opened: Any = None,
-) -> Card:
-    """Measure what is missing, and write the card in its three forms. `engine`: who computes, this process unless
-    given."""
+def make(asked: Asked, out: Path, turn: Turn) -> Card:
+    """Measure what is missing, and write the card in its three forms."""
     asked.check()
     spec, missing = asked.ref(), []
     own = sizes.PRECISIONS.get(asked.precision, asked.precision)
@@ -92,7 +86,7 @@ def make(
     fits = {fit.kind: fit for fit in reversed(of_model(spec))}
     missing += [f"No {say.lens(kind)} is fitted to these weights." for kind in LENSES if kind not in {*fits, "logit"}]
     stems = ",".join(sorted(fit.path.stem for fit in fits.values()))
-    m = claims.measure(asked, out, CLAIMS, progress, READ, engine, others, stems, opened)
+    m = claims.measure(asked, out, CLAIMS, turn, READ, others, stems)
     report = claims.judged(m, CLAIMS)
     report = report.but(findings=adjusted(report.findings))
     claims.write(report, out)
@@ -117,7 +111,7 @@ def make(
         commands=(asked.command, command_line("verify", asked.model)),
     )
     write(made, out)
-    progress(1.0, "")
+    turn.tell(1.0)
     return card.read(out / card.FILE)
 
 

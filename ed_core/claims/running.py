@@ -40,8 +40,6 @@ WORKED, ANSWERED = "_worked", " answered"  # set of the same tasks worked out; t
 FOUND, REPORT = "claims.json", "claims.md"
 LENSES = "lenses"  # the probe of fitted lenses
 REPLACED, MAPS = 100, 3  # prompts of the maps in the layers' place; raise when their losses are computed otherwise
-Progress = Callable[[float, str], None]
-"""Gets the share that is done, and the name of what is being done."""
 
 
 @dataclass(frozen=True)
@@ -215,16 +213,13 @@ def measure(
     asked: Asked,
     out: Path,
     claims: Sequence[Claim],
-    progress: Progress = lambda share, stage: None,
+    turn: Turn,
     more: Collection[str] = (),
-    engine: running.MakesEngine | None = None,
     others: Sequence[str] = (),
     fits: str = "",
-    opened: Any = None,
 ) -> Measurement:
     """Measure what is missing. `more`: parts that no claim needs; `others`: precisions that the rules are read in too;
-    `fits`: fitted lenses, by the names of their files. `engine`: who computes, this process unless given;
-    `opened`: its models, where it has some."""
+    `fits`: fitted lenses, by the names of their files."""
     spec = asked.ref()
     _require_family(asked, spec)
     full_set = asked.load()
@@ -247,16 +242,10 @@ def measure(
         passes=spec.n_passes or 1,
     )
     needed = {part for claim in claims if not claim.refusal(bare) for part in claim.parts} | set(more)
-    opened = Turn().models if opened is None else opened
     plan = _plan(_study(asked, needed, full_set, spec.n_layers, others, fits), out, asked.device)
     planning.write_plan(plan, out)
     share = 0.9 if REPLACEMENT in needed else 1.0
-    outcome = running.run(
-        plan,
-        out,
-        report=lambda model, done, total: progress(share * done / max(total, 1), model.label),
-        engine=engine or partial(running.Here, opened=opened),
-    )
+    outcome = running.run(plan, out, turn, lambda done, label: turn.tell(share * done, label))
     if MODEL in outcome.failed:
         raise StudyError(f"{spec.name} cannot be measured: {outcome.failed[MODEL]}")
     tables.store(open_folder(out))
@@ -264,10 +253,10 @@ def measure(
     for i, label in enumerate((MODEL, TWIN) if REPLACEMENT in needed else ()):
 
         def within(done: float, i: int = i) -> None:
-            progress(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
+            turn.tell(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
 
         try:
-            replaced[label] = _replaced(asked, out, label, opened, within)
+            replaced[label] = _replaced(asked, out, label, turn.models, within)
         except (StudyError, OSError):
             raise
         except EffectiveDepthError as error:
@@ -352,20 +341,14 @@ def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable
     return Part(columns, index=index, forms=forms, seed=asked.seed)
 
 
-def run(
-    asked: Asked,
-    out: Path,
-    progress: Progress = lambda share, stage: None,
-    engine: running.MakesEngine | None = None,
-    opened: Any = None,
-) -> Report:
+def run(asked: Asked, out: Path, turn: Turn) -> Report:
     """Measure what is missing, judge the claims together with those of earlier runs on the same model and prompts, and
     write both files. A claim that does not apply says so; what makes all of them impossible is refused."""
     claims = asked.chosen()
-    measured = measure(asked, out, claims, progress, engine=engine, opened=opened)
+    measured = measure(asked, out, claims, turn)
     report = _with_earlier(judged(measured, claims), asked, out)
     report = report.but(findings=adjusted(report.findings))
-    progress(1.0, "")
+    turn.tell(1.0)
     write(report, out)
     return report
 

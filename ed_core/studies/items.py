@@ -40,7 +40,7 @@ from ..models.bundled import STUDIES
 from ..probes import Probe, find
 from ..statistics import Units, units
 from ..types import ProbeResult, from_json
-from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan, StudyModel, writing
+from .plan import FAILURES, FORMAT, ITEMS, PLAN, Item, Plan, StudyModel, writing
 from .sets import Example, split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
 
@@ -58,16 +58,6 @@ Part = tuple[pyarrow.Table, dict[str, tuple[int, ...]]]
 # ---------------------------------------------------------------- made
 
 
-def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk]) -> None:
-    """Refuse what the model of this label has no answer for, before anything is computed."""
-    for chunk in chunks:
-        for i, example in enumerate(chunk.examples):
-            try:
-                _probes(model, chunk.probes(plan.study, label, i), example)
-            except InputError as error:
-                raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
-
-
 def compute(
     model: LanguageModel,
     plan: Plan,
@@ -78,9 +68,10 @@ def compute(
     """The item's table. `done` is called after every prompt."""
     from ..work import compute as engine
 
+    examples = item.chunk.examples
+    probes_of = [_probes(model, item.chunk.probes(plan.study, item.model.label, i), e) for i, e in enumerate(examples)]
     results = []
-    for i, example in enumerate(item.chunk.examples):
-        probes = _probes(model, item.chunk.probes(plan.study, item.model.label, i), example)
+    for example, probes in zip(examples, probes_of, strict=True):
         requests = {column: probe.request(item.model.known, example.prompt) for column, probe in probes.items()}
         model.expect(list(zip(probes.values(), requests.values())))
         results.append({column: engine.run(model, r, cancelled=cancelled) for column, r in requests.items()})
@@ -94,17 +85,20 @@ def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], example: Exampl
     from ..prompts import max_tokens
 
     probes: dict[str, Probe] = {}
-    for entry in entries:
-        encoding = model.encode(example.prompt, max_tokens())
-        boundaries: tuple[int, ...] = ()
-        if entry.split_points:
-            if encoding.answer_start is None:
-                raise PromptError("split points at the answer need an answer, and it has none.")
-            if not (boundaries := split_points(entry.split_points, encoding.answer_start, len(encoding))):
-                continue
-        probe = probes[entry.column] = entry.make(boundaries, example.other)
-        probe.check_precision(model.spec.precision)
-        probe.check(len(encoding), encoding.answer_start)
+    try:
+        for entry in entries:
+            encoding = model.encode(example.prompt, max_tokens())
+            boundaries: tuple[int, ...] = ()
+            if entry.split_points:
+                if encoding.answer_start is None:
+                    raise PromptError("split points at the answer need an answer, and it has none.")
+                if not (boundaries := split_points(entry.split_points, encoding.answer_start, len(encoding))):
+                    continue
+            probe = probes[entry.column] = entry.make(boundaries, example.other)
+            probe.check_precision(model.spec.precision)
+            probe.check(len(encoding), encoding.answer_start)
+    except InputError as error:
+        raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
     return probes
 
 
@@ -471,11 +465,10 @@ class Folder:
 
     def failures(self) -> dict[str, str]:
         """Why models of the plan failed, by label."""
-        reasons = {}
-        for label, model in self.models.items():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                reasons[label] = str(untrusted.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
-        return reasons
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            reasons = untrusted.json_of(self.out / FAILURES).items()
+            return {label: str(why) for label, why in reasons if label in self.models}
+        return {}
 
     def digest(self, keys: Iterable[str] | None = None) -> str:
         """SHA-256 over the measures of all computed items, or of these, in the plan's order; seconds are no part."""

@@ -31,7 +31,7 @@ from .sets import Example, PromptSet, load, published, ranks
 from .study import ModelEntry, ProbeEntry, Study, read, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed again
-PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
+PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures.json", "study.toml"
 DIGITS = 16  # of a digest, in hex
 
 

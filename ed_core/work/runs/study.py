@@ -11,7 +11,6 @@ from ... import disk
 from ...api import model as opened
 from ...errors import ParameterError, StudyError
 from ..turn import Turn
-from .engine import engine
 
 if TYPE_CHECKING:
     from ...cards import making
@@ -50,9 +49,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     names = planning.PLAN, SUMS, VERDICTS
     disk.require_apart([out / name for name in names], [place.parent / one.file for one in plan.study.sets if one.file])
     planning.write_plan(plan, out)
-    outcome = running.run(
-        plan, out, report=lambda model, done, n: tell(done / max(n, 1), model.label), engine=engine(turn)
-    )
+    outcome = running.run(plan, out, turn, tell)
     turn.failed |= bool(outcome.failed)
     for label, why in outcome.failed.items():
         if label not in trouble:
@@ -129,7 +126,7 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
-    report = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    report = running.run(asked, out, turn)
     width, lines = max(len(one.id) for one in report.findings), []
     for one in report.findings:
         values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
@@ -146,6 +143,6 @@ def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     asked.check()  # before anything is fetched
     files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
     _prepare(asked.model, asked.also, asked.prompts, files)
-    made = making.make(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    made = making.make(asked, out, turn)
     lines = [page.headline(made), f"{len(made.claims)} claims: {page.counted(made)}"]
     return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()
