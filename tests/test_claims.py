@@ -16,7 +16,7 @@ from small_models import opened_models, save_random
 from ed_core import statistics
 from ed_core.claims import CLAIMS, find, running, words
 from ed_core.claims.claim import Claim, adjusted
-from ed_core.claims.evidence import Evidence, Measured, Part
+from ed_core.claims.evidence import Evidence, Measured
 from ed_core.claims.judging import (
     DOES_NOT_APPLY,
     FAILS,
@@ -39,6 +39,7 @@ from ed_core.probes import Answers, Prune
 from ed_core.statistics import RankOrder, rank_order, units
 from ed_core.studies import items
 from ed_core.studies.items import open_folder
+from ed_core.studies.part import Part
 from ed_core.sweeps import dropping
 from ed_core.types import Prompt
 

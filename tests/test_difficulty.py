@@ -10,6 +10,7 @@ import pytest
 from ed_core.models.bundled import STUDIES
 from ed_core.studies import difficulty, sets, tables
 from ed_core.studies.items import Folder, Sums, open_folder
+from ed_core.studies.part import Part
 from ed_core.types import Prompt
 
 L = 8
@@ -94,7 +95,11 @@ def test_noise_convinces_nobody_and_a_clear_rise_does():
         for _ in range(200):
             own = rng.normal(4 + rise * np.arange(3), 1, (20, 3)).T
             marks = tuple(map(str, range(20)))
-            levels = [difficulty.Level(str(i), of.mean(), np.nan, np.nan, of, marks) for i, of in enumerate(own)]
+            parts = [Part({"depth": of}, pairs=marks) for of in own]
+            levels = [
+                difficulty.Level(str(i), of.mean(), np.nan, np.nan, of, part, part.mean(of))
+                for i, (of, part) in enumerate(zip(own, parts))
+            ]
             trends.append(difficulty.trend(levels))
     margin = difficulty.MARGIN * L
     decided = [one.low > 0 or one.high < 0 or max(-one.low, one.high) < margin for one in found[0.0]]

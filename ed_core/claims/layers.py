@@ -15,8 +15,9 @@ from ..depth.matching import RAISED
 from ..errors import ClaimRefused
 from ..probes.base import layer_effect
 from ..statistics import Resampled, all_above, beyond, over_layers, rank_correlations, some_below, stretch_mean
+from ..studies.part import Part
 from .claim import claim
-from .evidence import Evidence, Measured, Part, fisher
+from .evidence import Evidence, Measured, fisher
 from .judging import ALONE, Estimate, Quantity, Range
 
 INF = math.inf

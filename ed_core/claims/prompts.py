@@ -11,8 +11,9 @@ from ..depth.mean_depth import MEAN_DEPTH
 from ..errors import ClaimRefused
 from ..probes.base import depth_score, layer_effect
 from ..statistics import over_layers
+from ..studies.part import Part, require
 from .claim import claim
-from .evidence import Evidence, Line, Measured, Part, fisher, line, require, slope_of
+from .evidence import Evidence, Line, Measured, fisher, line, slope_of
 from .judging import Estimate, Quantity
 
 INF = math.inf

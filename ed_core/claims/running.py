@@ -24,6 +24,7 @@ from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets, tables
 from ..studies.items import Folder, open_folder
+from ..studies.part import Part
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..studies.study import read as read_study
 from ..types import changed, command_line
@@ -31,7 +32,7 @@ from ..work.resolve import settle
 from ..work.turn import Turn
 from . import CLAIMS, find, words
 from .claim import Claim, adjusted
-from .evidence import Evidence, Measured, Part, Sized
+from .evidence import Evidence, Measured, Sized
 from .record import KIND, Report
 
 MODEL, TWIN, REPLACEMENT = "model", "untrained copy", "replacement"
@@ -173,16 +174,13 @@ class Measurement:
         set_name = _set_of(taken, self.asked, self.folder.sets)
         if label not in self.folder.models or set_name not in self.folder.sets:
             return None
-        some, one = self.folder.sums(label, set_name), self.folder.sets[set_name]
-        columns, ran = some.probe(name), some.ran(name)
-        if not columns:
+        part = self.folder.read(label, set_name, name)
+        if not len(part):
             return None
-        levels, pairs = (tuple(str(one[key][i]) for i in ran) if one[key] else () for key in ("levels", "pairs"))
-        forms = tuple(map(str, self.folder.forms(set_name)[ran]))
         if taken.answered or taken.worked:
-            examples = self.examples[set_name]
-            columns["answer_length"] = np.array([len(examples[i].prompt.answer.strip()) for i in ran])
-        return Part(columns, levels, pairs, ran, forms, self.asked.seed)
+            answers = [self.examples[set_name][i].prompt.answer for i in part.index]
+            part = replace(part, columns=part.columns | {"answer_length": np.array([len(a.strip()) for a in answers])})
+        return part
 
     def evidence(self, label: str) -> Evidence:
         """Everything that was measured of the model, or of its untrained copy."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow
@@ -38,8 +38,8 @@ from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
 from ..probes import Probe, find
-from ..statistics import Units, units
 from ..types import ProbeResult, from_json
+from .part import Part
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, Item, Plan, StudyModel, writing
 from .sets import Example, split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
@@ -51,7 +51,7 @@ OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate
 TIMES = "seconds."  # columns that begin so say how long something took: no measures
 SUMS, KEYS = "sums.parquet", ("model", "chunk")
 NUMBERS = (pyarrow.int64(), pyarrow.float32(), pyarrow.float64())
-Part = tuple[pyarrow.Table, dict[str, tuple[int, ...]]]
+Stored = tuple[pyarrow.Table, dict[str, tuple[int, ...]]]
 """Sums of some prompts, and the shapes of their columns."""
 
 
@@ -264,7 +264,7 @@ def packed_keys(out: Path) -> list[str]:
     return [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
 
 
-def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
+def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Stored:
     """A table of sums with its columns' shapes, without empty columns. `ValueError` where a column holds anything but
     numbers, or lists of as many as its shape has places."""
     table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
@@ -281,15 +281,6 @@ def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
             expect(lengths <= {math.prod(shape)} and not column.null_count, f"{name}: the length")
         expect(column.type in NUMBERS, f"{name}: the type")
     return table, shapes
-
-
-class Read(NamedTuple):
-    """A probe's columns on some prompts, under the names of its summary; empty where no prompt went through it. `over`:
-    what a bootstrap draws; `ran`: the prompts, as places in the set."""
-
-    columns: dict[str, np.ndarray]
-    over: Units
-    ran: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -320,7 +311,7 @@ class Sums:
         return own if ran.any() else {}
 
 
-def _joined(parts: Sequence[Part], index: np.ndarray) -> Sums:
+def _joined(parts: Sequence[Stored], index: np.ndarray) -> Sums:
     shapes = {name: shape for _, of_part in parts for name, shape in of_part.items()}
     expect(all(of_part.items() <= shapes.items() for _, of_part in parts), "the shapes differ")
     tables = [table.replace_schema_metadata(None) for table, _ in parts]
@@ -432,11 +423,13 @@ class Folder:
         name = self.set_of(group)
         return name, self.sums(label, name).of(self.groups(name)[group])
 
-    def read(self, label: str, group: str, probe: str) -> Read:
+    def read(self, label: str, group: str, probe: str) -> Part:
         """What a probe measured of a model on a set or one of its levels."""
         name, some = self.some(label, group)
-        ran = some.ran(probe)
-        return Read(some.probe(probe), units(len(ran), [str(form) for form in self.forms(name)[ran]]), ran)
+        one, ran = self.sets[name], some.ran(probe)
+        levels, pairs = (tuple(str(one[key][i]) for i in ran) if one[key] else () for key in ("levels", "pairs"))
+        forms = tuple(map(str, self.forms(name)[ran]))
+        return Part(some.probe(probe), levels, pairs, ran, forms, self.plan["seed"])
 
     def forms(self, name: str) -> np.ndarray:
         """The template of each prompt of a set, by its place, "" where it has none. A published set's way of writing
@@ -484,7 +477,7 @@ class Folder:
                     sha.update(np.asarray(given, np.float64).tobytes())
         return sha.hexdigest()
 
-    def part(self, key: str) -> Part:
+    def part(self, key: str) -> Stored:
         """The sums of an item, from its own file while there is one."""
         if (file := path(self.out, key)).is_file():
             with _opened(file, untrusted.CHUNK, untrusted.ITEM) as opened:
