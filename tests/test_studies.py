@@ -18,7 +18,7 @@ from shell import refused, wrote
 
 from ed_core import disk
 from ed_core.cli import main
-from ed_core.depth import rules, sinks
+from ed_core.depth import rules
 from ed_core.errors import JobError, StudyError
 from ed_core.models.bundled import MODELS, load_prompts
 from ed_core.models.tokens import preview
@@ -146,13 +146,6 @@ def test_the_papers_formats_are_written_as_the_papers_write_them():
     assert ones == set("123456789"), "from the least number of so many digits to the largest"
 
 
-def test_split_points_stand_at_the_answer():
-    assert sets.split_points("answer", 7, 20) == (7,)
-    inside = sets.split_points("within_answer", 7, 40)  # 33 tokens: of 7, 11, …, 35
-    assert len(inside) == 4 and set(inside) <= set(range(7, 36, 4)) and len(set(inside)) == 4
-    assert sets.split_points("within_answer", 7, 11) == () != sets.split_points("within_answer", 7, 12)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     here = tmp_path_factory.mktemp("sets")
@@ -192,24 +185,6 @@ def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
     texts = [*cells[:-2], 'a, "b"', "c\nd", "x", "y"]
     assert [e.prompt.text for e in found] == [e.prompt.answer for e in found] == texts
     assert [e.level for e in found] == [*map(str, range(len(cells))), "", ""]
-
-
-@pytest.mark.parametrize(
-    "text, body, told",
-    [
-        ("", "", "cannot be read as csv"),
-        ("text,a\nx,1\ny,1,2\n", "", "cannot be read as csv"),
-        ("text,a\nx,1,2\n", "", "cannot be read as csv"),
-        ('text\n"x\n', "", "cannot be read as csv"),
-        ("ctx,endings,label\nA man,\"['sits', 'runs']\",0\n", 'format = "hellaswag"', "row 1: endings is \"['sits'"),
-        ("question,answer\n\nx\n", 'format = "gsm8k"', "row 1: "),
-    ],
-)
-def test_a_csv_file_that_does_not_say_what_it_means_is_refused(tmp_path, text, body, told):
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(StudyError) as error:
-        load(tmp_path, 'file = "t.csv"\n' + body)
-    assert told in str(error.value) and "The set s" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -401,30 +376,6 @@ def test_means_have_intervals_that_hold_them_and_maxima_none(done):
         counts = np.array([data[f"logit_lens.kl.{i}"].shape[1] for i in range(10)])
     low, high = naive.bootstrap_t(sums, counts)
     assert (one.low, one.high) == (pytest.approx(low, rel=1e-6), pytest.approx(high, rel=1e-6))
-
-
-@pytest.mark.process
-def test_leaving_the_first_token_out_is_what_run_does(folder, tmp_path, monkeypatch):
-    """With a lower threshold, as the small models' tokens are long at the output only."""
-
-    def found(result):
-        return sinks.find(*(result[name] for name in sinks.READS), 2.0) if "attn_norm" in result.measures else None
-
-    monkeypatch.setattr(sinks, "of_result", found)
-    text = HEAD.replace('"contributions"', '{name = "contributions", first_token = false}').replace("demo-8", "demo-16")
-    shutil.copy(folder / "prompts.jsonl", tmp_path)
-    (tmp_path / "s.toml").write_text(text + SET, encoding="utf-8")
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
-    arguments = ["run", "contributions", "logit_lens", "--model", "ed-demo-16", "--no-cache", "--prompts"]
-    arguments += [str(tmp_path / "prompts.jsonl"), "--set", "contributions.first_token=false"]
-    assert main([*arguments, "--out", str(tmp_path / "r.npz")]) == 0
-    verdict = rows(tmp_path / "out" / "verdict.parquet").set_index(["set", "criterion", "variant"])
-    with np.load(tmp_path / "r.npz") as data:
-        for name in rules.RULES:
-            for variant, key in {"paper": "", "without_sinks": "_without_sinks"}.items():
-                found = verdict.loc["local", name, variant].depth
-                assert found == pytest.approx(float(data[f"effective_depth.{name}{key}"]), nan_ok=True)
-        assert sum(len(data[f"sinks.pos.{i}"]) for i in range(10)), "no prompt has sinks, so this shows nothing"
 
 
 # ---------------------------------------------------------------- going on, failures

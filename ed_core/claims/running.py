@@ -3,6 +3,7 @@ resumes where it was stopped."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -309,15 +310,13 @@ def _study(
 
 def _plan(study: Study, out: Path, device: str) -> planning.Plan:
     """The plan of the study, or of an earlier one in this folder that includes it and is complete."""
-    try:
+    with contextlib.suppress(StudyError):
         earlier = read_study(out / planning.STUDY)
-    except StudyError:
-        return planning.make(study, Path(), device)
-    same = (earlier.models, earlier.sets, earlier.seed) == (study.models, study.sets, study.seed)
-    if same and {entry.column for entry in study.probes} <= {entry.column for entry in earlier.probes}:
-        plan = planning.make(earlier, Path(), device)
-        if not running.missing(plan, out):
-            return plan
+        same = (earlier.models, earlier.sets, earlier.seed) == (study.models, study.sets, study.seed)
+        if same and {entry.column for entry in study.probes} <= {entry.column for entry in earlier.probes}:
+            plan = planning.make(earlier, Path(), device)
+            if not running.missing(plan, out):
+                return plan
     return planning.make(study, Path(), device)
 
 

@@ -108,7 +108,7 @@ def _line(used: list[Point], seed: int) -> Slope:
     of_set = np.array([sets.index(p.set) for p in used])
     slope = float(_slopes(x, y[None], of_set)[0])
     ends, over = UNKNOWN, used[0].over
-    if all(p.read is not None for p in used):
+    if all(p.lens is not None for p in used):
         dx = x - np.array([x[of_set == s].mean() for s in of_set])
         if (resampled := combined(used, dx / (dx @ dx), seed)) is not None:
             ends = resampled.interval
@@ -199,28 +199,13 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
     if len(pairs) > 1:
         raise StudyError("Measured models are compared on one set at a time.")
     ends, spread = UNKNOWN, np.nan
-    if (resampled := combined([two, one], [1.0, -1.0]) if one.read and two.read else None) is not None:
+    if (resampled := combined([two, one], [1.0, -1.0]) if one.lens and two.lens else None) is not None:
         ends, spread = resampled.interval, float(resampled.error)
-    elif len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
+    elif len(one.drawn) and one.units and two.units and len(one.units.of) == len(two.units.of):
         apart = two.drawn - one.drawn
         ends, finite = interval(apart), apart[np.isfinite(apart)]
         spread = float(finite.std()) if len(finite) else np.nan
-    over = one.over or say.count(one.prompts, "prompt")
-    return Difference(*head, *ends, over, n_layers, spread, one.forms or one.prompts)
-
-
-def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: str, other: str) -> Difference:
-    """The mean difference over several published pairs of models, each the mean over its sets. `base`, `other`: what
-    the sentence calls the two sides."""
-    points = list(points)
-    models = {p.model for p in points}
-    differences = [difference(points, *pair) for pair in pairs if models.issuperset(pair)]
-    if not differences:
-        raise StudyError("None of these pairs of models is among the points.")
-    each = np.array([one.difference for one in differences])
-    where = tuple(dict.fromkeys(name for one in differences for name in one.where))
-    head = (base, other, differences[0].criterion, differences[0].source, where, float(each.mean()), *around(each))
-    return Difference(*head, 0.0, f"{len(each)} pairs of models", None)
+    return Difference(*head, *ends, one.over, n_layers, spread, one.units.n if one.units else 0)
 
 
 def around(values: ArrayLike) -> tuple[float, float]:
