@@ -25,9 +25,7 @@ APART = 1.25  # times the size before
 
 
 def point(model, ratio, parameters=1_000_000_000, where="s", kind=PUBLISHED, layers=28, drawn=(), low=np.nan, **more):
-    given = dict(
-        training="", of="", criterion="kl", units=units(9) if len(drawn) else None, drawn=np.array(drawn, float)
-    )
+    given = dict(training="", of="", criterion="kl", units=units(9 * bool(len(drawn))), drawn=np.array(drawn, float))
     return Point(model=model, parameters=parameters, set=where, ratio=ratio, n_layers=layers, source=kind, low=low,
                  **(given | more))  # fmt: skip
 

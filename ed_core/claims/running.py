@@ -180,7 +180,8 @@ class Measurement:
             return None
         if taken.answered or taken.worked:
             answers = [self.examples[set_name][i].prompt.answer for i in part.index]
-            part = replace(part, columns=part.columns | {"answer_length": np.array([len(a.strip()) for a in answers])})
+            lengths = np.array([len(answer.strip()) for answer in answers])
+            part = replace(part, columns={**part.columns, "answer_length": lengths})
         return part
 
     def evidence(self, label: str) -> Evidence:

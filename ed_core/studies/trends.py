@@ -29,7 +29,6 @@ CALLED |= {name: f"Hu et al.'s {rule.label} rule" for name, rule in RULES.items(
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 APART = 1.2  # how many times larger another size is
 NOTHING = 1e-9  # what rounding makes of 0
-POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 UNKNOWN = Interval(np.nan, np.nan, 0.0)
 
 
@@ -144,8 +143,7 @@ def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
 class Difference:
     """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 % over `over`, NaN
     without; `undefined`: the share of resamples in which one of the two has no depth. `where`: the sets; `n_layers`: of
-    the two where they are equal, else None. `spread`: the standard error of the difference over `units` prompts or
-    their templates, NaN without."""
+    the two where they are equal, else None."""
 
     base: str
     other: str
@@ -158,17 +156,6 @@ class Difference:
     undefined: float
     over: str
     n_layers: int | None
-    spread: float = np.nan
-    units: int = 0
-
-    @property
-    def needed(self) -> int | None:
-        """How many prompts (templates where these were drawn) a study like this one needs to tell the two apart four
-        times of five, if the difference is what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over its n (an
-        interval from 5 to 95 %, a power of 80 %). None where there is no spread or no difference."""
-        if not self.spread > 0 or abs(self.difference) < 5e-4:
-            return None
-        return math.ceil(self.units * (POWER * self.spread / self.difference) ** 2)
 
     @property
     def apart(self) -> bool:
@@ -198,14 +185,12 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
         return Difference(*head, *around(each), 0.0, say.count(len(each), "set"), n_layers)
     if len(pairs) > 1:
         raise StudyError("Measured models are compared on one set at a time.")
-    ends, spread = UNKNOWN, np.nan
+    ends = UNKNOWN
     if (resampled := combined([two, one], [1.0, -1.0]) if one.lens and two.lens else None) is not None:
-        ends, spread = resampled.interval, float(resampled.error)
+        ends = resampled.interval
     elif len(one.drawn) and one.units and two.units and len(one.units.of) == len(two.units.of):
-        apart = two.drawn - one.drawn
-        ends, finite = interval(apart), apart[np.isfinite(apart)]
-        spread = float(finite.std()) if len(finite) else np.nan
-    return Difference(*head, *ends, one.over, n_layers, spread, one.units.n if one.units else 0)
+        ends = interval(two.drawn - one.drawn)
+    return Difference(*head, *ends, one.over, n_layers)
 
 
 def around(values: ArrayLike) -> tuple[float, float]:
