@@ -73,7 +73,7 @@ def _slider(stored: Sequence[int]) -> int:
 
 
 def _chart(folder: Folder, stored: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:
-    sinks = dict(zip(stored, steps.sinks(folder, stored, name), strict=True))
+    sinks = {number: tables.sinks(folder, label, name) for number, label in stored.items()}
     fig = show.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
     show.figure("depth-steps", fig, DEPTHS, reading=READING)
     for sentence in steps.course(rows):

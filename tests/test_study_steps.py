@@ -135,5 +135,5 @@ def test_maps_and_sinks_are_the_rows_of_the_training(training):
         expected = [[own[l, step] for step in labels] for l in range(5)]
         np.testing.assert_allclose(z, expected, rtol=1e-5)
     found = [row.value for row in rows if row.measure == "sinks"]
-    assert steps.sinks(folder, labels, "prompts") == pytest.approx(found)
+    assert [tables.sinks(folder, label, "prompts") for label in labels.values()] == pytest.approx(found)
     assert steps.over_layers(folder, labels.values(), "prompts", "contributions.nothing").shape == (0, 3)

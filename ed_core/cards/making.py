@@ -63,8 +63,6 @@ class Asked(claims.Asked):
             if name not in sizes.PRECISIONS:
                 expected = ", ".join(sizes.PRECISIONS)
                 raise CardError(f"The precision is {name!r}; expected some of {expected}, with commas.")
-        if self.most < 1:
-            raise CardError(f"A card takes {self.most} prompts; expected 1 or more.")
         self.entry()
 
 

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,17 +118,6 @@ class Plan:
 
 
 # ---------------------------------------------------------------- made
-
-
-def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], object] | None = None) -> Plan:
-    """The plan of a study's file. `fetch`: downloads a model by its source and its control; where it cannot, the plan
-    says so."""
-    study = read(file)
-    if fetch is not None:
-        for entry in study.entries:
-            with contextlib.suppress(EffectiveDepthError):
-                fetch(entry.source, entry.control)
-    return make(study, Path(file).parent, device)
 
 
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:

@@ -84,8 +84,6 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
         name, equals, file = text.partition("=")
         if name not in paper.sets:
             raise StudyError(f"{paper.name} has no set {name!r}; {nearest(name, paper.sets)}")
-        if name in entries:
-            raise ParameterError(f"--sets gives {name} twice; give it once.")
         place = Path(file).expanduser()
         if equals and not place.is_file():
             raise StudyError(f"--sets {name}: there is no file {file!r}; give a .jsonl, .csv or .parquet of the set.")
@@ -102,7 +100,8 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
 
 def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
     few = [one.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, one in sorted(sets.items())]
-    return {"hu2025": _study("hu2025", CITATION, models, few, [_probe("contributions"), _probe("logit_lens")])}
+    probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
+    return {"hu2025": _study("hu2025", CITATION, models, few, probes)}
 
 
 def _study(
@@ -110,10 +109,6 @@ def _study(
 ) -> Study:
     note = f"The protocol of {paper}."
     return Study(name=name, note=note, models=tuple(models), sets=tuple(sets), probes=tuple(probes))
-
-
-def _probe(name: str, **parameters: Any) -> ProbeEntry:
-    return ProbeEntry(name=name, **parameters)
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
@@ -157,11 +152,12 @@ def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], l
     parts = {}
     for name, entry in sets.items():
         if name == "gsm8k":
-            probes = [_probe("contributions"), _probe("layer_skip", limit=min(10, limit or 10), mode="future")]
+            skips = ProbeEntry(name="layer_skip", limit=min(10, limit or 10), mode="future")
+            probes = [ProbeEntry(name="contributions"), skips]
             few: dict[str, Any] = {"limit": limit or 20}
         else:
             boundaries, levels = LEVELS[name]
-            probes = [_probe("layer_skip", mode="future", boundaries=boundaries)]
+            probes = [ProbeEntry(name="layer_skip", mode="future", boundaries=boundaries)]
             few = {"levels": levels, "per_level": limit or 20, "seed": 42}
         part = f"csordas2025-{name}"
         parts[part] = _study(part, f"{C25} on {name}", models, [entry.model_copy(update=few)], probes)

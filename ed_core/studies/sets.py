@@ -78,7 +78,8 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
     `tokenizer`: the model that counts `max_tokens`, unless the entry names one. Where prompts have templates, these
     take turns within each level, so that the first ones of a level are of as many templates as can be."""
-    every = [e for e in _source(entry, folder) if e.prompt.answer or not entry.answered]
+    source = _bundled(entry) if entry.bundled else _from_hub(entry) if entry.hub else _from_file(entry, folder)
+    every = [e for e in source if e.prompt.answer or not entry.answered]
     levels = tuple(dict.fromkeys(e.level for e in every))
     if missing := [level for level in entry.levels if level not in levels]:
         known = f"has no level {missing[0]!r}; {nearest(missing[0], levels)}" if any(levels) else "has no levels."
@@ -175,12 +176,6 @@ def _short(entry: SetEntry, tokenizer: str, left_out: list[Example]) -> Callable
 def bundled_names() -> list[str]:
     """The sets that need nothing from elsewhere."""
     return [*set_names(), *ARITHMETIC]
-
-
-def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
-    if entry.bundled:
-        return _bundled(entry)
-    return _from_hub(entry) if entry.hub else _from_file(entry, folder)
 
 
 def _bundled(entry: SetEntry) -> Iterator[Example]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ... import disk
 from ...api import model as opened
-from ...errors import ParameterError, StudyError
+from ...errors import EffectiveDepthError, ParameterError, StudyError
 from ..turn import Turn
 
 if TYPE_CHECKING:
@@ -26,11 +27,16 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     from ...studies import plan as planning
     from ...studies import report, running
     from ...studies.items import SUMS
+    from ...studies.study import read
     from ...studies.tables import VERDICTS
     from ..estimate import about
 
     place, device = Path(file), opened.device_of(device)[0]
-    plan = planning.of_file(file, device, None if dry_run else opened.fetch)
+    written = read(file)
+    for entry in () if dry_run else written.entries:
+        with contextlib.suppress(EffectiveDepthError):  # the plan says which model is missing
+            opened.fetch(entry.source, entry.control)
+    plan = planning.make(written, place.parent, device)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
         raise ParameterError(
@@ -78,8 +84,6 @@ def reproduce(
     from ...studies.words import table
 
     protocol = protocols.find(paper)
-    if limit is not None and limit < 1:
-        raise ParameterError(f"--limit is {limit}; expected 1 or more.")
     device = opened.device_of(device)[0]
     precision, why = protocols.precision_of(precision, protocol.precision, device)
     entries = [protocols.model_of(text, precision) for text in models]
