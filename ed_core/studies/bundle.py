@@ -52,13 +52,12 @@ KIND = Kind(
 def packed(out: str | Path) -> bytes:
     """A study's folder as one file, its bytes."""
     folder = open_folder(out)
-    keys = list(folder.item_keys())  # once: the study may still be running
     sums = io.BytesIO()
-    write_sums(sums, folder, keys)
+    write_sums(sums, folder, folder.item_keys())
     members = {name: (folder.out / name).read_bytes() for name in (STUDY, PLAN)} | {SUMS: sums.getvalue()}
     if (file := folder.out / FAILURES).is_file():
         members[FAILURES] = file.read_bytes()
-    return seal(KIND, {"name": folder.plan["name"], "measures": folder.digest(keys)}, members)
+    return seal(KIND, {"name": folder.plan["name"], "measures": folder.digest()}, members)
 
 
 def name_of(file: str | Path | BufferedIOBase) -> str:

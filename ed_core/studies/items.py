@@ -373,12 +373,12 @@ class _Plan(BaseModel):
 
 @dataclass(frozen=True)
 class Folder:
-    """A study's folder as far as it is computed."""
+    """A study's folder, as far as it is computed when it is first read."""
 
     out: Path
     plan: Mapping[str, Any]
     verdicts: dict[str, pyarrow.Table] = field(default_factory=dict)  # by what they are made of (`tables.stored`)
-    _sums: dict[tuple[str, str], tuple[list[int], Sums]] = field(default_factory=dict)
+    _sums: dict[tuple[str, str], Sums] = field(default_factory=dict)
     _group: dict[tuple[str, int], tuple[pyarrow.Table, Any]] = field(default_factory=dict)  # of the last model
 
     @cached_property
@@ -390,6 +390,11 @@ class Folder:
     def sets(self) -> dict[str, Mapping[str, Any]]:
         """The sets of the plan, by name."""
         return {one["name"]: one for one in self.plan["sets"]}
+
+    @cached_property
+    def computed(self) -> dict[str, set[str]]:
+        """The computed chunks of each model, by label."""
+        return {label: computed_chunks(self.out, model["digest"]) for label, model in self.models.items()}
 
     def probe(self, name: str) -> Probe:
         """A probe of the study by its column, with its parameters but for split points, which are each prompt's own."""
@@ -439,9 +444,8 @@ class Folder:
 
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Per model and set: computed items, items in all."""
-        computed = {label: computed_chunks(self.out, model["digest"]) for label, model in self.models.items()}
         return {
-            (label, name): (sum(chunk in computed[label] for chunk in one["chunks"]), len(one["chunks"]))
+            (label, name): (sum(chunk in self.computed[label] for chunk in one["chunks"]), len(one["chunks"]))
             for label in self.models
             for name, one in self.sets.items()
             if any(
@@ -452,9 +456,9 @@ class Folder:
 
     def item_keys(self) -> Iterator[str]:
         """The computed items, in the plan's order."""
-        for model in self.models.values():
-            computed = computed_chunks(self.out, model["digest"])
-            yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in computed)
+        for label, model in self.models.items():
+            every = (chunk for one in self.sets.values() for chunk in one["chunks"])
+            yield from (f"{model['digest']}/{chunk}" for chunk in every if chunk in self.computed[label])
 
     def failures(self) -> dict[str, str]:
         """Why models of the plan failed, by label."""
@@ -463,10 +467,10 @@ class Folder:
             return {label: str(why) for label, why in reasons if label in self.models}
         return {}
 
-    def digest(self, keys: Iterable[str] | None = None) -> str:
-        """SHA-256 over the measures of all computed items, or of these, in the plan's order; seconds are no part."""
+    def digest(self) -> str:
+        """SHA-256 over the measures of all computed items, in the plan's order; seconds are no part."""
         sha = hashlib.sha256()
-        for key in self.item_keys() if keys is None else keys:
+        for key in self.item_keys():
             part, shapes = self.part(key)
             for name in sorted(part.column_names):
                 if not name.startswith(TIMES):
@@ -509,15 +513,13 @@ class Folder:
         return self._group[state]
 
     def sums(self, label: str, name: str) -> Sums:
-        """What is computed of a model on a set; read again where something was added."""
-        digest, chunks, size = self.models[label]["digest"], self.sets[name]["chunks"], self.plan["chunk"]
-        computed = computed_chunks(self.out, digest)
-        places_computed = [i for i, chunk in enumerate(chunks) if chunk in computed]
-        if (before := self._sums.get((label, name))) is not None and before[0] == places_computed:
-            return before[1]
-        parts = [self.part(f"{digest}/{chunks[i]}") for i in places_computed]
-        places = np.array_split(np.arange(len(self.sets[name]["ids"])), range(size, len(self.sets[name]["ids"]), size))
-        index = [places[i] for i in places_computed]
+        """What is computed of a model on a set."""
+        if (label, name) in self._sums:
+            return self._sums[label, name]
+        digest, size, n = self.models[label]["digest"], self.plan["chunk"], len(self.sets[name]["ids"])
+        places = zip(self.sets[name]["chunks"], np.array_split(np.arange(n), range(size, n, size)), strict=False)
+        computed = [(chunk, own) for chunk, own in places if chunk in self.computed[label]]
+        parts, index = [self.part(f"{digest}/{chunk}") for chunk, _ in computed], [own for _, own in computed]
         try:
             expect([len(table) for table, _ in parts] == [len(one) for one in index], "the rows")
             joined = _joined(parts, np.concatenate([np.empty(0, int), *index]))
@@ -526,7 +528,7 @@ class Folder:
                 f"The sums of {label!r} on {name} in {self.out} have other rows or columns than their plan; delete "
                 f"{SUMS} and {ITEMS}, and run the study again."
             ) from None
-        self._sums[label, name] = places_computed, joined
+        self._sums[label, name] = joined
         return joined
 
 
