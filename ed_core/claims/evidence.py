@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import statistics
-from ..statistics import Resampled
 from ..studies.part import Part, in_pairs
 from .judging import Estimate
 
@@ -64,19 +63,11 @@ def fisher(correlation: np.ndarray) -> np.ndarray:
     return np.asarray(np.arctanh(np.clip(correlation, -bound, bound)))
 
 
-@dataclass(frozen=True)
-class Line:
-    """A straight line through levels. `slope`: per step from one level to the next; `over`: what is independent, in
-    words."""
-
-    slope: Resampled
-    over: str
-
-
-def line(values: Sequence[np.ndarray], parts: Sequence[Part]) -> Line | str:
-    """The line through the prompts' own values `[prompt]` of each level: over pairs (a mark that each level has once)
-    where there are enough of them, else over each level's prompts. A prompt without a value (NaN) is left out. A reason
-    in words where a level is left with too few."""
+def line(values: Sequence[np.ndarray], parts: Sequence[Part], scale: float = 1.0) -> tuple[Estimate, str]:
+    """The slope of the straight line through the prompts' own values `[prompt]` of each level, in units of `scale` a
+    level, and in words what is independent: pairs (a mark that each level has once) where there are enough of them,
+    else each level's prompts. A prompt without a value (NaN) is left out. Undefined, with no words, where a level is
+    left with too few."""
     finite = [np.isfinite(v) for v in values]
     values, parts = [v[f] for v, f in zip(values, finite)], [p.keep(f) for p, f in zip(parts, finite)]
     steps = np.arange(len(parts)) - (len(parts) - 1) / 2
@@ -84,18 +75,11 @@ def line(values: Sequence[np.ndarray], parts: Sequence[Part]) -> Line | str:
     own, first, marks = in_pairs(values, parts)
     order = np.array(sorted(range(len(marks)), key=marks.__getitem__), int)
     if first.units.enough:
-        return Line(first.keep(order).mean(own[order] @ weights), first.units.groups)
-    few = next((len(p) for p in parts if not p.units.enough), None)
-    if few is not None:
-        return f"a level has only {few} prompts with a value"
-    means = [statistics.mean(v, None, p.units, p.seed + i) for i, (v, p) in enumerate(zip(values, parts))]
-    forms = [form for p in parts for form in p.forms] if all(p.forms for p in parts) else ()
-    over = statistics.units(sum(map(len, parts)), forms).words
-    return Line(statistics.contrast(weights, means), over)
-
-
-def slope_of(found: Line | str, scale: float = 1.0) -> Estimate:
-    """The slope of a line as a quantity, in units of `scale`."""
-    if isinstance(found, str):
-        return Estimate.undefined(found)
-    return Estimate(float(found.slope.value) / scale, (found.slope.draws / scale,))
+        slope, over = first.keep(order).mean(own[order] @ weights), first.units.groups
+    elif (few := next((len(p) for p in parts if not p.units.enough), None)) is not None:
+        return Estimate.undefined(f"a level has only {few} prompts with a value"), ""
+    else:
+        means = [statistics.mean(v, None, p.units, p.seed + i) for i, (v, p) in enumerate(zip(values, parts))]
+        forms = [form for p in parts for form in p.forms] if all(p.forms for p in parts) else ()
+        slope, over = statistics.contrast(weights, means), statistics.units(sum(map(len, parts)), forms).words
+    return Estimate(float(slope.value) / scale, (slope.draws / scale,)), over

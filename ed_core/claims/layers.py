@@ -67,7 +67,7 @@ def turn(evidence: Evidence) -> Measured:
 
     share = math.nan if failed else (k + 1) / n
     unclear = 1.0 if failed == "twins" else max(signs, order)
-    note = f"{100 * fit.p:.1f} % of random orders of the layers split at least as well."
+    note = f"{say.number(100 * fit.p, '.1f')} % of random orders of the layers split at least as well."
     note += " At least half of five untrained copies turn there too." * (failed == "twins")
     return Measured.of(
         part,
