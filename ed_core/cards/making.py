@@ -29,6 +29,7 @@ from ..models.ref import ModelRef
 from ..probes.lenses import LENSES
 from ..statistics import Interval, Resampled, Units
 from ..studies import precisions, tables
+from ..studies.plan import writing
 from ..types import ENGINE_VERSION, command_line
 from ..work.turn import Turn
 from . import card, page
@@ -115,13 +116,11 @@ def make(asked: Asked, out: Path, turn: Turn) -> Card:
 
 def write(made: Card, out: Path) -> None:
     """Write the card as JSON, as a page, and as Markdown."""
-    try:
+    with writing(out):
         disk.write(out / card.FILE, card.to_json(made))
         made = card.read(out / card.FILE)
         disk.write(out / card.HTML, page.html(made))
         disk.write(out / card.MARKDOWN, page.markdown(made).encode())
-    except OSError as error:
-        raise CardError(f"The card cannot be written to {out}: {disk.why(error, disk.moves(out))}") from error
 
 
 def _depths(verdict: Verdict) -> Iterator[Depth]:

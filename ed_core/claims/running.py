@@ -380,33 +380,26 @@ def _measured(claim: Claim, evidence: Evidence) -> Measured | str:
         return str(error)
 
 
-def read(out: Path) -> Report | None:
-    """The report of a run; None where there is none. `StudyError` where it is damaged."""
-    try:
-        with open_sealed(out / FOUND, KIND) as sealed:
-            return sealed.head
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StudyError(f"{out / FOUND} cannot be read: {disk.why(error)}") from error
+def read(out: Path) -> Report:
+    """The report of a run; `StudyError` where it is damaged, `OSError` where there is none."""
+    with open_sealed(out / FOUND, KIND) as sealed:
+        return sealed.head
 
 
 def write(report: Report, out: Path) -> None:
     """Write the report of a run as JSON and as Markdown."""
-    try:
+    with planning.writing(out):
         disk.write(out / FOUND, seal(KIND, report.fields()))
         disk.write(out / REPORT, words.markdown(report).encode())
-    except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def _with_earlier(report: Report, asked: Asked, out: Path) -> Report:
     """The findings, and those of earlier runs on the same model and prompts."""
     try:
         earlier = read(out)
-    except StudyError:
-        earlier = None
-    if earlier is None or earlier.about != report.about:
+    except (StudyError, OSError):
+        return report
+    if earlier.about != report.about:
         return report
     by_id = {one.id: one for one in (*earlier.findings, *report.findings)}
     findings = tuple(by_id[claim.id] for claim in CLAIMS if claim.id in by_id)

@@ -292,7 +292,7 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def _marks(one: PromptSet, name: str) -> list[str]:

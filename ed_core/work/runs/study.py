@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ... import disk
 from ...api import model as opened
-from ...errors import EffectiveDepthError, ParameterError, StudyError
+from ...errors import EffectiveDepthError, ParameterError
 from ..turn import Turn
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def reproduce(
     """A paper's protocol as studies in a folder, measured next to published figures."""
     from ...studies import reproduce as protocols
     from ...studies.items import open_folder
+    from ...studies.plan import writing
     from ...studies.sets import load
     from ...studies.study import write
     from ...studies.words import table
@@ -94,12 +95,10 @@ def reproduce(
     measured: list[protocols.Entry] = []
     notes = protocols.protocol(protocol, chosen, limit, precision, why)
     turn.say("\n".join(notes))
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for name, one in parts.items():
             disk.write(out / f"{name}.toml", write(one).encode())
-    except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     for i, name in enumerate(parts):
 
         def tell(share: float, what: str, i: int = i, name: str = name) -> None:
