@@ -24,7 +24,6 @@ from ed_core.claims.judging import (
     Estimate,
     Quantity,
     judge,
-    together,
     verdict,
 )
 from ed_core.cli import main
@@ -246,14 +245,6 @@ def test_of_several_quantities_each_must_hold_and_each_may_contradict():
     assert judged(both, of(above, below)) == HOLDS
     assert verdict(both.quantities, (above, contrary)) == (FAILS, pytest.approx(2 / 1001))  # each had its chance
     assert verdict(both.quantities, (above, far))[1] == pytest.approx(31 / 1001, abs=2e-3)
-
-
-def test_verdicts_reached_together_are_fewer():
-    verdicts = [HOLDS, FAILS, UNDECIDED, DOES_NOT_APPLY, HOLDS]
-    after = together(verdicts, [0.001, 0.02, 0.3, np.nan, 0.01])
-    assert [v for v, _ in after] == [HOLDS, FAILS, UNDECIDED, DOES_NOT_APPLY, HOLDS]
-    assert [round(p, 6) for _, p in after if np.isfinite(p)] == [0.004, 0.04, 0.3, 0.03]
-    assert together([HOLDS] * 3, [0.03, 0.04, 0.001])[0] == (UNDECIDED, pytest.approx(0.06))
 
 
 # ---------------------------------------------------------------- values

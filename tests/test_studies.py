@@ -8,7 +8,6 @@ import shutil
 from dataclasses import replace
 from unittest.mock import Mock
 
-import naive
 import numpy as np
 import pandas as pd
 import pyarrow
@@ -360,22 +359,6 @@ def test_a_level_is_the_study_of_its_prompts_alone(done, folder, tmp_path):
     alone = alone[alone.set == "local"]
     level = whole[(whole.model == "ed-demo-8") & (whole.set == "local/3") & (whole.probe != "layer_skip")]
     assert list(level.value) == list(alone.value) and set(level.prompts) == {3}
-
-
-def test_means_have_intervals_that_hold_them_and_maxima_none(done):
-    summary = aggregates(done[0])
-    whole = summary[(summary.model == "ed-demo-8") & (summary.set == "local")]
-    means = whole[whole.measure.isin(["layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"])]
-    defined = means[means.value.notna()]
-    assert set(defined.measure) == {"layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"}
-    assert (defined.low <= defined.value + 1e-6).all() and (defined.value <= defined.high + 1e-6).all()
-    assert (defined.high > defined.low).any() and whole[whole.measure == "effect"].low.isna().all()
-    one = whole[(whole.measure == "kl") & (whole.layer == 3)].iloc[0]
-    with np.load(done[0].parent / "ed-demo-8.npz") as data:
-        sums = np.array([data[f"logit_lens.kl.{i}"][3].sum() for i in range(10)], float)
-        counts = np.array([data[f"logit_lens.kl.{i}"].shape[1] for i in range(10)])
-    low, high = naive.bootstrap_t(sums, counts)
-    assert (one.low, one.high) == (pytest.approx(low, rel=1e-6), pytest.approx(high, rel=1e-6))
 
 
 # ---------------------------------------------------------------- going on, failures

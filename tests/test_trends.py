@@ -110,19 +110,6 @@ def test_the_slope_is_the_one_the_points_were_made_with_and_polyfits(true):
         assert line.end[1] == pytest.approx(np.polyval(expected, math.log10(SIZES[-1] * APART**2)))
 
 
-def test_a_measured_line_is_fitted_anew_in_every_resample_of_the_prompts():
-    rng = np.random.default_rng(1)
-    drawn = {name: rng.choice([0.4, 0.5, 0.6], 1000) for name in "abc"}
-    some = [point(n, 0.5, size, kind=MEASURED, drawn=drawn[n]) for n, size in zip("abc", SIZES)]
-    each = [np.polyfit(np.log10(SIZES[:3]), [drawn[n][i] for n in "abc"], 1)[0] for i in range(1000)]
-    found = trends.slope(some)
-    assert (found.low, found.high) == (pytest.approx(np.quantile(each, 0.05)), pytest.approx(np.quantile(each, 0.95)))
-    assert found.without is None
-    drawn["a"][:250] = np.nan
-    some[0] = replace(some[0], drawn=drawn["a"])
-    assert trends.slope(some).undefined == 0.25 and "no clear trend" in trends.slope(some).sentence
-
-
 def test_a_trend_is_what_the_interval_supports():
     line = trends.slope(made(0.1))
     assert math.isnan(line.low) and not line.trend, "published points have no interval"
