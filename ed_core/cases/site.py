@@ -282,9 +282,8 @@ def _drawings(folder: Folder) -> dict[str, list[Drawing]]:
     for series, labels in steps.series(folder).items():
         for name in folder.sets:
             if rows := steps.depths(verdict, labels, name):
-                figure = depth_over_steps(
-                    rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name)))
-                )
+                sinks = {step: tables.sinks(folder, label, name) for step, label in labels.items()}
+                figure = depth_over_steps(rows, rows[0]["n_layers"], sinks)
                 title = f"Depth over training{f' of {series}' if series else ''} on {name}"
                 by_heading["Depths"].append(Drawing(title, OVER_TRAINING, figure))
     for name in folder.sets:

@@ -258,7 +258,14 @@ def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict,
 
 
 def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Interval | None:
-    """A variant's 5 to 95 % over prompts, from resamples of their units; None where there are too few."""
+    """A variant's 5 to 95 % over prompts; None where there are too few."""
+    drawn = resampled(rule, sample, variant, threshold)
+    return None if drawn is None else statistics.interval(drawn)
+
+
+def resampled(rule: Rule, sample: Sample, variant: str, threshold: float) -> np.ndarray | None:
+    """A variant's layer in every resample of the prompts' units, `[resample]`, NaN where there is none; None where
+    there are too few. The same units are drawn of every model that has as many."""
     curves: Curves | None = sample.curves[rule.probe]
     if variant == WITHOUT_SINKS and curves is not None:
         curves = curves.without_sinks
@@ -270,4 +277,4 @@ def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Int
         return depths(rule.name, curves[:, :-1] if rule.of_lens else curves, variant, threshold)
 
     sums = {name: curves.sums[name] for name in rule.measures}
-    return statistics.interval(statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed))
+    return statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed)

@@ -10,7 +10,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
     `tokenizer`: the model that counts `max_tokens`, unless the entry names one. Where prompts have templates, these
     take turns within each level, so that the first ones of a level are of as many templates as can be."""
-    every = [e for e in _source(entry, folder) if e.prompt.answer or not entry.answered]
+    source = _bundled(entry) if entry.bundled else _from_hub(entry) if entry.hub else _from_file(entry, folder)
+    every = [e for e in source if e.prompt.answer or not entry.answered]
     levels = tuple(dict.fromkeys(e.level for e in every))
     if missing := [level for level in entry.levels if level not in levels]:
         known = f"has no level {missing[0]!r}; {nearest(missing[0], levels)}" if any(levels) else "has no levels."
@@ -112,23 +113,11 @@ def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
     last."""
     alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
     for example in examples:
-        alike[example.form, example.level].append(example.prompt)
-    turns = {group: iter(_next_others(prompts)) for group, prompts in alike.items()}
-    for example in examples:
-        yield replace(example, other=next(turns[example.form, example.level]))
-
-
-def _next_others(prompts: Sequence[Prompt]) -> list[Prompt | None]:
-    """For each prompt the next one with another answer, the first ones following the last; None without one."""
-    others: list[Prompt | None] = []
-    later: Prompt | None = None
-    answered = [prompt for prompt in prompts if prompt.answer]
-    for prompt, following in zip(reversed(answered * 2), [None, *reversed(answered * 2)]):
-        if following is not None and following.answer != prompt.answer:
-            later = following
-        others.append(later)
-    of_answered = iter(others[: len(answered) - 1 : -1] if answered else [])
-    return [next(of_answered) if prompt.answer else None for prompt in prompts]
+        alike[example.form, example.level] += [example.prompt] * bool(example.prompt.answer)
+    for example, place in zip(examples, ranks((e.form, e.level, bool(e.prompt.answer)) for e in examples)):
+        answer, group = example.prompt.answer, alike[example.form, example.level]
+        following = chain(group[place + 1 :], group[:place]) if answer else ()
+        yield replace(example, other=next((one for one in following if one.answer != answer), None))
 
 
 def published(entry: SetEntry) -> str:
@@ -187,12 +176,6 @@ def _short(entry: SetEntry, tokenizer: str, left_out: list[Example]) -> Callable
 def bundled_names() -> list[str]:
     """The sets that need nothing from elsewhere."""
     return [*set_names(), *ARITHMETIC]
-
-
-def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
-    if entry.bundled:
-        return _bundled(entry)
-    return _from_hub(entry) if entry.hub else _from_file(entry, folder)
 
 
 def _bundled(entry: SetEntry) -> Iterator[Example]:

@@ -69,8 +69,6 @@ class ModelEntry(_Strict):
 
     @model_validator(mode="after")
     def _checked(self) -> ModelEntry:
-        if self.label and self.label.splitlines() != [self.label]:
-            raise ValueError(f"a label of one line; {self.label!r} is more")
         if self.steps and (self.control or self.adapter or "@" in self.source):
             raise ValueError("steps of a plain model; a control, an adapter or one revision needs another entry")
         numbers = [step_of(name) for name in self.steps]
