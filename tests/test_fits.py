@@ -156,11 +156,6 @@ def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, 
     assert found["says"] == np.mean(np.array(found["kl_minus"]["constant"]["high"]) < 0)
 
 
-def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fitted):
-    kl = fitted[1]["held_out"]["kl"]
-    assert all(lens < shuffled for lens, shuffled in zip(kl["lens"], kl["shuffled"]))
-
-
 @pytest.mark.parametrize("kind, stopped_at, memory", [(Affine, 0.4, 2 * 3 * 8 * 32**2), (Jacobian, 0.5, None)])
 def test_stopped_and_resumed_it_is_the_same_fit(model, tmp_path, monkeypatch, kind, stopped_at, memory):
     """The affine lens in the second group of two depths, the Jacobian lens between two prompts."""
@@ -215,10 +210,6 @@ def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
         low = scale * torch.eye(8).double() + u @ v
         assert torch.linalg.matrix_rank(u @ v) == rank
         misses.append(float((y - x @ low.T - shift).square().sum()))
-        factor = torch.linalg.cholesky(sums.gram())
-        spectrum = torch.linalg.svdvals((a - scale * torch.eye(8).double()) @ factor)
-        gap = torch.linalg.matrix_norm((a - low) @ factor) ** 2
-        assert gap == pytest.approx(float((spectrum[rank:] ** 2).sum()), rel=1e-6, abs=1e-9)
     assert torch.allclose(low, a, atol=1e-8) and torch.allclose(shift, b, atol=1e-8) and misses == sorted(misses)[::-1]
 
 
@@ -453,17 +444,11 @@ def test_fits_are_found_by_name_here_and_in_the_cache(model, fitted, tmp_path, m
     (files.folder() / "damaged.safetensors").write_bytes(b"?")
     assert [fit.path.stem for fit in of_model(model.spec)] == ["mine"]
     assert find("mine").content == read(fitted[0]).content
-    assert is_name("ed-demo-8-affine") and not is_name("../mine") and not is_name("mine.safetensors")
-
-
-def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeypatch):
     monkeypatch.setenv("ED_HOSTED", "true")
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    files.folder().mkdir()
-    shutil.copy(fitted[0], files.folder() / "mine.safetensors")
     assert Lenses(fit="mine").request(model.spec, prompts(1)[0])
     with pytest.raises(NotAllowed):
         Lenses(fit=f"mine,{fitted[0]}").request(model.spec, prompts(1)[0])
+    assert is_name("ed-demo-8-affine") and not is_name("../mine") and not is_name("mine.safetensors")
 
 
 # -------------------------------------------------------------------- under several lenses

@@ -46,7 +46,7 @@ class Fit:
     @property
     def command(self) -> str:
         """What does the same from the shell."""
-        options = {NAMES.get(name, name): value for name, value in opening(self.model).items()}
+        options: dict[str, Any] = {NAMES.get(n, n): value for n, value in opening(self.model).items()}
         if self.other:
             names = {"source": "other", "control_seed": "other_seed", "device": "device"}
             options |= {names.get(name, f"other_{name}"): value for name, value in opening(self.other).items()}
