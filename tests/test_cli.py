@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.lenses import LogitLens
 from ed_core.types import Prompt, command_line
-from ed_core.work.runs.fit import Fit, Opened
+from ed_core.work.runs.fit import Fit
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
@@ -275,23 +276,33 @@ def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
     assert "9 results removed" in capsys.readouterr().out
 
 
+def opened(source, **how):
+    return replace(ModelRef.named(source), **how)
+
+
 ASKED = {
     "claims": claims.Asked("ed-demo-8", "addition"),
     "some claims": claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3),
     "card": making.Asked("ed-demo-8", "addition"),
     "card of much": making.Asked("a b", "x.jsonl", (), ("m",), "fp16", "cpu", "dir", 9, 3, ("bf16",)),
     "card of one precision": making.Asked("ed-demo-8", "addition", others=()),
-    "lens": Fit("jacobian", Opened("a b"), "p.jsonl", "l.safetensors", max_tokens=9),
+    "lens": Fit("jacobian", opened("ed-demo-8"), "p j.jsonl", "l.safetensors", max_tokens=9),
     "low rank": Fit(
         "affine",
-        Opened("m", "bf16", adapter="dir", control="untrained", control_seed=3),
+        opened("ed-demo-8", precision="bf16", adapter="dir", control="untrained", control_seed=3),
         "p.jsonl",
         "-l.safetensors",
         test="t.jsonl",
         memory="2G",
         rank=4,
     ),
-    "maps": Fit("maps", Opened("m"), "p.jsonl", "m.npz", other=Opened("n", "int8", control="shuffled", control_seed=2)),
+    "maps": Fit(
+        "maps",
+        opened("ed-demo-8"),
+        "p.jsonl",
+        "m.npz",
+        other=opened("ed-demo-16", precision="int8", control="shuffled", control_seed=2),
+    ),
 }
 
 

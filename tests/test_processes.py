@@ -99,15 +99,6 @@ def test_a_full_disk_ends_the_run_with_its_sentence(made, turn, monkeypatch):
         running.run(*made, turn)
 
 
-def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):
-    turn, times = Turn(), []
-    real = compute.open_model
-    monkeypatch.setattr(compute, "open_model", lambda spec, **how: times.append(spec.name) or real(spec, **how))
-    for out in (made[1], made[1].with_name("again")):
-        running.run(made[0], out, turn)
-    assert sorted(times) == ["ed-demo-16", "ed-demo-8"] and len(turn.models) == 2
-
-
 @pytest.mark.parametrize(
     "options, told",
     [
@@ -190,9 +181,6 @@ def test_ray_computes_the_same(made, on_ray, tmp_path):
     assert digest(made[1]) == digest(tmp_path / "here")
 
 
-def test_what_ends_every_actor_and_a_full_disk_end_the_run_with_a_sentence(on_ray, monkeypatch):
+def test_what_ends_every_actor_ends_the_run_with_a_sentence(on_ray):
     with pytest.raises(JobError, match="3 times on the same part, on Ray: The worker died"):
         on_ray(FakeRay(gone=True))
-    monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
-    with pytest.raises(StudyError, match="the disk is full"):
-        on_ray(FakeRay())

@@ -330,7 +330,7 @@ def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable
     prompts = [e.prompt for e in examples]
     key = digest_of(REPLACEMENT, MAPS, spec.identity(), digest_of_prompts(prompts))
     kept = Checkpoint(out / f"{REPLACEMENT}-{key[:16]}.npz", key)
-    if (columns := kept.read()) is None:
+    if not (columns := kept.read()):
         columns = replacement.by_prompt(opened.get(spec), prompts, within)
         kept.write(columns)
     index = np.asarray(columns["index"], int)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
 
-from ..machine import ROOM, free_memory
+from ..lenses.measured import JACOBIAN_TOKENS
+from ..models.ref import ModelRef
 from ..work.runs import fit as fits
-from ..work.runs.fit import JACOBIAN_TOKENS, LENSES, Fit, Opened
+from ..work.runs.fit import Fit
 from ..work.runs.foreground import run
 from .options import (
     Adapter,
@@ -73,11 +75,19 @@ def fit(
         raise typer.BadParameter("--other is missing: maps need a second model.")
     request = Fit(
         kind=kind,
-        model=Opened(model, precision, device, adapter, offload, control, control_seed(control, seed)),
-        other=Opened(
-            other,
-            named_precision(other_precision) if other_precision else precision,
-            device,
+        model=replace(
+            ModelRef.named(model),
+            precision=precision,
+            device=device,
+            adapter=adapter,
+            offload=offload,
+            control=control,
+            control_seed=control_seed(control, seed),
+        ),
+        other=replace(
+            ModelRef.named(other),
+            precision=named_precision(other_precision) if other_precision else precision,
+            device=device,
             offload=offload,
             control=other_control,
             control_seed=control_seed(other_control, other_seed, "other-"),
@@ -95,17 +105,12 @@ def fit(
 
 
 def _dry_run(request: Fit) -> int:
-    """Print what would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is
-    free."""
-    from ..lenses import affine, measured
+    """Print what would be held, without opening a model."""
+    from ..lenses import affine, driver, measured
     from ..models import devices
 
-    memory = request.check()[2] or (measured.BYTES if request.kind in LENSES else None)
-    if memory is None:
-        on_cpu = request.model.device == "cpu"
-        free = None if on_cpu else devices.free_bytes(devices.pick(request.model.device))
-        memory = int(ROOM * (free_memory() if free is None else free))
-    sizes = [one.ref.size() for one in request.models]
+    memory, sizes = request.check()[2], [one.size() for one in request.models]
     affine.require_rank(request.rank, sizes[0].d_model, request.model.source)
-    print(measured.plan_of(request.kind, sizes, memory).sentence())
+    free = driver.free_bytes(request.kind, devices.pick(request.model.device))
+    print(measured.plan_of(request.kind, sizes, free, memory).sentence())
     return 0

@@ -327,7 +327,7 @@ class Lenses(Probe):
         readers = {fit.kind: Reader(fit, model) for fit in sorted(fits, key=lambda f: f.kind)}
         constant = next((reader.mean for reader in readers.values()), None)
         record.provenance["fits"] = [fit.summary for fit in fits]
-        through = {"logit_": None} | {f"{kind}_": reader for kind, reader in readers.items()}
+        through = {"logit_": None} | {f"{kind}_": reader.lens for kind, reader in readers.items()}
         lenses.read(model, encoding, record, through, self.k, self.follow, constant)
 
 
