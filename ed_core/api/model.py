@@ -86,12 +86,12 @@ class Result(ProbeResult):
         where it is one of the prompt's, and the `value`. Where a measure lacks a dim, the cell is empty."""
         import pandas as pd
 
-        tables = []
-        for name in [measure] if measure else self.measures:
-            one = self._measure(name)
-            places = one.places()
-            texts = {"token": np.array(self.tokens, object)[places["pos"]]} if "pos" in places else {}
-            tables.append(pd.DataFrame({"measure": name, **places, **texts, "value": one.values.ravel()}))
+        from ..cases.export import frame
+
+        tables = [
+            frame(self, self._measure(name).name).rename(columns={name: "value"}).assign(measure=name)
+            for name in ([measure] if measure else self.measures)
+        ]
         table = pd.concat(tables, ignore_index=True)
         dims = dict.fromkeys(dim for one in tables for dim in one if dim not in ("measure", "token", "value"))
         gaps = {dim: "Int64" for dim in dims if table[dim].isna().any()}
@@ -99,15 +99,14 @@ class Result(ProbeResult):
 
     def plot(self, measure: str = "") -> go.Figure:
         """The picture that the probe declares for a measure, its first one unless a measure is named."""
-        from ..cases.drawings import OVER_SEVERAL
+        from ..cases.drawings import of_several
         from ..figures.pictures import figure
         from ..probes import find
 
-        together = OVER_SEVERAL.get(find(self.request.probe))
-        if together and not measure:
-            picture = next(together([self])).figure
-        else:
+        if measure or find(self.request.probe).pictures is not None:
             picture = figure(self, self._measure(measure).name if measure else "")
+        else:
+            picture = next(of_several([self])).figure
         return picture.update_layout(paper_bgcolor="white")  # the colours of the text are for light paper
 
     def _measure(self, name: str) -> Measure:

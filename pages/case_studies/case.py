@@ -246,7 +246,7 @@ def section(i: int, one: Section) -> None:
 def figure(key: str, d: Drawing) -> None:
     caption = f"**{d.title}** · {show.plain(d.caption)}"
     if d.curve is not None:
-        show.figure_of_many(key, d.figure, caption, d.results, *d.curve)
+        show.drawing_of_many(key, d)
     elif not d.results:
         lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
         show.figure(key, d.figure, caption, about=lambda: st.markdown(lines), alt=d.alt)
