@@ -10,12 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import math
 import sys
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsInt
 
@@ -76,28 +74,27 @@ class DepthCallback:
         share: float | None = SHARE,
         layers: bool = False,
     ):
-        several = isinstance(prompts, Iterable) and not isinstance(prompts, str | Mapping)
-        given = list(prompts) if several else []
+        given = [] if isinstance(prompts, str | Mapping) else list(prompts)
         if not given:
             raise ParameterError("There is no list of prompts to measure depth on; expected one at least.")
-        numbers = isinstance(every, Real) and (share is None or isinstance(share, Real))
-        if not numbers or not every >= 1 or not (share is None or 0 < share < 1):
-            raise ParameterError(
-                f"every is {every!r} and share {share!r}; expected 1 step at least, and 0 < share < 1."
-            )
+        if every < 1 or not (share is None or 0 < share < 1):
+            raise ParameterError(f"every is {every} and share {share}; expected 1 step at least, and 0 < share < 1.")
         self.prompts = [Prompt(p) if isinstance(p, str) else p for p in given]
         self.every, self.tokenizer, self.share, self.layers = every, tokenizer, share, layers
-        self.out = None if out is None else Path(out).expanduser()
+        self.out = self._place = None if out is None else Path(out).expanduser()
         self.rows: list[Row] = []
+        self._own_tokenizer = tokenizer is not None
+        self._opened: tuple[Any, InMemory] | None = None
+        self._trainer: Any = lambda: None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a training."""
         self.spent = 0.0  # seconds, on all measurements of this training
         self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
         self._began: float | None = None
-        self._opened: tuple[Any, InMemory] | None = None
         self._kept: Kept | None = None
-        self._follows = tokenizer is None, out is None  # whether they are the trainer's
-        self._first = self.out  # the folder of a first training
         self._warned = False
-        self._trainer: Any = lambda: None
 
     # ---------------------------------------------------------------- any loop
 
@@ -138,17 +135,12 @@ class DepthCallback:
         passed = time.perf_counter() - self._began
         if self.share is None or self.spent + took <= self.share * (passed + took):
             return True
-        if not self._warned and step > last:
+        if not self._warned:
             self._warned = True
-            a_step = (passed - self.spent) / step if step else math.inf
-            needed = math.ceil(took * (1 / self.share - 1) / a_step) if a_step > 0 else self.every
             log.warning(
-                "A measurement of depth takes %.2g s, and a step %.2g s: depth is measured about every %d steps "
-                "instead of every %d, so that it takes %g %% of the time. Fewer or shorter prompts, or a larger share, "
-                "measure more often.",
+                "A measurement of depth takes %.2g s: depth is measured more rarely than every %d steps, to take %g %% "
+                "of the time. Fewer or shorter prompts, or a larger share, measure more often.",
                 took,
-                a_step,
-                max(needed, self.every),
                 self.every,
                 100 * self.share,
             )
@@ -182,17 +174,11 @@ class DepthCallback:
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Measure before the first step."""
         self._trainer = _trainer_of(self)
-        theirs, place = more.get("processing_class"), getattr(args, "output_dir", None)
-        if self._follows[0] and theirs is not None and theirs is not self.tokenizer:
-            self.tokenizer, self._opened = theirs, None
-        first = Path(place) / "depth" if self._follows[1] and place else self._first
-        new = state.global_step == 0
-        if self._last is not None and (new or state.global_step < self._last[0]):
-            self._last, self._began, self.spent, self._warned = None, None, 0.0, False  # another training
-        if first is not None and (new or self._kept is None or first != self._first):
-            self._first, self._kept, self.out = first, None, folder_of(first, new)
-            if self.out != first:
-                log.info("The depth of this training is kept in %s; the earlier one's is unchanged.", self.out)
+        if not self._own_tokenizer and more.get("processing_class") is not self.tokenizer:
+            self.tokenizer, self._opened = more["processing_class"], None
+        self._begin()
+        self.out = folder_of(self._place or Path(args.output_dir) / "depth", state.global_step == 0)
+        log.info("The depth of this training is kept in %s.", self.out)
         self._step(state, control, more["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
