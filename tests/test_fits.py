@@ -565,13 +565,6 @@ def test_what_the_command_refuses(tmp_path, capsys, monkeypatch, more, said):
     assert [p.name for p in tmp_path.iterdir()] == ["set.jsonl"]
 
 
-def test_a_dry_run_says_what_the_sums_take(tmp_path, capsys):
-    some, out = lines(tmp_path / "set.jsonl", prompts(5)), str(tmp_path / "x.safetensors")
-    asked = ["fit", "affine", "--model", "Qwen/Qwen2.5-14B", "--set", some, "--out", out, "--dry-run"]
-    assert main(asked) == 0
-    assert "48 source taps, 629 MB each, 30.2 GB in all: 1 at once" in capsys.readouterr().out
-
-
 SHIPPED = sorted(FITS.glob("*.safetensors"))
 
 

@@ -24,8 +24,6 @@ from ed_core.files import Bounds
 from ed_core.lenses import file as lens
 from ed_core.lenses import measured
 from ed_core.models import controls, weights
-from ed_core.models.ref import ModelRef
-from ed_core.probes import EarlyExit
 from ed_core.studies.items import open_folder
 
 
@@ -56,7 +54,7 @@ def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
     def broken(results):
         raise IndexError("index 5 is out of bounds")
 
-    monkeypatch.setitem(drawings.OVER_SEVERAL, EarlyExit, broken)
+    monkeypatch.setattr(drawings, "of_several", broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
         folder.take_in(bundle.encode(small()))
     assert folder.cards() == []
@@ -135,8 +133,3 @@ def test_json_that_python_cannot_read_is_refused_in_a_sentence(tmp_path, what, t
         place.write_text(text, encoding="utf-8")
     with pytest.raises(EffectiveDepthError, match="damaged|usable|certificate"):
         read(place)
-
-
-def test_a_config_that_python_cannot_read_says_nothing(tmp_path):
-    (tmp_path / "config.json").write_text("[" * 100_000, encoding="utf-8")
-    assert ModelRef.named(str(tmp_path)).config() == {}

@@ -4,7 +4,6 @@ same with it as without."""
 from __future__ import annotations
 
 import csv
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -207,8 +206,7 @@ def test_measuring_stays_within_its_share_and_says_so(monkeypatch, caplog, share
         assert not said
     else:
         (once,) = said
-        assert f"about every {np.ceil(needed):.0f} steps instead of every 10" in once
-        assert re.search(rf"{100 * share:g} % of the time", once)
+        assert f"to take {100 * share:g} % of the time" in once
 
 
 def test_what_fails_later_is_logged_and_the_training_goes_on(caplog):

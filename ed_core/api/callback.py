@@ -158,16 +158,10 @@ class DepthCallback:
                 assert isinstance(results, list)
                 by_probe[probe.name] = list(results)
         rows = depth_rows(step, by_probe, [p.form for p in self.prompts])
-        self._keep(step, spec, by_probe, rows)
+        if self.out is not None:
+            self._kept = self._kept or Kept(self.out, self.prompts)
+            self._kept.add(step, spec, by_probe, rows)
         return rows
-
-    def _keep(self, step: int, spec: ModelSpec, by_probe: dict[str, list[ProbeResult]], rows: list[Row]) -> None:
-        if self.out is None:
-            return
-        if self._kept is None:
-            self._kept = Kept(self.out, self.prompts, [probe.name for probe in PROBES])
-        of_each = [dict(zip(by_probe, results)) for results in zip(*by_probe.values())]
-        self._kept.add(step, spec, of_each, rows)
 
     # ---------------------------------------------------------------- transformers.Trainer
 
@@ -269,23 +263,23 @@ Line = tuple[int, str, int | None, float]
 class Kept:
     """The folder `out` of a training. Of a stopped one, which resumes, the steps before the first new one stay."""
 
-    def __init__(self, out: Path, prompts: Sequence[Prompt], probes: Sequence[str]):
-        self.out, self._prompts, self._probes = out, prompts, probes
+    def __init__(self, out: Path, prompts: Sequence[Prompt]):
+        self.out, self._prompts = out, prompts
         self._models: dict[int, StudyModel] = {}
         self._rows: list[Line] = []
         self._resumes = (out / PLAN).exists()
 
-    def add(
-        self, step: int, spec: ModelSpec, of_each: Sequence[Mapping[str, ProbeResult]], rows: Iterable[Line]
-    ) -> None:
-        """Keep a step: results by probe of each prompt, and its rows. Earlier records of it and of later steps go."""
+    def add(self, step: int, spec: ModelSpec, by_probe: Mapping[str, Sequence[ProbeResult]], rows: list[Row]) -> None:
+        """Keep a step: results by probe, and its rows. Earlier records of it and of later steps go."""
+        import pandas as pd
+
         if self._resumes:
             self._read()
             self._resumes = False
         self._models = {n: model for n, model in self._models.items() if n < step}
         self._rows = [row for row in self._rows if row[0] < step]
-        n_layers = next(iter(of_each[0].values())).n_layers
-        self._models[step] = in_memory(step, spec, n_layers)
+        of_each = [dict(zip(by_probe, results)) for results in zip(*by_probe.values())]
+        self._models[step] = in_memory(step, spec, of_each[0][PROBES[0].name].n_layers)
         self._rows += rows
         plan = of_models(self._study(), list(self._models.values()), self._prompts)
         start = 0
@@ -294,14 +288,9 @@ class Kept:
             items.write(self.out, Item(self._models[step], chunk), items.table(some))
             start += len(some)
         write_plan(plan, self.out)
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(HEAD)
-        lines.writerows(
-            [step, measure, "" if layer is None else layer, value] for step, measure, layer, value in self._rows
-        )
+        table = pd.DataFrame(self._rows, columns=list(HEAD)).astype({"layer": "Int64"})
         try:
-            disk.write(self.out / ROWS, text.getvalue().encode())
+            disk.write(self.out / ROWS, table.to_csv(index=False).encode())
         except OSError as error:
             why = disk.why(error, "out")
             raise StudyError(f"The study's folder {self.out} cannot be written: {why}") from error
@@ -311,7 +300,7 @@ class Kept:
             name="training",
             note=NOTE,
             models=tuple(ModelEntry(source=m.known.name, label=m.label) for m in self._models.values()),
-            probes=tuple(ProbeEntry(name=name) for name in self._probes),
+            probes=tuple(ProbeEntry(name=probe.name) for probe in PROBES),
             sets=(SetEntry(name=SET, file="prompts.jsonl"),),
         )
 
@@ -341,7 +330,7 @@ def rows(out: str | Path) -> list[Line]:
     try:
         text = untrusted.text(Path(out) / ROWS, untrusted.PROMPTS, untrusted.Unreadable)
         (*_,), *lines = csv.reader(io.StringIO(text, newline=""))
-        return [(int(s), m, int(l) if l else None, float(v)) for s, m, l, v in lines]
+        return [(int(s), m, int(l) if l else None, float(v or "nan")) for s, m, l, v in lines]
     except (OSError, ValueError, csv.Error) as error:
         raise StudyError(
             f"The file {Path(out) / ROWS} cannot be read ({type(error).__name__}); expected the folder of a training."

@@ -4,7 +4,7 @@ Torch, pandas and plotly are imported when they are used."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
@@ -206,7 +206,7 @@ class Model:
         probe.check_idle()
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
-        single = isinstance(prompt, str | bytes | Mapping | Prompt) or not isinstance(prompt, Iterable)
+        single = isinstance(prompt, str | Prompt)
         given: Any = [prompt] if single else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
         for p in prompts:
@@ -221,7 +221,7 @@ class Model:
             todo = [(probe, request) for request in requests if request.key not in by_key]
             self.compute_missing(todo, lookup.store() if kept and todo else None, by_key)
         results = [Result.of(by_key[request.key]) for request in requests]
-        return results[0] if isinstance(prompt, str | Prompt) else results
+        return results[0] if single else results
 
     def compute_missing(
         self,
@@ -380,8 +380,7 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
     Refuses with a `ParameterError` models of other numbers of layers, and results of other prompts."""
     import pandas as pd
 
-    several = isinstance(prompts, Iterable) and not isinstance(prompts, str)
-    given = [Prompt(p) if isinstance(p, str) else p for p in prompts] if several else []
+    given = [] if isinstance(prompts, str) else [Prompt(p) if isinstance(p, str) else p for p in prompts]
     if not given:
         raise ParameterError("There is no list of prompts; expected one at least, eight for an interval.")
     before, after = (_measured(side, given, name) for side, name in ((a, "a"), (b, "b")))
@@ -390,57 +389,39 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
             f"The models have {layers} and {after[0].n_layers} layers, so no difference in layers is one of depth; "
             "compare their ratios in a study."
         )
-    ks = [dict(side[0].request.parameters)["k"] for side in (before, after)]
-    if ks[0] != ks[1]:
-        raise ParameterError(
-            f"The overlap of a is over its {ks[0]} likeliest tokens, that of b over {ks[1]}, so their depths are not "
-            "alike; measure both with one k."
-        )
+    if before[0].request.parameters != after[0].request.parameters:
+        raise ParameterError("The results of a and b are of other parameters (k); measure both with the same.")
     over = statistics.units(len(given), [p.form for p in given])
     rows: list[tuple[object, ...]] = []
-    for i, prompt in enumerate(given):
-        both = [verdict(Sample.of(lens=side[i])).means for side in (before, after)]
+    forms = [p.form for p in given]
+    groups = [([one], p.id or p.text) for one, p in zip(zip(before, after), given)]
+    for results, name in [*groups, (list(zip(before, after)), ALL_PROMPTS)]:
+        together = name is ALL_PROMPTS
+        both = [verdict(Sample.of(lens=side, forms=forms if together else ())).means for side in zip(*results)]
         for by in MEAN_DEPTH:
             x, y = (np.nan if (depth := side[by].depth) is None else depth for side in both)
-            rows.append((prompt.id or prompt.text, by, x, y, y - x, np.nan, np.nan, layers, ""))
-    of_all = [verdict(Sample.of(lens=side, forms=[p.form for p in given])).means for side in (before, after)]
-    for by in MEAN_DEPTH:
-        x, y = (np.nan if (depth := side[by].depth) is None else depth for side in of_all)
-        low, high = _interval(by, before, after, over) if over.enough else (np.nan, np.nan)
-        rows.append((ALL_PROMPTS, by, x, y, y - x, low, high, layers, over.words if over.enough else ""))
+            interval = together and over.enough
+            low, high = _interval(by, before, after, over) if interval else (np.nan, np.nan)
+            rows.append((name, by, x, y, y - x, low, high, layers, over.words if interval else ""))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeResult]:
     """The logit lens of a side, prompt by prompt."""
-    if isinstance(side, Model):
-        measured = side.run(LogitLens(), prompts)
-        return list(measured) if isinstance(measured, list) else [measured]
-    if (results := of_lens(side)) is None:
+    results = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
+    known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
+    if not known:
         raise ParameterError(
             f"{name} is neither an opened model nor a list of results of ed_core.LogitLens(); give what ed_core.open "
             "gave, or run for a list of prompts."
         )
+    if len({r.request.series for r in results}) > 1:
+        raise ParameterError(f"The results of {name} are of several models or settings; give those of one run.")
     if [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
         raise ParameterError(
             f"The results of {name} are of other prompts than those given, or in another order; measure these prompts."
         )
-    return results
-
-
-def of_lens(given: Any) -> list[ProbeResult] | None:
-    """A list of results of the logit lens, of one model and one setting; None where something else is given, one result
-    alone for instance."""
-    if isinstance(given, ProbeResult) or not isinstance(given, Iterable):
-        return None
-    results = list(given)
-    if not all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results):
-        return None
-    if len({r.request.series for r in results}) > 1:
-        raise ParameterError(
-            "These results are of several models or settings; give what one run(ed_core.LogitLens(), prompts) gave."
-        )
-    return results
+    return list(results)
 
 
 def _interval(
