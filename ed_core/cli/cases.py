@@ -72,12 +72,6 @@ def export(
     case, _ = kept.open(id)
     if (ending := untrusted.ending(file)) not in EXPORTS:
         raise ParameterError(f"{file.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
-    for option, value, endings in (
-        ("--measure", measure, (".csv",)),
-        ("--figure", figure, (".png", ".svg")),
-    ):
-        if value and ending not in endings:
-            raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {ending}.")
     disk.require_out(file, kept.path.rglob("*"), "FILE")
     data = kept.read(id) if ending == ".edcase" else exported(case, ending, measure or figure)
     try:

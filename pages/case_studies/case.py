@@ -265,11 +265,7 @@ def of_several(key: str, d: Drawing) -> None:
 def again(case: Case) -> None:
     """The commands that make the numbers again."""
     with st.expander("Compute it again"):
-        try:
-            commands = snippet(case)
-        except EffectiveDepthError as error:
-            st.caption(show.plain(str(error)))
-            return
+        commands = snippet(case)
         shell, python = st.tabs(["Command line", "Python"])
         shell.code(commands.shell, language="bash", wrap_lines=True)
         python.code(commands.python, language="python", wrap_lines=True)
