@@ -241,12 +241,10 @@ def _nan_weights(folder):
     "change, words",
     [
         (lambda f: (f / "config.json").unlink(), ["config.json"]),
-        (lambda f: (f / "model.safetensors").unlink(), ["no weights", "safetensors"]),
         (_pickle_only, ["pytorch_model.bin", "run code", "safetensors"]),
         (_truncate, ["cannot be loaded", "again"]),
         (_edit_config(num_hidden_layers=7, layer_types=["full_attention"] * 7), ["missing", "model.layers.5"]),
         (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), ["mamba", "state-space"]),
-        (_edit_config(model_type="who-knows"), ["family"]),
         (_nan_weights, ["NaN", "residual 3"]),
         (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
     ],

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from kept_cases import case, small
 
-from ed_core.cases import bundle, kept
+from ed_core.cases import bundle
 from ed_core.cases.case_study import edited
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, StoreError
@@ -131,27 +128,6 @@ def test_threads_of_one_process_take_turns(folder):
     threads = [threading.Thread(target=write, args=(letter,)) for letter in "abc"]
     [t.start() for t in threads], [t.join() for t in threads]
     assert sorted(folder.open(one.id)[0].notes) == sorted("abc" * 5)
-
-
-@pytest.mark.process
-def test_a_writer_killed_with_the_lock_in_its_hand_locks_nobody_out(folder, monkeypatch):
-    folder.add(small())
-    code = f"""
-import time
-from ed_core.cases.kept import Kept
-with Kept({str(folder.path.parent)!r})._locked():
-    print("locked", flush=True)
-    time.sleep(60)
-"""
-    holder = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline().strip() == "locked"
-    monkeypatch.setattr(kept, "LOCK_SECONDS", 0.2)
-    with pytest.raises(StoreError, match="cannot be written"):
-        folder.add(small())
-    assert len(folder.cards()) == 1, "reading needs no lock"
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    folder.add(small())
 
 
 def test_what_a_killed_process_left_unfinished_is_swept_and_never_listed(folder):

@@ -251,21 +251,6 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, capsy
                 np.testing.assert_array_equal(found[probe][name], measure.values, err_msg=f"{probe}.{name}")
 
 
-def test_other_weights_are_told(variants, capsys):
-    spec = variants["adapter"]
-    run = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("abc")))
-    told = {}
-    for name, changed in {
-        "same": spec,
-        "base": replace(spec, content_hash="0" * 64),
-        "adapter": replace(spec, adapter_hash="0" * 64),
-    }.items():
-        kept = case_study.make("x", [replace(run, request=replace(run.request, models=(changed,)))])
-        exec(snippet(kept).python, {})
-        told[name] = "Other weights" in capsys.readouterr().out
-    assert told == {"same": False, "base": True, "adapter": True}
-
-
 def test_what_another_machine_may_lack_is_a_comment_whatever_it_is_called(variants):
     one = results()["early_exit"]
     of = lambda spec: snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))

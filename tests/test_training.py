@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from small_models import byte_tokenizer, random_hf
-from test_in_memory import all_state, assert_same_state, lora
+from test_in_memory import lora
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
 import ed_core
@@ -152,23 +152,6 @@ def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tm
     assert [row.step for row in depth.rows if row.measure == "seconds"][8:] == [3, 5]
     assert list(steps(open_folder(tmp_path / "depth-2"))) == [0, 2, 3, 5]
     assert list(steps(open_folder(tmp_path / "depth"))) == [0, 2, 4, 6], "the first one's stay"
-
-
-def test_the_model_feels_nothing_between_two_steps(tmp_path):
-    model = random_hf("llama", attention_dropout=0.2).train()
-    ids = torch.arange(8)[None]
-    model(input_ids=ids, labels=ids).loss.backward()
-    before = all_state(model)
-    depth = DepthCallback(PROMPTS, tokenizer=TOKENIZER, out=tmp_path)
-    assert depth.measure(model, 0) and depth.measure(model, 1, always=True)
-    assert_same_state(before, all_state(model))
-
-
-def test_a_model_with_an_adapter_trains_and_is_measured(tmp_path):
-    depth = DepthCallback(PROMPTS[:2], every=3, share=None)
-    trained(tmp_path, [depth], wrapped=True)
-    kl = {row.step: row.value for row in depth.rows if row.measure == "mean_depth.kl"}
-    assert list(kl) == [0, 3, 6] and len(set(kl.values())) == 3
 
 
 class Clock:

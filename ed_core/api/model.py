@@ -114,37 +114,26 @@ class Result(ProbeResult):
             raise ParameterError(f"There is no measure {name!r} here; there is {', '.join(self.measures)}.")
         return self.measures[name]
 
-    def _headline(self) -> dict[str, Any]:
-        prompt = self.request.prompts[0]
-        return {
-            "probe": self.request.probe,
-            "model": ", ".join(full_name(model) for model in self.request.models),
-            "prompt": repr(prompt.text + prompt.answer),
-            "size": f"{self.n_layers} layers, {self.n_tokens} tokens",
-        }
-
     def __repr__(self) -> str:
-        about = self._headline()
-        prompt = about["prompt"] if len(about["prompt"]) <= 60 else about["prompt"][:59] + "…"
-        return f"<{about['probe']} on {about['model']}, {prompt}, {about['size']}: {', '.join(self.measures)}>"
+        prompt = self.request.prompts[0]
+        text = repr(prompt.text + prompt.answer)
+        text = text if len(text) <= 60 else text[:59] + "…"
+        size = f"{self.n_layers} layers, {self.n_tokens} tokens"
+        name = full_name(self.request.models[0])
+        return f"<{self.request.probe} on {name}, {text}, {size}: {', '.join(self.measures)}>"
 
     def _repr_html_(self) -> str:
-        """Everything is escaped; and in `code`, where a notebook sets no formula between dollars."""
+        """Everything is escaped, and no dollars are read as a formula."""
+        import pandas as pd
 
-        def code(text: object) -> str:
-            return f"<code>{escape(str(text))}</code>"
-
-        about = "".join(f"<div>{name}: {code(text)}</div>" for name, text in self._headline().items())
-        notes = "".join(f"<div>note: {code(note)}</div>" for note in self.notes)
-        head = "".join(f"<th>{name}</th>" for name in ("measure", "dims", "shape", "unit", "meaning"))
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{code(cell)}</td>" for cell in cells) + "</tr>"
-            for cells in (
-                (name, ", ".join(m.spec.dims), " × ".join(map(str, m.values.shape)), m.spec.unit, m.spec.meaning)
-                for name, m in self.measures.items()
-            )
-        )
-        return f"{about}{notes}<table><tr>{head}</tr>{rows}</table>"
+        rows = [
+            (name, ", ".join(m.spec.dims), " × ".join(map(str, m.values.shape)), m.spec.unit, m.spec.meaning)
+            for name, m in self.measures.items()
+        ]
+        table = pd.DataFrame(rows, columns=["measure", "dims", "shape", "unit", "meaning"])
+        with pd.option_context("display.html.use_mathjax", False, "display.max_colwidth", None):
+            cells = table.to_html(index=False)
+        return f"<pre>{escape(chr(10).join([repr(self), *self.notes]))}</pre>{cells}"
 
 
 # ---------------------------------------------------------------- models
