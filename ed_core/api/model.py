@@ -397,7 +397,7 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
 
 def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeResult]:
     """The logit lens of a side, prompt by prompt."""
-    results = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
+    results: Any = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
     known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
     if not known:
         raise ParameterError(

@@ -162,8 +162,8 @@ def _curves(probe: Probe, curves: Curves, results: Sequence[ProbeResult]) -> Ite
         if (values := curves.get(spec.name)) is not None and values.ndim == 1 and len(values) > 1:
             grouped.setdefault((spec.dims[0], spec.unit, len(values)), {})[spec.name] = values
     for (dim, unit, _), lines in grouped.items():
-        name = next(iter(lines))
-        figure = figures.layer_curves(lines, "", unit, x=dim, **SIZE)
+        name, x = next(iter(lines)), "first layer taken out" if dim == "start" else dim
+        figure = figures.layer_curves(lines, "", unit, x=x, **SIZE)
         of_first = (f"{probe.name}.{name}", dim, lines[name], probe.spec(name).meaning)
         yield _of_several(probe.title, ", ".join(lines), figure, results, *of_first)
 

@@ -237,7 +237,8 @@ def _csv(table: pd.DataFrame) -> str:
     table = table.astype(wide)
     if "token" in table:
         table["token"] = table["token"].map(json.dumps)
-    return table.to_csv(index=False, na_rep="nan", lineterminator="\r\n")
+    text: str = table.to_csv(index=False, na_rep="nan", lineterminator="\r\n")
+    return text
 
 
 EXPORTS = (".edcase", ".html", ".npz", ".csv", ".png", ".svg")

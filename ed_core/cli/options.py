@@ -22,7 +22,7 @@ MODEL = "A bundled name, a folder, a GGUF file or a hub id"
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with the fields of each dataclass among its parameters as options of their own."""
     parameters = inspect.signature(command, eval_str=True).parameters
-    groups = {p.name: p.annotation for p in parameters.values() if is_dataclass(p.annotation)}
+    groups: dict[str, Any] = {p.name: p.annotation for p in parameters.values() if is_dataclass(p.annotation)}
 
     @wraps(command)
     def flat(**given: Any) -> Any:
