@@ -61,11 +61,6 @@ class Drawing:
         if not self.alt:
             object.__setattr__(self, "alt", f"{self.title}: {self.caption}")
 
-    @property
-    def notes(self) -> list[str]:
-        """What must be read with its numbers, each once."""
-        return list(dict.fromkeys(note for result in self.results for note in result.notes))
-
 
 # ---------------------------------------------------------------- over several results
 

@@ -14,6 +14,7 @@ from .. import disk
 from ..errors import EffectiveDepthError
 from ..models import permits
 from . import cases, fits, measure, models, studies
+from .options import grouped
 
 STORED = "stopped; finished prompts are in the store, and the same command continues from there."
 RESUMED = "stopped; the same command continues from what was finished."
@@ -25,8 +26,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for module in (models, measure, fits, studies, cases):
-    module.register(app)
+case = typer.Typer(help="Case studies: list, show, export, import, delete.")
+app.add_typer(case, name="case")
+for group, commands in (
+    (app, (models.models, models.fetch, models.estimate)),
+    (app, (measure.run, measure.verify, measure.cache, measure.settings, measure.app_, fits.fit)),
+    (app, (studies.study, studies.reproduce, studies.claims, studies.card, cases.check, cases.publish)),
+    (case, (cases.list_, cases.show, cases.export, cases.import_, cases.delete)),
+):
+    for command in commands:
+        group.command(command.__name__.rstrip("_"))(grouped(command))
 
 
 def main(words: list[str] | None = None) -> int:

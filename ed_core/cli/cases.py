@@ -16,17 +16,7 @@ from ..depth import say
 from ..errors import ParameterError, StoreError
 from ..models.controls import full_name
 
-case = typer.Typer(help="Case studies: list, show, export, import, delete.")
 Id = Annotated[str, typer.Argument(help="As `case list` prints it.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (list_, show, export, import_, delete):
-        case.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(case, name="case")
-    app.command()(check)
-    app.command()(publish)
 
 
 def list_(

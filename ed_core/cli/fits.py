@@ -9,14 +9,9 @@ import typer
 from ..work.runs import fit as fits
 from ..work.runs.fit import JACOBIAN_TOKENS, Fit, Opened
 from ..work.runs.foreground import run
-from .options import Memory, ModelOption, Opening, Progress, control_seed, grouped, named_precision
+from .options import Memory, ModelOption, Opening, Progress, control_seed, named_precision
 
 OF_B = "A's unless given."
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(grouped(fit))
 
 
 def fit(

@@ -15,17 +15,10 @@ from ..errors import ParameterError
 from ..machine import uncollected
 from ..probes import PROBES
 from ..settings import ROOT, current
-from .options import Memory, Model, Opening, grouped
+from .options import Memory, Model, Opening
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (run, verify, cache, settings):
-        app.command()(grouped(command))
-    app.command("app")(serve)
-
-
-def serve(
+def app_(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8501,
     address: Annotated[str, typer.Option(help="Where to listen; read docs/deploy.md first.")] = "127.0.0.1",
 ) -> None:

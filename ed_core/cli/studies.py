@@ -14,16 +14,10 @@ from ..cards.card import OTHERS, PROMPTS
 from ..errors import ParameterError, StudyError
 from ..work.runs import study as studies
 from ..work.runs.foreground import run
-from .options import DryRun, OnSet, Progress, Workers, grouped
+from .options import DryRun, OnSet, Progress, Workers
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (study, reproduce, claims, card):
-        app.command()(grouped(command))
 
 
 def study(
