@@ -303,6 +303,7 @@ def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
 
 def _cells(table: csv.DictReader[str]) -> Iterator[Row]:
     """The rows of a .csv, of which none may have more cells than the header."""
+    expect(bool(table.fieldnames), "no header")
     cells = 0
     for row in table:
         expect(None not in row, f"line {table.line_num} has more cells than the header")
