@@ -31,7 +31,7 @@ from ed_core.cases.drawings import Drawing, Section
 from ed_core.cases.report import report, to_html
 from ed_core.cases.snippet import Snippet, snippet
 from ed_core.models.ref import ModelRef
-from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
+from ed_core.probes import Continuation, Contributions, EarlyExit, LogitLens, Numerics, Prune
 from ed_core.types import Prompt
 from ed_core.work import compute
 
@@ -229,26 +229,6 @@ def variants(tmp_path_factory, small_folder):
         "shuffled": ModelRef.parse("ed-demo-8", control="shuffled", control_seed=2),
         "adapter": ModelRef.parse(str(small_folder), adapter=str(adapter)),
     }
-
-
-@pytest.mark.process
-def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, capsys):
-    prompts = (Prompt("5 + 7 = ", "2"), Prompt('it\'s "$HOME" \\n `id`; é\u2028\t#', special_tokens=False))
-    models = compute.Models()
-    runs = [
-        compute.run(models.get(spec), p.request(spec, prompt))
-        for spec, prompt in zip(variants.values(), (*prompts, prompts[0]))
-        for p in (LogitLens(), LayerSkip(mode="future", boundaries=(2, 4)))
-    ]
-    kept = case_study.make("x", runs)
-    space: dict = {}
-    exec(snippet(kept).python, space)
-    assert "Other weights" not in capsys.readouterr().out
-    for view, found in zip(kept.views, space["results"], strict=True):
-        for probe, item in view.by_probe.items():
-            assert found[probe].request.key == item.result.request.key
-            for name, measure in item.result.measures.items():
-                np.testing.assert_array_equal(found[probe][name], measure.values, err_msg=f"{probe}.{name}")
 
 
 def test_what_another_machine_may_lack_is_a_comment_whatever_it_is_called(variants):

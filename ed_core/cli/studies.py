@@ -36,8 +36,6 @@ def study(
 ) -> int:
     """Run a study's file (models × prompt sets × probes), or continue it."""
     if export:
-        if out or dry_run:
-            raise ParameterError("--export computes nothing; leave --out and --dry-run out.")
         return _export(Path(file), export)
     if not out:
         raise ParameterError("--out is missing; give the study's folder.")
