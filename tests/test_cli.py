@@ -212,23 +212,6 @@ def broken(folder, tmp_path, change):
     return copy
 
 
-def _truncate(folder):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-
-
-def _pickle_only(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def _edit_config(**changes):
-    def change(folder):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | changes))
-
-    return change
-
-
 def _nan_weights(folder):
     from safetensors.torch import load_file, save_file
 
@@ -237,21 +220,9 @@ def _nan_weights(folder):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda f: (f / "config.json").unlink(), ["config.json"]),
-        (_pickle_only, ["pytorch_model.bin", "run code", "safetensors"]),
-        (_truncate, ["cannot be loaded", "again"]),
-        (_edit_config(num_hidden_layers=7, layer_types=["full_attention"] * 7), ["missing", "model.layers.5"]),
-        (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), ["mamba", "state-space"]),
-        (_nan_weights, ["NaN", "residual 3"]),
-        (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
-    ],
-    ids=lambda x: getattr(x, "__name__", None),
-)
-def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys, change, words):
-    refused(capsys, asked(broken(small_folder, tmp_path, change), prompts, tmp_path / "r.npz"), *words)
+def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys):
+    without = broken(small_folder, tmp_path, lambda folder: (folder / "config.json").unlink())
+    refused(capsys, asked(without, prompts, tmp_path / "r.npz"), "config.json")
 
 
 def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, tmp_path, capsys):

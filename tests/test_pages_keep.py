@@ -20,7 +20,6 @@ from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError
 from ed_ui import case_studies, navigation
-from ed_ui.case_studies import fitting
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
@@ -111,18 +110,6 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
     ):
         with pytest.raises(CaseError, match="keeps nothing"):
             write()
-
-
-def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
-    def many(n: int) -> list:
-        lens, skip = results()["logit_lens"], results()["layer_skip"]
-        return [r for i in range(n) for r in (lens, skip)]
-
-    assert fitting(many(16)) == (many(16), [])
-    kept, left_out = fitting(many(17))
-    assert len(kept) == 17 and {r.request.probe for r in kept} == {"logit_lens"} and left_out == ["layer_skip"]
-    with pytest.raises(CaseError, match="33 results of logit_lens alone"):
-        fitting(many(33))
 
 
 # -------------------------------------------------------------------- the case page
