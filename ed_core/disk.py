@@ -21,7 +21,6 @@ from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
 from .untrusted import ending, kind_of
 
-LOG_BYTES = 1 << 20  # after which a log begins again
 SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
 BUSY_SECONDS = 10  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
@@ -103,18 +102,6 @@ def hidden(out: Path) -> Iterator[Path]:
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=UNFINISHED, dir=out.absolute().parent) as made:
         yield Path(made)
-
-
-def log(name: str, text: str, folder: Path) -> Path:
-    """The path of a log in the cache's folder, to which the text was added; one that is large begins again."""
-    file = folder / name
-    folder.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    if file.is_file() and file.stat().st_size > LOG_BYTES:
-        flags |= os.O_TRUNC
-    with os.fdopen(os.open(file, flags, 0o600), "a", encoding="utf-8", errors="backslashreplace") as handle:
-        handle.write(text)
-    return file
 
 
 # ---------------------------------------------------------------- before the work

@@ -188,7 +188,6 @@ def test_a_bad_prompt_refuses_the_whole_run(small_folder, tmp_path, capsys, line
         (["--set", "logit_lens.k=0"], ["logit_lens.k", "1 to 50"]),
         (["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=1"], ["boundaries", "2 and"]),
         (["--set", "layer_skip.boundaries=8"], ["layer_skip.boundaries counts with layer_skip.mode=future alone"]),
-        (["--set", "logit_lens.k=3", "--set", "logit_lens.k=4"], ["logit_lens.k as '3' and as '4'", "give it once"]),
         (["--set", "nonsense"], ["PROBE.PARAMETER=VALUE"]),
         (["--set", "residual.k=3"], ["residual", "not among"]),
         (["--dtype", "float8"], ["float8", "float32"]),
@@ -213,23 +212,6 @@ def broken(folder, tmp_path, change):
     return copy
 
 
-def _truncate(folder):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-
-
-def _pickle_only(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def _edit_config(**changes):
-    def change(folder):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | changes))
-
-    return change
-
-
 def _nan_weights(folder):
     from safetensors.torch import load_file, save_file
 
@@ -238,23 +220,9 @@ def _nan_weights(folder):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda f: (f / "config.json").unlink(), ["config.json"]),
-        (lambda f: (f / "model.safetensors").unlink(), ["no weights", "safetensors"]),
-        (_pickle_only, ["pytorch_model.bin", "run code", "safetensors"]),
-        (_truncate, ["cannot be loaded", "again"]),
-        (_edit_config(num_hidden_layers=7, layer_types=["full_attention"] * 7), ["missing", "model.layers.5"]),
-        (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), ["mamba", "state-space"]),
-        (_edit_config(model_type="who-knows"), ["family"]),
-        (_nan_weights, ["NaN", "residual 3"]),
-        (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
-    ],
-    ids=lambda x: getattr(x, "__name__", None),
-)
-def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys, change, words):
-    refused(capsys, asked(broken(small_folder, tmp_path, change), prompts, tmp_path / "r.npz"), *words)
+def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys):
+    without = broken(small_folder, tmp_path, lambda folder: (folder / "config.json").unlink())
+    refused(capsys, asked(without, prompts, tmp_path / "r.npz"), "config.json")
 
 
 def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, tmp_path, capsys):

@@ -337,17 +337,14 @@ def test_the_command_replaces_layers(files, tmp_path, capsys):
     assert isinstance(found, measured.Replacement) and found.loss.shape == (5,)
 
 
-def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("ed_core.models.opening.open_model", lambda spec: pytest.fail("a model was opened"))
-    some, lens = str(files[2] / "set.jsonl"), ["--out", str(tmp_path / "x.safetensors")]
-    fit = ["--model", "ed-demo-8", "--set", some, "--out", str(tmp_path / "x.npz"), "--dry-run", "--memory", "10M"]
-    assert main(["fit", "maps", "--other", "ed-demo-16", *fit]) == 0
-    assert capsys.readouterr().out.startswith("9 source taps, 5 MB each, 41 MB in all: 2 at once")
-    assert main(["fit", "affine", *fit, *lens]) == 0
-    assert capsys.readouterr().out.startswith("8 source taps, 393 kB each, 3 MB in all: 8 at once")
-    refused(capsys, ["fit", "maps", *fit], "--other is missing")
-    refused(capsys, ["fit", "maps", "--other", "ed-demo-8", *fit, "--memory", "much"], "memory budget")
-    refused(capsys, ["fit", "maps", "--other", "ed-demo-8", *fit, "--other-seed", "1"], "--other-seed needs")
-    for nameless in (["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
-        refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
-    refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "fp23")
+def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, capsys):
+    options, other, _ = files
+    fit = ["fit", "maps", *options, "--other", other]
+    for more, said in (
+        (["--out", str(tmp_path / "maps.txt")], "ends in .npz"),
+        (["--out", str(tmp_path / "no" / "maps.npz")], "does not exist"),
+        (["--out", str(tmp_path / "m.npz"), "--test", str(tmp_path / "none.jsonl")], "no prompts file"),
+        (["--out", str(tmp_path / "m.npz"), "--memory", "much"], "memory budget"),
+        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--other-seed needs --other-control"),
+    ):
+        refused(capsys, [*fit, *more], said)

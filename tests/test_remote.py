@@ -337,7 +337,7 @@ def test_what_opens_weights_says_where_they_are(keyed, capsys):
             "A card needs the weights, and those of ndif:ed-demo-8",
         ),
         (
-            ["fit", "affine", "--model", NAME, "--set", "s", "--out", "o.safetensors", "--dry-run"],
+            ["fit", "affine", "--model", NAME, "--set", "s", "--out", "o.safetensors"],
             "remote",
         ),
         (["estimate", NAME], "ndif:ed-demo-8 needs no memory for weights here"),

@@ -176,6 +176,14 @@ def test_any_table_with_its_columns_named_is_a_set(files, name):
     assert {e.prompt.template for e in found.examples} == {"chat"} and found.levels == ("1", "2")
 
 
+def test_a_small_table_that_unpacks_to_much_is_refused(tmp_path):
+    many, long = pd.DataFrame({"text": ["x"] * 100_001}), pd.DataFrame({"text": ["x" * 2**20] * 300})
+    for table, why in ((many, "more than 100000 rows"), (long, "unpacked")):
+        table.to_parquet(tmp_path / "t.parquet", compression="zstd")
+        with pytest.raises(StudyError, match=why):
+            load(tmp_path, 'file = "t.parquet"\ncolumns = {text = "text"}')
+
+
 def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
     cells = ["12", "007", "3.10", " 12", "None", "NA", "true", "1e3", '"a, ""b"""', '"c\nd"']
     rows = "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))

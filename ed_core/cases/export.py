@@ -16,10 +16,9 @@ sinks, and then there are no shares."""
 
 from __future__ import annotations
 
-import csv as writer
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -38,6 +37,8 @@ from ..results.aggregate import aggregate, counts_first, probe_of
 from ..types import ProbeResult
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from .case_study import Case, View
 
 SINKS = "sinks"  # a table among the measures of `contributions`
@@ -93,13 +94,6 @@ def tables(case: Case) -> dict[str, tuple[ProbeResult, str]]:
         for probe, item in reversed(view.by_probe.items())
         for name in (*item.result.measures, *([SINKS] if probe == sinks.PROBE else []))
     }
-
-
-def npz(found: Mapping[str, np.ndarray]) -> bytes:
-    """The bytes of a `.npz` file of these arrays."""
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **found)
-    return buffer.getvalue()
 
 
 def effective_depth(
@@ -189,64 +183,62 @@ def carried(
     return out
 
 
-def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
-    """A curve as CSV: index and value, all digits; of a map, with a comma in `dim`, both indices."""
-    rows = (f"{','.join(map(str, index))},{value.item()!r}" for index, value in np.ndenumerate(values))
-    return "\n".join([f"{dim},{name}", *rows, ""])
+def frame(result: ProbeResult, measure: str) -> pd.DataFrame:
+    """A row per value of a measure: its place along each dim, the token there where it is one of the prompt's, and the
+    value, in a column of the measure's name. Of `sinks` a row per sink."""
+    import pandas as pd
+
+    if measure == SINKS:
+        some = sinks.of_result(result) or ()
+        values: dict[str, Any] = _columns_of_sinks(some) | {"branch": [s.branch for s in some]}
+        places = {"pos": values.pop("pos")}
+    else:
+        places = result.measures[measure].places()
+        values = {measure: result[measure].ravel()}
+    tokens = {"token": np.array(result.tokens, object)[places["pos"]]} if "pos" in places else {}
+    return pd.DataFrame({**places, **tokens, **values})
 
 
 def csv(result: ProbeResult, measure: str) -> str:
-    """One measure as CSV: a row per entry, a column per dim, then the value; tokens as JSON strings (so that none is a
-    spreadsheet formula). Of `sinks` a row per sink, its figures as values."""
-    return _table(_header(result, measure), _entries(result, measure))
+    """`frame` as CSV."""
+    return _csv(frame(result, measure))
 
 
 def csv_of_sides(sides: Mapping[str, ProbeResult], measure: str) -> str:
     """`csv` of several results, one after the other, with the name of each in a column `side`."""
-    rows = ([name, *row] for name, result in sides.items() for row in _entries(result, measure))
-    return _table(["side", *_header(next(iter(sides.values())), measure)], rows)
+    import pandas as pd
+
+    tables = {side: frame(result, measure) for side, result in sides.items()}
+    return _csv(pd.concat(tables, names=["side"]).reset_index("side"))
 
 
 def pair_csv(pair: Pair) -> str:
-    """Two curves as CSV: side, index, relative depth, value, all digits."""
-    rows = (
-        [side, i, repr(x.item()), repr(value.item())]
+    """Two curves as CSV: side, index, relative depth, value."""
+    import pandas as pd
+
+    tables = {
+        side: pd.DataFrame({"relative_depth": relative_depth(len(values), n), pair.curve.name: values})
         for side, values, n in zip(SIDES, (pair.a, pair.b), pair.n_layers)
-        for i, (x, value) in enumerate(zip(relative_depth(len(values), n), values))
-    )
-    return _table(["side", pair.curve.x, "relative_depth", pair.curve.name], rows)
+    }
+    return _csv(pd.concat(tables, names=["side", pair.curve.x]).reset_index())
 
 
-def _columns(result: ProbeResult, measure: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The index of every value of a table along each dim, and the values, by name."""
-    if measure == SINKS:
-        some = sinks.of_result(result) or ()
-        columns = _columns_of_sinks(some) | {"branch": np.asarray([s.branch for s in some], "U9")}
-        return {"pos": columns.pop("pos")}, columns
-    m = result.measures[measure]
-    return m.places(), {measure: m.values.ravel()}
+def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
+    """A curve as CSV: index and value; of a map, with a comma in `dim`, both indices."""
+    import pandas as pd
+
+    index = pd.MultiIndex.from_product(map(range, values.shape), names=dim.split(","))
+    return _csv(pd.Series(values.ravel(), index, name=name).reset_index())
 
 
-def _header(result: ProbeResult, measure: str) -> list[str]:
-    places, values = _columns(result, measure)
-    return [*places, *(["token"] if "pos" in places else []), *values]
-
-
-def _entries(result: ProbeResult, measure: str) -> Iterator[list[Any]]:
-    places, values = _columns(result, measure)
-    columns: list[Iterable[Any]] = [index.tolist() for index in places.values()]
-    if "pos" in places:
-        columns.append(json.dumps(result.tokens[i]) for i in places["pos"])
-    columns += [map(str if v.dtype.kind == "U" else repr, v.tolist()) for v in values.values()]
-    yield from map(list, zip(*columns, strict=True))
-
-
-def _table(header: list[str], rows: Iterable[list[Any]]) -> str:
-    buffer = io.StringIO()
-    table = writer.writer(buffer)
-    table.writerow(header)
-    table.writerows(rows)
-    return buffer.getvalue()
+def _csv(table: pd.DataFrame) -> str:
+    """All digits of every number; tokens as JSON strings, so that none is a spreadsheet's formula."""
+    wide = {name: np.float64 for name, kind in table.dtypes.items() if kind == np.float32}
+    table = table.astype(wide)
+    if "token" in table:
+        table["token"] = table["token"].map(json.dumps)
+    text: str = table.to_csv(index=False, na_rep="nan", lineterminator="\r\n")
+    return text
 
 
 EXPORTS = (".edcase", ".html", ".npz", ".csv", ".png", ".svg")
@@ -262,7 +254,8 @@ def exported(case: Case, ending: str, which: str = "") -> bytes:
     if ending in (".png", ".svg"):
         return _picture(case, ending.removeprefix("."), which)
     if ending == ".npz":
-        return npz(case_arrays(case))
+        np.savez(buffer := io.BytesIO(), allow_pickle=False, **case_arrays(case))
+        return buffer.getvalue()
     measures = tables(case)
     if which not in measures:
         raise _unknown("--measure", which, sorted(measures))

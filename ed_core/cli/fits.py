@@ -12,41 +12,18 @@ from ..models.ref import ModelRef
 from ..work.runs import fit as fits
 from ..work.runs.fit import Fit
 from ..work.runs.foreground import run
-from .options import (
-    Adapter,
-    Control,
-    ControlSeed,
-    Device,
-    DryRun,
-    Memory,
-    ModelOption,
-    Offload,
-    Precision,
-    Progress,
-    control_seed,
-    named_precision,
-)
+from .options import Memory, ModelOption, Opening, Progress, control_seed, named_precision
 
 OF_B = "A's unless given."
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(fit)
-
-
 def fit(
-    kind: Literal["affine", "jacobian", "maps", "replacement"],
+    kind: Annotated[Literal["affine", "jacobian", "maps", "replacement"], typer.Argument()],
     model: ModelOption,
     prompts: Annotated[str, typer.Option("--set", metavar="FILE.jsonl", help="The prompts to fit on.")],
     out: Annotated[str, typer.Option(metavar="FILE", help=".safetensors for a lens, .npz for maps.")],
+    opening: Opening,
     test: Annotated[str, typer.Option(metavar="FILE.jsonl", help="Held-out prompts; a fifth of the forms else.")] = "",
-    precision: Precision = "fp32",
-    device: Device = "auto",
-    adapter: Adapter = "",
-    offload: Offload = "",
-    control: Control = "",
-    seed: ControlSeed = None,
     other: Annotated[str, typer.Option(metavar="B", help="maps: the second model, with the same tokenizer.")] = "",
     other_precision: Annotated[str, typer.Option(metavar="P", help=f"maps: B's; {OF_B}")] = "",
     other_control: Annotated[str, typer.Option(metavar="KIND", help="maps: a copy instead of B.")] = "",
@@ -56,7 +33,6 @@ def fit(
         int | None, typer.Option(help=f"jacobian: read so many tokens of a prompt ({JACOBIAN_TOKENS} unless given).")
     ] = None,
     memory: Memory = "",
-    dry_run: DryRun = False,
     progress: Progress = False,
 ) -> int:
     """Fit a lens (affine, jacobian), linear maps between two models (maps) or maps that replace layers (replacement).
@@ -73,27 +49,20 @@ def fit(
             raise typer.BadParameter(f"--{name} is an option of fit {owner}, not of fit {kind}.")
     if kind == "maps" and not other:
         raise typer.BadParameter("--other is missing: maps need a second model.")
+    first = replace(ModelRef.named(model), **opening.arguments())
+    precision = named_precision(other_precision) if other_precision else first.precision
+    second = replace(
+        ModelRef.named(other or model),
+        precision=precision,
+        device=first.device,
+        offload=first.offload,
+        control=other_control,
+        control_seed=control_seed(other_control, other_seed, "other-"),
+    )
     request = Fit(
         kind=kind,
-        model=replace(
-            ModelRef.named(model),
-            precision=precision,
-            device=device,
-            adapter=adapter,
-            offload=offload,
-            control=control,
-            control_seed=control_seed(control, seed),
-        ),
-        other=replace(
-            ModelRef.named(other),
-            precision=named_precision(other_precision) if other_precision else precision,
-            device=device,
-            offload=offload,
-            control=other_control,
-            control_seed=control_seed(other_control, other_seed, "other-"),
-        )
-        if other
-        else None,
+        model=first,
+        other=second if other else None,
         prompts=prompts,
         test=test,
         out=out,
@@ -101,16 +70,4 @@ def fit(
         rank=rank,
         max_tokens=JACOBIAN_TOKENS if max_tokens is None else max_tokens,
     )
-    return _dry_run(request) if dry_run else run(fits.fit, request, lines=progress)
-
-
-def _dry_run(request: Fit) -> int:
-    """Print what would be held, without opening a model."""
-    from ..lenses import affine, driver, measured
-    from ..models import devices
-
-    memory, sizes = request.check()[2], [one.size() for one in request.models]
-    affine.require_rank(request.rank, sizes[0].d_model, request.model.source)
-    free = driver.free_bytes(request.kind, devices.pick(request.model.device))
-    print(measured.plan_of(request.kind, sizes, free, memory).sentence())
-    return 0
+    return run(fits.fit, request, lines=progress)

@@ -559,6 +559,28 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
     return f"{does} costs least of {count(n, 'variant')}, on the text it was chosen on: {cost}."
 
 
+def cheapest_cut(curves: Mapping[str, np.ndarray], n: int, pruned: ProbeResult) -> str:
+    """The stretch of `n` layers that costs least, from the aggregates of `prune`; `pruned`: one of their results."""
+    start = surgery.best_stretch(curves["kl"], n)[0]
+    costs = surgery.costs(curves, start)
+    kept = f"{share(costs['top1_kept'])} of first choices stay"
+    if not np.isfinite(costs["kl"]):
+        return "Whichever layer is removed, the predictions are not finite."
+    if surgery.whole_passes(n, pruned):
+        return f"Whichever layer is removed, it is a whole pass: {kept}."
+    return f"{stretch(start, start + n).capitalize()} {'is' if n == 1 else 'are'} the cheapest to remove: {kept}."
+
+
+def cost(costs: Mapping[str, float]) -> str:
+    """What removing layers costs, from `surgery.costs`."""
+    if not np.isfinite(costs["kl"]):
+        return "the predictions are not finite"
+    text = f"{share(costs['top1_kept'])} of first choices stay, KL {number(costs['kl'])} nats"
+    if "perplexity" in costs:
+        text += f", perplexity {number(costs['perplexity_whole'])} → {number(costs['perplexity'])}"
+    return text
+
+
 def lens(kind: str) -> str:
     """A lens within a sentence: "affine lens"."""
     return LENSES[kind] if kind == UNCALIBRATED else _lower(LENSES[kind])

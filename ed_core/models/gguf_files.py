@@ -115,14 +115,6 @@ def packing(file: Path, place: Path) -> str:
         return ""
 
 
-def conversions() -> list[tuple[str, int, Path]]:
-    """The conversions in the cache: the file's name, bytes, and the folder."""
-    return [
-        (str(untrusted.json_of(record)["file"]), sum(f.stat().st_size for f in record.parent.iterdir()), record.parent)
-        for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}"))
-    ]
-
-
 def local() -> list[Path]:
     """The GGUF models in the folders where llama.cpp and LM Studio keep theirs."""
     home = Path.home()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import random
 import re
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -264,27 +264,46 @@ def _format(name: str, entry: SetEntry) -> Format | None:
 
 def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
     """The rows of a file. Cells of a .csv are text: a reader that guesses types makes 7 of 007."""
-    import pandas  # half a second, which a study of other sets need not wait for
-
     try:
         if kind == ".parquet":
             with untrusted.opened(file, untrusted.SET, StudyError) as handle:
-                return list(parquet.read_table(handle).to_pylist())
+                return list(_unpacked(parquet.ParquetFile(handle)))
         text = untrusted.text(file, untrusted.PROMPTS, StudyError)
         if kind == ".csv":
-            with warnings.catch_warnings(action="error"):  # a row of more cells than the header
-                cells = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
-            return list(cells.to_dict("records"))
-        is_list = text.lstrip().startswith("[")
-        parts = [text] if is_list else [line for _, line in lines(text)]
-        read = [parse(part.encode(), untrusted.PROMPTS) for part in parts]
-        rows = read[0] if is_list else read
+            return list(_cells(csv.DictReader(io.StringIO(text, newline=""), strict=True)))
+        if text.lstrip().startswith("["):
+            rows = parse(text.encode(), untrusted.CONFIG)
+        else:
+            some = islice(lines(text), untrusted.LINES + 1)  # `_rows` refuses the last one
+            rows = [parse(line.encode(), untrusted.PROMPTS) for _, line in some]
         expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
         return list(rows)
-    except (OSError, ValueError, Warning, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         raise StudyError(
             f"The set {entry.name}: {entry.file} cannot be read as {kind[1:]} ({_first_line(error)})."
         ) from None
+
+
+def _cells(table: csv.DictReader[str]) -> Iterator[Row]:
+    """The rows of a .csv, of which none may have more cells than the header."""
+    expect(bool(table.fieldnames), "no header")
+    cells = 0
+    for row in table:
+        expect(None not in row, f"line {table.line_num} has more cells than the header")
+        cells += len(row)
+        expect(cells <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
+        yield row
+
+
+def _unpacked(table: parquet.ParquetFile) -> Iterator[Row]:
+    """The rows of a .parquet, whose few bytes may unpack to any number of them."""
+    rows, unpacked = table.metadata.num_rows, 0
+    expect(rows <= untrusted.LINES, f"more than {untrusted.LINES} rows")
+    expect(rows * table.metadata.num_columns <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
+    for batch in table.iter_batches(100):
+        unpacked += batch.nbytes
+        expect(unpacked <= untrusted.UNPACKED, f"more than {untrusted.size(untrusted.UNPACKED)} unpacked")
+        yield from batch.to_pylist()
 
 
 def _first_line(error: BaseException) -> str:
@@ -297,7 +316,7 @@ def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterato
     names = getattr(rows, "column_names", None) or list(dict.fromkeys(name for row in rows for name in row))
     if absent := [name for name in needed if name not in names]:
         raise StudyError(
-            f"The set {entry.name} has no column {absent[0]!r}; it has {', '.join(names)}."
+            f"The set {entry.name} has no column {absent[0]!r}; it has {', '.join(names)[:200]}."
             + ("" if known else " Say which is which with columns = {text = …, answer = …}.")
         )
     for i, row in enumerate(rows):
