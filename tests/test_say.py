@@ -16,7 +16,7 @@ L = 10
 
 
 def seen(best, among=None, token="Tokyo", given=True, instead="Kyoto"):
-    return answer.Seen(3, token, given, best, among, 5, L, instead)
+    return answer.Seen(token, given, best, among, 5, L, instead)
 
 
 def sample(kl=5, prompts=1, twins=(), of="all", answers=(), cosine=4, n_layers=L):
@@ -33,7 +33,7 @@ def sample(kl=5, prompts=1, twins=(), of="all", answers=(), cosine=4, n_layers=L
     ("answers", "sentence"),
     [
         ((seen(7, 4),), "“Tokyo” is the first choice from layer 7 of 10 on; it is in the top 5 from layer 4 on."),
-        ((seen(10, 10),), "“Tokyo” becomes the first choice only after the last layer (10 of 10)."),
+        ((seen(10, 10),), "“Tokyo” is the first choice only after the last layer (10 of 10)."),
         ((seen(0, 0),), "“Tokyo” is the first choice from the start, before any layer."),
         (
             (seen(None, 8),),
@@ -70,7 +70,7 @@ COPIES = tuple(sample(kl) for kl in (2, 3, 3, 3, 3))
         (sample(5), "On average the words of this prompt settle by layer 5 of 10."),
         (
             sample(5, twins=COPIES),
-            "On average the words of this prompt settle by layer 5 of 10; untrained copies by 2 to 3.",
+            "On average the words of this prompt settle by layer 5 of 10, untrained copies by 2 to 3.",
         ),
         (sample(5, of=2), "On average the predictions at token 2 settle by layer 5 of 10."),
         (
@@ -79,7 +79,7 @@ COPIES = tuple(sample(kl) for kl in (2, 3, 3, 3, 3))
         ),
         (
             sample(5, 9, twins=COPIES[:1]),
-            "On average the words of 9 prompts settle by layer 5.0 of 10 (5.0 over 9 prompts); one untrained copy by "
+            "On average the words of 9 prompts settle by layer 5.0 of 10 (5.0 over 9 prompts), one untrained copy by "
             "2.0.",
         ),
         (sample(1), "On average the words of this prompt settle by layer 1 of 10."),
@@ -114,7 +114,7 @@ def test_what_published_rules_say_and_why_they_are_not_robust():
         say.not_robust(tested.rules["cosine"])
         == "not robust here, because half or more of the untrained copies give it too"
     )
-    assert say.rules(verdict(sample(5), kl=0.9)).startswith("Three rules with other settings say layer")
+    assert say.rules(verdict(sample(5), kl=0.9)).startswith("Three rules say layer")
     assert say.rules(verdict(sample(10, cosine=-1))) == "Three published rules give no layer here."
     never = verdict(sample(5, cosine=-1)).rules["cosine"]
     assert say.rule(never) == "Hu et al.'s cosine rule gives no layer; the mean cosine is never below 0."
@@ -133,16 +133,17 @@ def test_what_published_rules_say_and_why_they_are_not_robust():
 
 def test_attention_sinks():
     spans = (Span(3, 8, False, 2, "mlp", 1.0), Span(12, 30, True, None, "embedding", 1.0))
-    found = (Sink(0, 3, 120.4, 2, "mlp", 1.0, 1.0, 0.5, 0.5, spans),)
+    found = (Sink(0, 120.4, spans),)
     assert say.sinks(found, ("The",)) == (
         "1 attention sink: token 0 “The”, up to 120 times as long as the median token, from depth 3 to 8 (written by "
         "layer 3's MLP) and from depth 12 (written by the embedding)."
     )
-    assert say.sinks_in_curves(found, ("The",), False).endswith(
-        "(left out of the curves next to the maps; average depth and rules count it)."
+    assert say.sinks_in_maps(found, ("The",), False) == (
+        "◆ marks attention sinks, tokens whose stream is very long: “The” (token 0). The averages of the maps leave "
+        "them out."
     )
     assert say.sinks((), ("The",) * 4).startswith("No attention sink")
-    assert say.sinks_of_prompts([(), None]) == "no attention sinks in 1 prompt; unknown in 1"
+    assert say.sinks_of_prompts([(), None]) == "0 attention sinks in 0 of 1 prompt"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, say, side_by_side, surgery, writing
-from ..depth.answer import is_right
-from ..depth.course import Course
+from ..depth import among_others, exits, say, side_by_side, surgery
+from ..depth.answer import Course, is_right
 from ..depth.sample import positions
 from ..depth.verdict import Verdict
 from ..figures import View
@@ -73,8 +72,8 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
     stretches."""
     probe = probe_of(results[0])
     assert isinstance(probe, Prune)
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
-    singles = [among_others.curves_of(probe, r.summary) for r in results]
+    curves = among_others.curves_of(probe, [r.summary for r in results])
+    singles = [among_others.curves_of(probe, [r.summary]) for r in results]
     x = _stretches(probe.n)
     titles = {
         "kl": ("Divergence from the whole model", _cheapest(probe, curves, results[0]), "nats"),
@@ -84,7 +83,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
         all_layers = size(float(curves["perplexity_whole"]))
         titles["perplexity"] = ("Perplexity without the stretch", f"{all_layers} with all layers", "perplexity")
     for name, (title, caption, unit) in titles.items():
-        spread, n = among_others.quantiles([c[name] for c in singles])
+        spread, n = among_others.quantiles_of([c[name] for c in singles])
         words: dict[str, Any] = dict(label="over all tokens", others=say.spread(n, "prompts"), x=x)
         figure = figures.spread_curve(curves[name], spread, unit, log=name == "perplexity", **words, **SIZE)
         yield _of_several(title, caption, figure, results, f"prune.{name}", x, curves[name], title)
@@ -129,7 +128,7 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
     lines = {name: curves[name] for name in ("agreement", "confidence")}
     yield _of_several(
         "Early exit through the lens",
-        say.exits(writing.exits_of_prompts(results, probe.threshold)),
+        say.exits(exits.exits_of_prompts(results, probe.threshold)),
         figures.layer_curves(lines, "", "share", x="depth", **SIZE),
         results,
         "early_exit.agreement",
@@ -162,7 +161,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
     """The maps of layers left out, exchanged and run twice, and what the cheapest of every length adds to the loss."""
     probe = probe_of(results[0])
     assert isinstance(probe, Surgery)
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     loss = float(curves["loss_whole"])
     for kind in surgery.kinds_of(curves):
         random = results[0]["random_layer"].tolist() if kind == "repeat" else ()
@@ -232,7 +231,7 @@ class Section:
     @property
     def written(self) -> list[str]:
         """The texts that *Writing* wrote."""
-        return [writing.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
+        return [exits.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
 
     @property
     def notes(self) -> list[str]:
@@ -271,7 +270,7 @@ def sections(case: Case) -> list[Section]:
 def _sentences(view: case_study.View) -> Iterator[str]:
     """The sentences of the pages that have no verdict."""
     if item := view.by_probe.get(Generation.name):
-        yield say.exits(writing.exits(item.result))
+        yield say.exits(exits.exits(item.result))
     if item := view.by_probe.get(Loops.name):
         yield say.loops(aggregate(Loops(), [item.result.summary]))
 
@@ -374,10 +373,10 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
         selected=item.shown.selected,
         answer_start=result.answer_start,
         depth_lines=verdict.layers if verdict is not None else {},
-        sinks=tuple(s.pos for group in (verdict.sinks if verdict else ()) for s in group or ()),
+        sinks=tuple(s.pos for group in (verdict.sample.sinks if verdict else ()) for s in group or ()),
         count_sinks=settings.get("count_sinks", False) is True,
-        read_at=positions(result, verdict.read_for) if verdict is not None else None,
-        read_for=say.read_for(verdict.read_for, result.answer_start is not None) if verdict is not None else "",
+        read_at=positions(result, verdict.sample.read_for) if verdict is not None else None,
+        read_for=say.read_for(verdict.sample.read_for, result.answer_start is not None) if verdict is not None else "",
         control=control.result if control is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and control is not None else "",
     )

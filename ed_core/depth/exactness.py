@@ -1,5 +1,4 @@
-"""What a `numerics` result comes to: whether each check passes, and by how much; what the first token changes. Numpy
-only."""
+"""What a `numerics` result comes to: whether each check passes, and by how much. Numpy only."""
 
 from __future__ import annotations
 
@@ -7,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
-from .rules import RULES
 
 LOGITS = ("closure", "replay", "detour")  # figures on recomputed logits that refuse a model
 
@@ -39,28 +36,4 @@ def checks(result: ProbeResult) -> list[Check]:
         Check("sums", float(result["miss"][layer, token]), limits["miss"], int(layer), int(token)),
         Check("slopes", float(np.nanmax(np.abs(slopes - 1), initial=0.0)), limits["slope"]),
         *(Check(name, float(result[name]), limits["miss"]) for name in LOGITS),
-    ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A rule's curve and layer with the first token and without it."""
-
-    name: str
-    with_first: np.ndarray
-    without: np.ndarray
-    depth_with: int | None
-    depth_without: int | None
-
-
-def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
-    """The three rules' curves and layers with and without the first token, from the stored sums."""
-
-    def of_result(result: ProbeResult, first: bool) -> dict[str, np.ndarray]:
-        return aggregate(probe_of(result), [result.summary], first)
-
-    counted, rest = (of_result(contributions, first) | of_result(lens, first) for first in (True, False))
-    return [
-        Row(name, rule.means(counted), rule.means(rest), rule.of(counted).depth, rule.of(rest).depth)
-        for name, rule in RULES.items()
     ]

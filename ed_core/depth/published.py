@@ -82,21 +82,6 @@ def published() -> tuple[Published, ...]:
         )
 
 
-def published_marks(
-    model: str = "", dataset: str | None = None, n_layers: int | None = None, criterion: str | None = None
-) -> list[tuple[str, str, float, str]]:
-    """Published verdicts as (model, criterion, ratio, dataset): those of the model of that name, all
-    without one."""
-    return [
-        (p.name, p.criterion, p.ratio, p.dataset)
-        for p in published()
-        if model in ("", p.name)
-        and dataset in (None, p.dataset)
-        and n_layers in (None, p.n_layers)
-        and criterion in (None, p.criterion)
-    ]
-
-
 def sets_of(model: str) -> list[str]:
     """The data sets for which a hub model's effective depth is published."""
     return list(dict.fromkeys(p.dataset for p in published() if p.model == model))

@@ -149,6 +149,11 @@ class Sample:
         return max(len(of_one.tokens) for of_one in self.curves.values())
 
     @property
+    def units(self) -> Units:
+        """What the intervals are over."""
+        return (self.curves.get(LENS) or self.curves[CONTRIBUTIONS]).units
+
+    @property
     def n_tokens(self) -> int:
         return int(max(of_one.tokens.sum() for of_one in self.curves.values()))
 
@@ -156,11 +161,11 @@ class Sample:
 def positions(result: ProbeResult, of: Tokens) -> frozenset[int] | None:
     """The positions of these tokens: of `ANSWER` those that predict it (the last one where none is known); None for
     `ALL`. A `ValueError` for a position that the prompt does not have."""
-    n, start = result.n_tokens, result.answer_start
+    n = result.n_tokens
     if of == ALL:
         return None
     if of == ANSWER:
-        return frozenset(range(start - 1, n - 1)) if start is not None and 0 < start < n else frozenset({n - 1})
+        return frozenset(answer.predicting(result))
     chosen = of if isinstance(of, tuple) else (of,)
     if not chosen or not all(isinstance(one, int) and 0 <= one < n for one in chosen):
         raise ValueError(f"Tokens are {ALL!r}, {ANSWER!r} or positions from 0 to {n - 1}; found {of!r}.")
