@@ -37,7 +37,7 @@ def _exits(batch: running.Batch) -> None:
     show.conclusion("exit", say.exits(leaves))
     fig = figures.layer_curves({name: curves[name] for name in ("agreement", "confidence")}, "", "share", x="depth")
     show.figure("exit", fig, "How often does a layer already say the final word?", result, "agreement", READING)
-    agrees = say.share(float(curves["exit_agrees"]), signs=True)
+    agrees = say.share(float(curves["exit_agrees"]))
     depth = f"after layer {float(curves['exit_depth']):.1f} of {result.n_layers}"
     st.caption(f"At this threshold words leave {depth} on average; {agrees} are those of the whole model.")
 

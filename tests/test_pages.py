@@ -270,7 +270,7 @@ def test_a_selected_token_shows_its_best_tokens_on_the_lens(stored):
     table, *_ = test.dataframe
     lens = stored["logit_lens"]
     assert table.value["after layer"].tolist() == list(range(lens.n_layers, -1, -1))
-    shares = [say.share(float(p), signs=True) for p in lens["top_probs"][::-1, 3, 0]]
+    shares = [say.share(float(p)) for p in lens["top_probs"][::-1, 3, 0]]
     assert all(cell.endswith(f" {share}") for cell, share in zip(table.value["1"], shares, strict=True))
 
 

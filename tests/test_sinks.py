@@ -209,7 +209,7 @@ def test_every_rule_is_read_with_and_without_the_sinks(pair, first_token):
     assert found.layers == {"cosine": 5, "kl": None, "overlap": 3}
     assert {name: rule.layers["without_sinks"] for name, rule in found.rules.items()} == expected
     assert [depth for depth, _ in expected.values()] == [1, 2, 4]
-    assert all("sinks" in found.rules[name].doubts for name in ("cosine", "overlap"))
+    assert all("attention sinks" in found.rules[name].doubts for name in ("cosine", "overlap"))
     assert not any(rule.clear for rule in found.rules.values())
 
 

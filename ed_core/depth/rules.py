@@ -123,17 +123,18 @@ def depths(
 
 
 def reason(name: str, curve: np.ndarray | None, threshold: float) -> str:
-    """Why a rule gives no layer on a curve `[layer]`, None where no token counts: a key of `say.REASONS`."""
+    """Why a rule gives no layer on a curve `[layer]`, None where no token counts."""
     if curve is None or len(curve) < 2:
-        return "no token" if curve is None else "one layer"
+        return "no token is left to count" if curve is None else "the model has one layer only"
     if not np.isfinite(curve).all():
-        return "not finite"
+        return "its curve is not finite"
     if name != "cosine":
-        return "only before the last" if _holds(name, curve[None], threshold)[0, -1] else "never"
+        late = _holds(name, curve[None], threshold)[0, -1]
+        return f"its threshold is {'reached before the last layer only' if late else 'never reached'}"
     below = curve < threshold
-    if not below.any() or below.all():
-        return "always below" if below.any() else "never below"
-    return "only the last below" if below.sum() == 1 else "no way back"
+    if below.sum() == 1 or not below.any():
+        return f"the mean cosine is {'below 0 in the last layer only' if below.any() else 'never below 0'}"
+    return f"the mean cosine {'is below 0 in every layer' if below.all() else 'falls below 0 and stays there'}"
 
 
 def first_pass(readout: np.ndarray) -> int | None:
@@ -153,15 +154,10 @@ def tenth(n_layers: int) -> int:
     return int(TENTH * n_layers + 1e-9)
 
 
-def more_than(overlap: np.ndarray, threshold: float) -> np.ndarray:
-    """Where an overlap is above a threshold, ties excluded."""
-    return np.asarray(overlap > threshold + TIE)
-
-
 def _holds(name: str, c: np.ndarray, threshold: float, start: int = 0) -> np.ndarray:
     """Where a lens rule holds, `[n, layer]`, from depth `start` on."""
     if name == "overlap":
-        return more_than(c, threshold)
+        return np.asarray(c > threshold + TIE)  # ties excluded
     holds = np.zeros(c.shape, bool)
     holds[:, start:] = c[:, start:] < threshold * c[:, start:].max(1, keepdims=True)
     return holds

@@ -5,7 +5,6 @@ count from 1, so that layer n ends at depth n; a published rule's layer is its b
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..lenses.measured import Maps, Replacement
-from ..probes import find
 from ..probes.lenses import LENSES
 from ..types import ProbeResult
 from . import exactness, surgery
@@ -31,7 +29,7 @@ from .sample import ALL, ANSWER, UNTRAINED, Sample, Tokens
 from .side_by_side import Pair, relative_depth
 from .sinks import FACTOR, Sink, Span
 from .turn import Turn
-from .verdict import DEPTH_0, FEW, FIVE, INTERVAL, LASTING, SINKS, THRESHOLDS, TWINS, UNDEFINED, RuleVerdict, Verdict
+from .verdict import FIVE, RuleVerdict, Verdict
 from .verdict import verdict as verdict_of
 
 POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -49,27 +47,6 @@ CHECKS = {
     "closure": "logits from the last residual",
     "replay": "logits layer by layer",
     "detour": "logits with another stream put in",
-}
-REASONS = {  # why a rule gives no layer
-    "no token": "no token is left to count",
-    "one layer": "the model has one layer only",
-    "not finite": "its curve is not finite",
-    "never": "its threshold is never reached",
-    "only before the last": "its threshold is reached before the last layer only",
-    "never below": "the mean cosine is never below 0",
-    "always below": "the mean cosine is below 0 in every layer",
-    "only the last below": "the mean cosine is below 0 in the last layer only",
-    "no way back": "the mean cosine falls below 0 and stays there",
-}
-DOUBTS = {  # why a rule's layer is not robust
-    THRESHOLDS: "nearby thresholds move it",
-    LASTING: "it does not last from there on",
-    DEPTH_0: "it moves without the embedding",
-    SINKS: "it moves without attention sinks",
-    FEW: "there are too few prompts for an interval",
-    INTERVAL: "it moves over prompts",
-    UNDEFINED: "some resamples of the prompts give no layer",
-    TWINS: "half or more of the untrained copies give it too",
 }
 NO_TURN = {  # why there is no clear switch
     "sign": "the cosine is not clearly below 0 in the first layers and above 0 in the last",
@@ -100,15 +77,10 @@ def number(value: float | np.floating[Any], form: str = ".3g") -> str:
     return text.replace("-", "" if not power and float(text) == 0 else "−")
 
 
-def share(value: float, signs: bool = False) -> str:
-    """A share in whole per cent; "less than 1 %" and "more than 99 %" (in `signs` "<1 %", ">99 %") where rounding would
-    print none or all."""
+def share(value: float) -> str:
+    """A share in whole per cent; "<1 %" and ">99 %" where rounding would print none or all."""
     text = f"{100 * value:.0f} %"
-    if text == "0 %" and value > 0:
-        return "<1 %" if signs else "less than 1 %"
-    if text == "100 %" and value < 1:
-        return ">99 %" if signs else "more than 99 %"
-    return text
+    return "<1 %" if text == "0 %" and value > 0 else ">99 %" if text == "100 %" and value < 1 else text
 
 
 def interval(low: float, high: float, digits: int = 1, over: str = "") -> str:
@@ -229,17 +201,15 @@ def average(found: Verdict) -> str:
     subject = "the words of this prompt" if n == 1 else f"the words of {n} prompts"
     if found.sample.read_for != ALL:
         subject = f"the predictions {_where(found)}"
-    if (bounds := mean.interval.ends if mean.interval is not None else None) is None:
-        place, copies = layers(mean.depth, found.n_layers), _copies(found, mean.name, 0)
-    else:
-        over = f" ({interval(*bounds)} over {found.sample.units.words})"
-        place, copies = f"layer {mean.depth:.1f} of {found.n_layers}{over}", _copies(found, mean.name)
-    return f"On average {subject} settle by {place}{copies}."
+    bounds = mean.interval.ends if mean.interval is not None else None
+    digits, over = (1, f" ({interval(*bounds)} over {found.sample.units.words})") if bounds else (0, "")
+    place = f"layer {mean.depth:.{digits}f} of {found.n_layers}{over}"
+    return f"On average {subject} settle by {place}{_copies(found, mean.name, digits)}."
 
 
 def _where(found: Verdict) -> str:
     """Where the predictions are read that a verdict is about, if not everywhere."""
-    of_answer = found.sample.read_for == ANSWER and found.sample.answered
+    of_answer = any(look and look[0].given for look in found.sample.answers) and found.sample.read_for == ANSWER
     return "of the answer" if of_answer else f"at {read_for(found.sample.read_for, False)}"
 
 
@@ -288,19 +258,16 @@ def rule(found: RuleVerdict) -> str:
     """What one rule gives, and why that is not robust."""
     ends = found.interval.ends if found.interval is not None and found.depth is not None else None
     over = f" ({interval(*ends, 0)} over prompts)" if ends else ""
-    count = ", in the papers' count" if found.depth is not None else ""
-    return f"{rule_name(found)} gives {_layer(found.depth)}{over}{count}; {not_robust(found)}."
+    return f"{rule_name(found)} gives {_layer(found.depth)}{over}; {robust(found)}."
 
 
-def not_robust(found: RuleVerdict) -> str:
-    """ "not robust here, because …", "robust here", or what is open."""
+def robust(found: RuleVerdict) -> str:
+    """ "not robust here because of nearby thresholds", or why there is no layer."""
     if found.depth is None:
-        return REASONS[found.reason]
+        return found.reason
     if found.doubts:
-        return f"not robust here, because {listed(DOUBTS[doubt] for doubt in found.doubts)}"
-    if found.clear:
-        return "robust here"
-    return f"undecided: {DOUBTS[TWINS]}" if found.shared else "robust so far; untrained copies are not compared"
+        return f"not robust here because of {listed(found.doubts)}"
+    return "robust here" if found.clear else "robust so far, with fewer than five untrained copies"
 
 
 def _layer(depth: int | None) -> str:
@@ -313,7 +280,8 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
     rows = []
     for one in found.rules.values():
         ends = one.interval.ends if one.interval is not None else None
-        copies, near = [depth for depth in one.twins if depth is not None], f" ({one.near} of {len(one.twins)} near)"
+        copies = [depth for depth in one.twins if depth is not None]
+        of_copies = f"{interval(min(copies), max(copies), 0)} ({one.near} of {len(one.twins)} near)" if copies else "–"
         cells = {variant: _layer(depth).removeprefix("layer ") for variant, depth in one.variants.items()}
         row = {
             "Rule": rule_name(one),
@@ -322,10 +290,8 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
             "Lasts from": cells[STABLE],
             "Without sinks": cells.get(WITHOUT_SINKS, "–"),
             "Over prompts": interval(*ends, 0) if ends else "–",
-            COPIES[found.sample.control][1].capitalize(): f"{interval(min(copies), max(copies), 0)}{near}"
-            if copies
-            else "–",
-            "Robust": "yes" if one.clear else "so far" if one.so_far else "no",
+            COPIES[found.sample.control][1].capitalize(): of_copies,
+            "Robust": "yes" if one.clear else "so far" if one.so_far else f"no: {', '.join(one.doubts) or one.reason}",
         }
         rows.append({name: text for name, text in row.items() if name != "Over prompts" or found.sample.n_prompts > 1})
     return rows
@@ -403,14 +369,14 @@ def among_others(found: Comparison) -> str:
     mine = f"{found.score.name} is {form.format(found.value) if np.isfinite(found.value) else 'not defined'}"
     if not len(found.quantiles):
         return f"On this prompt {mine}."
-    low, middle, high = map(form.format, found.quantiles + first)
-    return f"On this prompt {mine}; the median of {found.n} others is {middle} ({spread(found.n)}: {low} to {high})."
+    low, middle, high = map(form.format, found.quantiles)
+    others = f"{spread(found.n, 'others')}: {low} to {high}"
+    return f"On this prompt {mine}; the median of others is {middle} ({others})."
 
 
-def spread(n: int, what: str = "") -> str:
+def spread(n: int, what: str) -> str:
     """What a spread over `n` others is: "10–90 % of 12 others", "all 4 others"."""
-    some = ends(n) == QUANTILES
-    return f"{'10–90 % of' if some else 'all'} {n} {what}" if what else "10–90 %" if some else "range"
+    return f"{'10–90 % of' if ends(n) == QUANTILES else 'all'} {n} {what}"
 
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
@@ -459,14 +425,6 @@ def checks(result: ProbeResult) -> str:
     return f"All {len(measured)} checks passed; largest errors: {errors[0]}, {errors[1]}."
 
 
-def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
-    """A warning where the whole model's loss is above a uniform guess's, `ln d_vocab`; "" otherwise."""
-    if not d_vocab or not loss > (even := math.log(d_vocab)):
-        return ""
-    worse = f"On this text the whole model is worse than a uniform guess ({loss:.2f} against {even:.2f} nats per token)"
-    return f"{worse}: losses say little about its layers."
-
-
 def stretch(i: int, j: int) -> str:
     """ "layer 5", "layers 5–7" for the stretch `[4, 5)` or `[4, 7)` of the array."""
     return f"layer {j}" if j == i + 1 else f"layers {i + 1}–{j}"
@@ -483,8 +441,6 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
         return "No variant of this kind gives a finite loss."
     best = found[0].best if kind == "drop" else min((row.best for row in found), key=lambda best: best.loss)
     cost = f"{number(whole)} → {number(best.loss)} ({number(best.loss - whole, '+.2g')}) nats per token"
-    if found[0].alike and kind == "drop":
-        return f"Whichever stretch of {count(found[0].length, 'layer')} is removed, the loss is the same: {cost}."
     does = {"drop": "Removing {}", "swap": "Exchanging {}", "repeat": "Running {} twice"}[kind].format(variant(best))
     n = found[0].n if kind == "drop" else sum(row.n for row in found)
     return f"{does} costs least of {count(n, 'variant')}, on the text it was chosen on: {cost}."
@@ -544,15 +500,13 @@ def replacement(found: Replacement) -> str:
 
 
 def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
-    """Which branch brings the first choice, and how much of the divergence attention removes."""
+    """Which branch brings the first choice."""
     pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][pos]))
     word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
     by = "the embedding" if branch == EMBEDDING else f"layer {layer + 1}'s {branch}"
     n, total = branches.counts, count(sum(branches.counts.values()), "token")
     out = [f"Attention brings the first choice at {n[ATTENTION]} of {total}, an MLP at {n[MLP]}."]
-    if branches.share is not None:
-        out.append(f"After layer 1 attention removes {100 * branches.share:.0f} % of the divergence, MLPs the rest.")
     if (kl := mean_depth_of(result, "kl")) is not None:
         out.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
     return [f"{word} is the first choice from {by} on.", *out]
@@ -581,11 +535,6 @@ def exits(found: Exits) -> str:
 # ---------------------------------------------------------------- one probe on one prompt
 
 
-def measured(result: ProbeResult) -> tuple[str, str]:
-    """That a probe was measured, where there are no better words for what it found."""
-    return f"{find(result.request.probe).title} of this prompt", _one_prompt(result)
-
-
 def contributions(result: ProbeResult) -> tuple[str, str]:
     """What the layers write, and how sure that is."""
     reached = verdict_of(Sample.of(result))
@@ -605,11 +554,9 @@ def skip(result: ProbeResult) -> tuple[str, str]:
     if not np.isfinite(output).all():
         return "", ""
     most, least = int(output.argmax()), int(output.argmin())
-    stay = f" Without layer {least + 1}, {share(float(result['top1_kept'][least]))} of the first choices stay."
-    return (
-        f"Leaving out layer {most + 1} changes the next words most, layer {least + 1} least.",
-        f"{_one_prompt(result)}{stay}",
-    )
+    stay = f"Without layer {least}, {share(float(result['top1_kept'][least]))} of the first choices stay."
+    sentence = f"Leaving out layer {most} changes the next words most, layer {least} least."
+    return sentence, f"{_one_prompt(result)} Layers count from 0. {stay}"
 
 
 def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, str]:
@@ -631,11 +578,10 @@ def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]
     size = np.nansum(np.abs(result["attribution"]), axis=0)
     if not size.max() > 0:
         return "", ""
-    first, *others = np.argsort(-size, kind="stable")[:2].tolist()
-    then = f", then on {quoted(result.tokens[others[0]])} (token {others[0]})" if others and size[others[0]] else ""
+    most = np.argsort(-size, kind="stable")[:2].tolist()
+    named = listed((f"{quoted(result.tokens[pos])} (token {pos})" for pos in most), "then on")
     failed = f" {len(blank)} of {count(result.n_layers, 'layer')} did not settle." if blank else ""
-    sentence = f"The answer rests most on {quoted(result.tokens[first])} (token {first}){then}."
-    return sentence, f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
+    return f"The answer rests most on {named}.", f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
 
 
 def _one_prompt(result: ProbeResult) -> str:

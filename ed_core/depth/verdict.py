@@ -37,13 +37,13 @@ from .turn import Turn
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them is not robust
 FIVE = 5  # untrained copies that a verdict needs
 
-# Doubts that a rule's layer is robust, each a key of `say.DOUBTS`
-THRESHOLDS = "thresholds"  # other thresholds give another place, or no layer
-LASTING = "lasting"  # the rule does not hold from there to the end
-DEPTH_0, SINKS = "depth 0", "sinks"  # without the embedding, without attention sinks it gives another place
-FEW, INTERVAL = "few", "interval"  # too few prompts for an interval; the interval reaches another place
-UNDEFINED = "undefined"  # no layer in more than `OFTEN` of the resamples
-TWINS = "twins"  # half or more of five untrained copies have it there
+# Why a rule's layer may not be robust
+THRESHOLDS = "nearby thresholds"  # they give another place, or no layer
+LASTING = "later layers"  # the rule does not hold from there to the end
+DEPTH_0, SINKS = "the embedding", "attention sinks"  # without them it gives another place
+FEW, INTERVAL = "too few prompts", "its range over prompts"  # none for an interval; the interval reaches another place
+UNDEFINED = "resamples without a layer"  # more than `OFTEN` of them
+TWINS = "untrained copies"  # half or more of them have it there
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class RuleVerdict:
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:
-        """Why the layer is not robust; copies count where five untrained ones were compared."""
+        """Why the layer is not robust."""
         if self.depth is None or self.curve is None:
             return ()
         interval, (later, lasting) = self.interval, self.layers.get(FROM_DEPTH_1, (self.depth, self.stable))
@@ -136,7 +136,7 @@ class RuleVerdict:
             FEW: self.several and interval is None,
             INTERVAL: interval is not None and (interval.ends is None or any(map(self.far, interval.ends))),
             UNDEFINED: interval is not None and interval.undefined > OFTEN,
-            TWINS: self.tested and self.shared,
+            TWINS: self.control == UNTRAINED and 0 < len(self.twins) <= 2 * self.near,
         }
         return tuple(doubt for doubt, so in doubts.items() if so)
 
@@ -146,11 +146,6 @@ class RuleVerdict:
         return self.control == UNTRAINED and len(self.twins) >= FIVE
 
     @property
-    def shared(self) -> bool:
-        """Whether half or more of the untrained copies have it there."""
-        return self.control == UNTRAINED and 0 < len(self.twins) <= 2 * self.near
-
-    @property
     def clear(self) -> bool:
         """Whether the layer is robust: no doubt, with five untrained copies compared."""
         return self.depth is not None and self.tested and not self.doubts
@@ -158,7 +153,7 @@ class RuleVerdict:
     @property
     def so_far(self) -> bool:
         """Whether there is no doubt yet, with fewer than five untrained copies compared."""
-        return self.depth is not None and not (self.tested or self.shared or self.doubts)
+        return self.depth is not None and not (self.tested or self.doubts)
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,6 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
         return probe_page.texts(TEXTS)
     hand_over(batch, rows, n_prompts)
     pictures(rows)
-    first = next(iter(rows.values()))
-    loss = first["curves"]["nll_whole"]
-    show.notes([say.worse_than_uniform(float(loss), first["results"][0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
 
 

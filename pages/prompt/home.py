@@ -261,7 +261,7 @@ def says(written: ProbeResult) -> str:
     expected = show.code(written.request.prompts[0].answer, 60)
     mark = {True: " :green[✓ correct]", False: f" :orange[✗ expected {expected}]", None: ""}[is_right(written)]
     best = ", ".join(
-        f"{show.code(written.token_text[int(i)], 60)} {say.share(float(p), signs=True)}"
+        f"{show.code(written.token_text[int(i)], 60)} {say.share(float(p))}"
         for i, p in zip(written["top_ids"][0], written["top_probs"][0], strict=True)
     )
     return f"The model writes {show.code(written.provenance['continuation'], 60)}{mark}; its next token: {best}."
