@@ -8,19 +8,21 @@ import numpy as np
 
 from ..types import ProbeResult
 
-LOGITS = ("closure", "replay", "detour")  # figures on recomputed logits that refuse a model
+LOGITS = {  # figures on recomputed logits that refuse a model
+    "closure": "logits from the last residual",
+    "replay": "logits layer by layer",
+    "detour": "logits with another stream put in",
+}
 
 
 @dataclass(frozen=True)
 class Check:
-    """A figure of `numerics` and its limit: of the "sums" (the largest error, at `layer` and `token`), of the "slopes"
-    (the largest distance from 1), or of recomputed logits."""
+    """A figure of `numerics` and its limit: of the "sums" (the largest error), of the "slopes" (the largest distance
+    from 1), or of recomputed logits."""
 
     name: str
     value: float
     limit: float
-    layer: int = 0
-    token: int = 0
 
     @property
     def holds(self) -> bool:
@@ -30,10 +32,9 @@ class Check:
 def checks(result: ProbeResult) -> list[Check]:
     """Everything that must hold before a curve is to be trusted, the most telling first."""
     limits = result.provenance["limits"]
-    layer, token = np.unravel_index(np.argmax(np.nan_to_num(result["miss"], nan=np.inf)), result["miss"].shape)
     slopes = np.concatenate([result["slope_attn"], result["slope_mlp"]])
     return [
-        Check("sums", float(result["miss"][layer, token]), limits["miss"], int(layer), int(token)),
+        Check("sums", float(result["miss"].max()), limits["miss"]),
         Check("slopes", float(np.nanmax(np.abs(slopes - 1), initial=0.0)), limits["slope"]),
-        *(Check(name, float(result[name]), limits["miss"]) for name in LOGITS),
+        *(Check(name, float(result[measure]), limits["miss"]) for measure, name in LOGITS.items()),
     ]

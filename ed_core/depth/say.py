@@ -41,13 +41,6 @@ COPIES = {  # of the model: one, several
     "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
 }
 SHAPES = ("the same shape", "partly the same shape", "another shape")  # of two curves, by `Likeness.shape`
-CHECKS = {
-    "sums": "sums",
-    "slopes": "slopes",
-    "closure": "logits from the last residual",
-    "replay": "logits layer by layer",
-    "detour": "logits with another stream put in",
-}
 NO_TURN = {  # why there is no clear switch
     "sign": "the cosine is not clearly below 0 in the first layers and above 0 in the last",
     "order": "too many random orders of the layers split as well",
@@ -115,9 +108,6 @@ def quoted(token: str) -> str:
 
 def _lower(title: str) -> str:
     return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
-
-
-# ---------------------------------------------------------------- the verdict
 
 
 def verdict(found: Verdict) -> str:
@@ -323,16 +313,15 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
     longer = "times as long as the median token"
     if not found:
         return f"No attention sink: before the output no token is {FACTOR:g} {longer}."
+
+    def span(one: Span) -> str:
+        return f"from depth {one.start}{'' if one.lasts else f' to {one.end}'} (written by {writer(one)})"
+
     named = (
-        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(_span, s.spans))}"
+        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(span, s.spans))}"
         for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
     )
     return f"{count(len(found), 'attention sink')}: {'; '.join(named)}."
-
-
-def _span(found: Span) -> str:
-    """ "from depth 3 to 8 (written by layer 2's MLP)"."""
-    return f"from depth {found.start}{'' if found.lasts else f' to {found.end}'} (written by {writer(found)})"
 
 
 def writer(found: Span) -> str:
@@ -381,14 +370,11 @@ def spread(n: int, what: str) -> str:
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     """How many controls of one kind show the model's curves. `found`: the likenesses of each control."""
-    n, out, most = len(found), [], False
-    for alike in zip(*found, strict=True):
-        same = sum(one.shape == 0 for one in alike)
-        most |= 2 * same > n
-        out.append(f"{same} of {n} for {_lower(alike[0].curve.title)}")
+    n, alike = len(found), [sum(one.shape == 0 for one in likenesses) for likenesses in zip(*found, strict=True)]
+    shares = (f"{same} of {n} for {_lower(one.curve.title)}" for same, one in zip(alike, found[0]))
     needs = "training" if kind == UNTRAINED else "the trained order of layers"
-    means = f" What most copies show does not need {needs}." if n >= FIVE and most else ""
-    return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(out)}.{means}"
+    means = f" What most copies show does not need {needs}." if n >= FIVE and 2 * max(alike) > n else ""
+    return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(shares)}.{means}"
 
 
 def pair(found: Pair) -> str:
@@ -419,10 +405,10 @@ def checks(result: ProbeResult) -> str:
     """Whether the sums, slopes and logits of this prompt are the model's."""
     measured = exactness.checks(result)
     failed = [check for check in measured if not check.holds]
-    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or measured]
-    if failed:
-        return f"{len(failed)} of {len(measured)} checks failed; largest errors: {listed(errors)}. Do not trust it."
-    return f"All {len(measured)} checks passed; largest errors: {errors[0]}, {errors[1]}."
+    shown = failed or measured[:2]
+    errors = (f"{one.name} {number(one.value, '.2g')} (limit {number(one.limit, '.2g')})" for one in shown)
+    text = f"{len(failed)} of {len(measured)} checks failed" if failed else f"All {len(measured)} checks passed"
+    return f"{text}; largest errors: {listed(errors)}."
 
 
 def stretch(i: int, j: int) -> str:
@@ -439,10 +425,11 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
     """The variant of a kind that costs least. `whole`: the whole model's loss."""
     if not found:
         return "No variant of this kind gives a finite loss."
-    best = found[0].best if kind == "drop" else min((row.best for row in found), key=lambda best: best.loss)
+    best, n = found[0].best, found[0].n
+    if kind != "drop":
+        best, n = min((row.best for row in found), key=lambda best: best.loss), sum(row.n for row in found)
     cost = f"{number(whole)} → {number(best.loss)} ({number(best.loss - whole, '+.2g')}) nats per token"
     does = {"drop": "Removing {}", "swap": "Exchanging {}", "repeat": "Running {} twice"}[kind].format(variant(best))
-    n = found[0].n if kind == "drop" else sum(row.n for row in found)
     return f"{does} costs least of {count(n, 'variant')}, on the text it was chosen on: {cost}."
 
 
@@ -504,12 +491,13 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][pos]))
     word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
-    by = "the embedding" if branch == EMBEDDING else f"layer {layer + 1}'s {branch}"
-    n, total = branches.counts, count(sum(branches.counts.values()), "token")
-    out = [f"Attention brings the first choice at {n[ATTENTION]} of {total}, an MLP at {n[MLP]}."]
-    if (kl := mean_depth_of(result, "kl")) is not None:
-        out.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
-    return [f"{word} is the first choice from {by} on.", *out]
+    by = "the embedding" if branch == EMBEDDING else f"layer {layer}'s {branch}"
+    n, total, kl = branches.counts, count(sum(branches.counts.values()), "token"), mean_depth_of(result, "kl")
+    return [
+        f"{word} is the first choice from {by} on.",
+        f"Attention brings the first choice at {n[ATTENTION]} of {total}, an MLP at {n[MLP]}.",
+        f"Average depth by KL, read at half layers: {'–' if kl is None else f'{kl:.2f}'} of {result.n_layers}.",
+    ]
 
 
 def loops(aggregates: Mapping[str, np.ndarray]) -> str:
@@ -517,7 +505,7 @@ def loops(aggregates: Mapping[str, np.ndarray]) -> str:
     n = len(aggregates["times_kl"]) // 2
     readout = aggregates["readout_kl"][n, : n + 1]
     mean, first = float(MEAN_DEPTH["kl"](readout[None])[0]), first_pass(readout)
-    text = f"On average the words settle by pass {mean:.1f} of {n}" if mean > 0 else f"No average depth over {n} passes"
+    text = f"On average the words settle by pass {number(mean, '.1f')} of {n}"
     rule_gives = "no pass" if first is None else f"pass {first}"
     fewer, more = (number(aggregates["times_kl"][times], ".2g") for times in (n - 1, n + 1))
     changes = f"One pass fewer changes the output by {fewer} nats (KL), one more by {more}."
@@ -538,8 +526,7 @@ def exits(found: Exits) -> str:
 def contributions(result: ProbeResult) -> tuple[str, str]:
     """What the layers write, and how sure that is."""
     reached = verdict_of(Sample.of(result))
-    text = rule(reached.rules["cosine"]) if "cosine" in reached.rules else ""
-    return turn(reached.turn), " ".join(filter(None, [_one_prompt(result), text]))
+    return turn(reached.turn), f"{_one_prompt(result)} {rule(reached.rules['cosine'])}"
 
 
 def logit_lens(result: ProbeResult) -> tuple[str, str]:

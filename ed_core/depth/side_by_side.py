@@ -23,10 +23,7 @@ DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different d
 
 
 def relative_depth(n: int, n_layers: int) -> np.ndarray:
-    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) stand; a
-    `ValueError` for any other."""
-    if n not in (n_layers, n_layers + 1):
-        raise ValueError(f"a curve over {n_layers} layers has {n_layers} or {n_layers + 1} entries, found {n}")
+    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) are."""
     return (np.arange(n) + (n == n_layers)) / n_layers
 
 
@@ -88,13 +85,8 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     if "step" in dims:
         return "Each side writes its own tokens: columns do not correspond, so no map of differences is drawn."
     if "pos" in dims and a.tokens != b.tokens:
-        same = a.request.prompts == b.request.prompts
-        differs = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
-        pos = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
-        return (
-            f"{differs} ({a.n_tokens} and {b.n_tokens} tokens; the first that differs is token {pos}): columns do not "
-            "correspond, so no map of differences is drawn."
-        )
+        tokens = f"The sides have different tokens ({a.n_tokens} and {b.n_tokens})"
+        return f"{tokens}: columns do not correspond, so no map of differences is drawn."
     return ""
 
 

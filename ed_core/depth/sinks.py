@@ -1,5 +1,5 @@
-"""Sinks: tokens whose residual stream is far longer than the other tokens' where attention reads it, who writes them,
-and which means they carry. Numpy only.
+"""Sinks: tokens whose residual stream is far longer than the other tokens' where attention reads it, and who writes
+them. Numpy only.
 
 A token is *long* at a depth where `|h[l, t]| >= 5 · median over t' >= 1 of |h[l, t']|`, `l = 0..L`. The first token may
 be, and mostly is; the median leaves it out. Consecutive depths at which it is long are a *span*. Layer l reads `h[l]`,
@@ -12,8 +12,7 @@ of `|h[0]|` at depth 0; of equals the first): layer `d - 1`, and of its two bran
 The span's first depth is shown next to it: a norm that grows slowly crosses early, and what makes it may come late.
 
 The attention sink (Xiao et al. 2023, arXiv 2309.17453) and the massive activations that make it (Sun et al. 2024, arXiv
-2402.17762) are one thing seen twice; this finds it by its length. All is read off `contributions`, so results stored
-earlier have their sinks too."""
+2402.17762) are one thing seen twice; this finds it by its length, off `contributions`."""
 
 from __future__ import annotations
 
@@ -27,9 +26,6 @@ from ..types import ProbeResult
 FACTOR = 5.0
 FEWEST = 3  # tokens of a prompt with sinks: of fewer, a single one would be the median
 PROBE = "contributions"
-MEANING = (
-    f"tokens whose norm in the stream reaches {FACTOR:g} times the median token's before depth L, and who writes them"
-)
 READS = ("resid_norm", "attn_norm", "mlp_norm")
 BRANCHES = ("attention", "mlp")
 
