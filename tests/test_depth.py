@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ed_core import statistics
 from ed_core.depth import lenses, mean_depth, sinks, turn, verdict
 from ed_core.depth.rules import OF_LENS, RULES, depths, reason
 from ed_core.depth.sample import CURVES, READS, Sample, prompt_sums
@@ -270,43 +269,6 @@ def results(cosines, kl, overlap, n_tokens=None, first=None):
     return contributions, [result("logit_lens", n, {"kl": a, "overlap": b}) for n, a, b in zip(n_tokens, kl, overlap)]
 
 
-# ---------------------------------------------------------------- bootstrap
-
-
-def sums_and_counts(n, seed=0):
-    rng = np.random.default_rng(seed)
-    counts = rng.integers(5, 50, n)
-    return {"kl": np.sort(rng.uniform(0, 10, (n, 12)))[:, ::-1] * counts[:, None]}, counts
-
-
-def by_kl(curves):
-    return depths("kl", curves["kl"])
-
-
-def test_the_percentiles_are_seeded_and_bracket_the_verdict():
-    sums, counts = sums_and_counts(8)
-    first, again, other = (statistics.percentile(by_kl, sums, counts, statistics.units(8), seed) for seed in (0, 0, 1))
-    assert (first == again).all() and (first != other).any()
-    low, high, undefined = statistics.interval(first)
-    whole = RULES["kl"].layers(sums["kl"].sum(0) / counts.sum())[0]
-    assert low <= whole <= high and low < high and undefined == 0
-
-
-def test_the_percentiles_draw_whole_prompts_with_replacement_and_weigh_tokens():
-    """Prompt p's sum is 1 in column p and 0 elsewhere: a resample's curve tells how often each prompt was drawn."""
-    seen, counts = [], np.arange(1, 7)
-
-    def read(curves):
-        seen.append(curves["which"])
-        return np.zeros(len(curves["which"]))
-
-    statistics.percentile(read, {"which": np.eye(6)}, counts, statistics.units(6), resamples=200)
-    drawn = np.array([6 * curve / curve.sum() for curve in seen[0]])
-    np.testing.assert_allclose(drawn, drawn.round(), atol=1e-9)
-    np.testing.assert_allclose(seen[0], drawn / (drawn @ counts)[:, None])
-    assert len(drawn) == 200 and drawn.max() >= 3 and drawn.min() == 0 and abs(drawn.mean(0) - 1).max() < 0.3
-
-
 def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_reason(model_of, measure):
     """Nothing left to average, nothing to compare with: never a number, never an error."""
     probes = (Contributions(), LogitLens())
@@ -418,11 +380,6 @@ def test_a_clear_step_is_a_turn_wherever_it_lies(n):
     """Also where it lies between two of the blocks that random orders move."""
     steps = [k for k in range(1, n) if 0.35 < k / n < 0.75]
     assert [k for k in steps if turn.fit([-0.3] * k + [0.3] * (n - k)).layer != k - 1] == []
-
-
-def test_noise_turns_rarely():
-    rng = np.random.default_rng(0)
-    assert sum(turn.fit(0.1 * rng.normal(size=30)).layer is not None for _ in range(100)) <= 10
 
 
 def test_over_prompts_each_level_must_lie_apart_from_zero():

@@ -134,7 +134,7 @@ def sinks_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
         if (some := sinks.of_result(result)) is not None:
             out |= {f"sinks.{name}.{i}": values for name, values in _columns_of_sinks(some).items()}
             out |= {f"sinks.span_{name}.{i}": values for name, values in _columns_of_spans(some).items()}
-            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(result), np.int32)
+            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.long_at_end(result), np.int32)
     return out
 
 

@@ -99,12 +99,6 @@ def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[
     return spans
 
 
-def long_at_end(resid_norm: ArrayLike) -> tuple[int, ...]:
-    """Positions of the tokens that are long at depth L and nowhere before: no attention reads them there."""
-    last = len(np.asarray(resid_norm)) - 1
-    return tuple(pos for pos, spans in runs(resid_norm).items() if spans == [(last, last)])
-
-
 def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, factor: float = FACTOR) -> tuple[Sink, ...]:
     """The sinks of one prompt, by position, from the finite norms of stream `[L + 1, pos]` and additions `[L, pos]`;
     none among fewer than `FEWEST` tokens."""
@@ -141,8 +135,10 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
     return find(stream, attn, mlp) if all(np.isfinite(values).all() for values in (stream, attn, mlp)) else None
 
 
-def ends_of(result: ProbeResult) -> tuple[int, ...]:
-    """The tokens of one prompt that are long at the end (`long_at_end`); none where its norms are not all there."""
+def long_at_end(result: ProbeResult) -> tuple[int, ...]:
+    """The tokens of one prompt that are long at depth L and nowhere before: no attention reads them there. None where
+    its norms are not all there."""
     if "resid_norm" not in result.measures or not np.isfinite(result["resid_norm"]).all():
         return ()
-    return long_at_end(result["resid_norm"])
+    last = result.n_layers
+    return tuple(pos for pos, spans in runs(result["resid_norm"]).items() if spans == [(last, last)])

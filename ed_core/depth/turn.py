@@ -55,7 +55,7 @@ def fit(curve: ArrayLike, seed: int = 0) -> Turn | None:
         return None
     split = int(best_split(curve[None])[0])
     before, after = float(curve[: split + 1].mean()), float(curve[split + 1 :].mean())
-    p = statistics.permutation_p(explained, curve[orders(len(curve), seed)])
+    p = statistics.permutation_p(lambda c: _between(c).max(1), curve[orders(len(curve), seed)])
     failed = "sign" if not before < 0 < after else "order" if p > LEVEL else ""
     return Turn(len(curve), split, before, after, p, failed)
 
@@ -80,11 +80,6 @@ def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
     """The same with the third condition: fewer than half of the untrained copies turn within a tenth of the depth."""
     near_it = sum(t is not None and t.layer is not None and near(t.split, turn.split, turn.n_layers) for t in twins)
     return replace(turn, failed="twins") if twins and not turn.failed and 2 * near_it >= len(twins) else turn
-
-
-def explained(curves: ArrayLike) -> np.ndarray:
-    """The variance that the best two levels explain, `[n, layer]` → `[n]`."""
-    return np.asarray(_between(curves).max(1))
 
 
 def best_split(curves: ArrayLike) -> np.ndarray:
