@@ -41,16 +41,15 @@ def look(lens: ProbeResult) -> tuple[Seen, ...]:
     known, nothing where the result does not hold the best tokens."""
     if "top_ids" not in lens.measures:
         return ()
-    start, ids = lens.answer_start, lens.token_ids
-    if start is not None and 0 < start < len(ids):
-        return tuple(_seen(lens, pos - 1, ids[pos], True) for pos in range(start, len(ids)))
-    last = len(ids) - 1
-    return (_seen(lens, last, int(lens["top_ids"][-1, last, 0]), False),)
+    given = predicting(lens)[0] < lens.n_tokens - 1
+    return tuple(_seen(lens, pos, given) for pos in predicting(lens))
 
 
-def _seen(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
+def _seen(lens: ProbeResult, pos: int, given: bool) -> Seen:
     top, text = lens["top_ids"][:, pos], lens.token_text
-    best, among, output = top[:, 0] == token, (top == token).any(-1), int(top[-1, 0])
+    output = int(top[-1, 0])
+    token = lens.token_ids[pos + 1] if given else output
+    best, among = top[:, 0] == token, (top == token).any(-1)
     return Seen(
         lens.tokens[pos + 1] if given else text.get(token, f"id {token}"),
         given,
