@@ -229,12 +229,11 @@ def rules(found: Verdict) -> str:
         return ""
     own = any(rule.threshold != RULES[rule.name].threshold or rule.best != BEST for rule in found.rules.values())
     who = f"{NUMBERS[len(found.rules)]} {'published ' * (not own)}rules"
-    if set(found.layers.values()) == {None}:
-        return f"{who} give no layer here."
     robust = [rule for rule in found.rules.values() if rule.clear or rule.so_far]
     which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
-    given = listed("none" if layer is None else str(layer) for layer in found.layers.values())
-    return f"{who} say layer {given}; {which or 'none is robust here'}."
+    depths = found.layers.values()
+    given = listed(map(_layer, depths)) if None in depths else f"layer {listed(map(str, depths))}"
+    return f"{who} say {given}; {which or 'none is robust here'}."
 
 
 def rule_name(found: RuleVerdict) -> str:
@@ -315,7 +314,7 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
         return f"No attention sink: before the output no token is {FACTOR:g} {longer}."
 
     def span(one: Span) -> str:
-        return f"from depth {one.start}{'' if one.lasts else f' to {one.end}'} (written by {writer(one)})"
+        return f"at depth {interval(one.start, one.end, 0)} (written by {writer(one)})"
 
     named = (
         f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(span, s.spans))}"
