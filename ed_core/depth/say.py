@@ -233,7 +233,7 @@ def rules(found: Verdict) -> str:
     which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
     depths = found.layers.values()
     given = listed(map(_layer, depths)) if None in depths else f"layer {listed(map(str, depths))}"
-    return f"{who} say {given}; {which or 'none is robust here'}."
+    return f"{who} say {given} in the papers' count; {which or 'none is robust here'}."
 
 
 def rule_name(found: RuleVerdict) -> str:
@@ -247,7 +247,8 @@ def rule(found: RuleVerdict) -> str:
     """What one rule gives, and why that is not robust."""
     ends = found.interval.ends if found.interval is not None and found.depth is not None else None
     over = f" ({interval(*ends, 0)} over prompts)" if ends else ""
-    return f"{rule_name(found)} gives {_layer(found.depth)}{over}; {robust(found)}."
+    papers = ", in the papers' count" if found.depth is not None else ""
+    return f"{rule_name(found)} gives {_layer(found.depth)}{over}{papers}; {robust(found)}."
 
 
 def robust(found: RuleVerdict) -> str:
@@ -354,12 +355,13 @@ def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
 def among_others(found: Comparison) -> str:
     """Where this prompt's score is among those of other prompts."""
     form = "layer {:.3g}" if found.score.criterion else "{:.1f}"
-    mine = f"{found.score.name} is {form.format(found.value) if np.isfinite(found.value) else 'not defined'}"
+    first = int(found.score.of_layers)
+    mine = form.format(found.value + first) if np.isfinite(found.value) else "not defined"
+    text = f"On this prompt {found.score.name} is {mine}"
     if not len(found.quantiles):
-        return f"On this prompt {mine}."
-    low, middle, high = map(form.format, found.quantiles)
-    others = f"{spread(found.n, 'others')}: {low} to {high}"
-    return f"On this prompt {mine}; the median of others is {middle} ({others})."
+        return f"{text}."
+    low, middle, high = map(form.format, found.quantiles + first)
+    return f"{text}; the median of others is {middle} ({spread(found.n, 'others')}: {low} to {high})."
 
 
 def spread(n: int, what: str) -> str:
@@ -381,7 +383,7 @@ def pair(found: Pair) -> str:
     title, place = found.curve.title, found.largest
     if place is None:
         return f"{title}: no layer has a value on both sides."
-    where = f"{found.curve.x} {place}"
+    where = f"{found.curve.x} {place + (found.curve.x != 'depth')}"
     if found.relative:
         where = f"{share(relative_depth(len(found.difference), min(found.n_layers))[place])} of the depth"
     shape = f"; {SHAPES[found.likeness.shape]}" if found.likeness.shape is not None else ""
@@ -444,11 +446,8 @@ def by_lens(verdicts: Mapping[str, Verdict]) -> str:
         known = {kind: v for kind, v in verdicts.items() if name in v.means}
         means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in known.items())
         gives = listed(_layer(v.rules[name].depth) for v in known.values())
-        out += (
-            [f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}, in the papers' count."]
-            if len(known) > 1
-            else []
-        )
+        if len(known) > 1:
+            out.append(f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}, in the papers' count.")
     return " ".join(out) or "One lens does not show whether depth depends on the lens."
 
 
@@ -490,7 +489,7 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][pos]))
     word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
-    by = "the embedding" if branch == EMBEDDING else f"layer {layer}'s {branch}"
+    by = "the embedding" if branch == EMBEDDING else f"layer {layer + 1}'s {branch}"
     n, total, kl = branches.counts, count(sum(branches.counts.values()), "token"), mean_depth_of(result, "kl")
     return [
         f"{word} is the first choice from {by} on.",
@@ -504,11 +503,10 @@ def loops(aggregates: Mapping[str, np.ndarray]) -> str:
     n = len(aggregates["times_kl"]) // 2
     readout = aggregates["readout_kl"][n, : n + 1]
     mean, first = float(MEAN_DEPTH["kl"](readout[None])[0]), first_pass(readout)
-    text = f"On average the words settle by pass {number(mean, '.1f')} of {n}"
-    rule_gives = "no pass" if first is None else f"pass {first}"
+    gives = "no pass" if first is None else f"pass {first}"
+    text = f"On average the words settle by pass {number(mean, '.1f')} of {n}; Hu et al.'s KL rule gives {gives}."
     fewer, more = (number(aggregates["times_kl"][times], ".2g") for times in (n - 1, n + 1))
-    changes = f"One pass fewer changes the output by {fewer} nats (KL), one more by {more}."
-    return f"{text}; Hu et al.'s KL rule gives {rule_gives}. {changes}"
+    return f"{text} One pass fewer changes the output by {fewer} nats (KL), one more by {more}."
 
 
 def exits(found: Exits) -> str:
@@ -540,9 +538,9 @@ def skip(result: ProbeResult) -> tuple[str, str]:
     if not np.isfinite(output).all():
         return "", ""
     most, least = int(output.argmax()), int(output.argmin())
-    stay = f"Without layer {least}, {share(float(result['top1_kept'][least]))} of the first choices stay."
-    sentence = f"Leaving out layer {most} changes the next words most, layer {least} least."
-    return sentence, f"{_one_prompt(result)} Layers count from 0. {stay}"
+    stay = f"Without layer {least + 1}, {share(float(result['top1_kept'][least]))} of the first choices stay."
+    sentence = f"Leaving out layer {most + 1} changes the next words most, layer {least + 1} least."
+    return sentence, f"{_one_prompt(result)} {stay}"
 
 
 def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, str]:
@@ -562,8 +560,6 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
     """On which token the answer rests most, and how many layers are left blank."""
     size = np.nansum(np.abs(result["attribution"]), axis=0)
-    if not size.max() > 0:
-        return "", ""
     most = np.argsort(-size, kind="stable")[:2].tolist()
     named = listed((f"{quoted(result.tokens[pos])} (token {pos})" for pos in most), "then on")
     failed = f" {len(blank)} of {count(result.n_layers, 'layer')} did not settle." if blank else ""

@@ -85,12 +85,14 @@ class Curve:
 @dataclass(frozen=True)
 class Score:
     """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
-    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `name`: in a sentence."""
+    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `name`: in a sentence.
+    `of_layers`: a centre over layers, which count from 1."""
 
     name: str
     value: str = ""
     criterion: str = ""
     mean_depth: str = ""
+    of_layers: bool = False
 
 
 @dataclass(frozen=True)
