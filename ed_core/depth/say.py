@@ -517,9 +517,6 @@ def exits(found: Exits) -> str:
     return f"{settled}Leaving at {found.threshold:g} confidence {would}{gain}."
 
 
-# ---------------------------------------------------------------- one probe on one prompt
-
-
 def contributions(result: ProbeResult) -> tuple[str, str]:
     """What the layers write, and how sure that is."""
     reached = verdict_of(Sample.of(result))
@@ -560,6 +557,8 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
     """On which token the answer rests most, and how many layers are left blank."""
     size = np.nansum(np.abs(result["attribution"]), axis=0)
+    if not size.max() > 0:
+        return "", ""
     most = np.argsort(-size, kind="stable")[:2].tolist()
     named = listed((f"{quoted(result.tokens[pos])} (token {pos})" for pos in most), "then on")
     failed = f" {len(blank)} of {count(result.n_layers, 'layer')} did not settle." if blank else ""
