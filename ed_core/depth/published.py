@@ -1,4 +1,4 @@
-"""Effective depths that are published (`published.csv`), and what is said of the models by their names."""
+"""Effective depths that are published (`published.csv`), and how a model was trained, by its name."""
 
 from __future__ import annotations
 
