@@ -4,7 +4,7 @@ prompt compares."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from inspect import cleandoc
 from typing import Any
@@ -69,8 +69,8 @@ class Page:
 
     probe: type[Probe]
     teach: str
-    verdict: Callable[[ProbeResult], tuple[str, str]]
-    texts: Mapping[str, str]
+    verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: (find(result.request.probe).title, "One prompt.")
+    texts: Mapping[str, str] = field(default_factory=dict)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
     beneath: Callable[[ProbeResult], None] = lambda _: None

@@ -360,7 +360,7 @@ def said(test: AppTest) -> str:
 def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
-    assert "rules say layer 3 and 2 in the papers' count;" in said(test).replace("\\", "")
+    assert "rules say no layer, layer 3 and layer 2 in the papers' count;" in said(test).replace("\\", "")
     assert "| Hu et al.'s KL rule (75 %) | 3 |" in said(test).replace("\\", "")
     usual = app(prompt=None, model="ed-demo-8")
     lines = [m.value for page in (test, usual) for m in page.markdown if " on average" in m.value]
