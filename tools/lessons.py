@@ -348,7 +348,7 @@ without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A
             lambda r: f"{means(r, 'contributions', 'layer_ratio')[11]:.1f}" == "8.9",
             lambda r: r["contributions"]["layer_ratio"][11, 1:].mean() < 0.6,
             lambda r: lines(r)["cosine"] == 24 and lines(r)["overlap"] == 21,
-            lambda r: [judged(r).rules[c].without_sinks.depth for c in ("cosine", "overlap")] == [24, 21],
+            lambda r: [judged(r).rules[c].variants["without_sinks"] for c in ("cosine", "overlap")] == [24, 21],
         ),
         ("real model", "sink"),
         model=REAL,
