@@ -168,7 +168,7 @@ class LogitLens(Probe):
         Curve("kl", "Divergence from the output", "nats", "depth"),
         Curve("overlap", "Best tokens shared with the output", "share", "depth"),
     )
-    score: ClassVar[Score] = Score("The mean depth", mean_depth="kl")
+    score: ClassVar[Score] = Score("the average depth", mean_depth="kl")
     thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
         LensMap(

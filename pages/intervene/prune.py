@@ -96,9 +96,6 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
         return probe_page.texts(TEXTS)
     hand_over(batch, rows, n_prompts)
     pictures(rows)
-    first = next(iter(rows.values()))
-    loss = first["curves"]["nll_whole"]
-    show.notes([say.worse_than_uniform(float(loss), first["results"][0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
 
 
@@ -108,13 +105,13 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
     results = [batch.results[name] for name in names]
     if not results:
         return None
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     start = surgery.best_stretch(curves["kl"], n)[0]
     named = (batch.complete(f"exact answers {n}.{i}") for i in range(n_prompts))
     written = [result for result in named if result is not None]
     exact = aggregate.aggregate(ExactAnswers(n), [r.summary for r in written]) if written else None
     copies = control_model.results(batch, names)
-    copy = among_others.over_prompts(probe, [r.summary for r in copies]) if copies else None
+    copy = among_others.curves_of(probe, [r.summary for r in copies]) if copies else None
     return {"curves": curves, "start": start, "results": results, "exact": exact, "written": written, "copy": copy}
 
 
@@ -220,7 +217,7 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     results = [result for name in batch.requests if (result := batch.complete(name)) is not None]
     if not results:
         return
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     if kind not in surgery.kinds_of(curves):
         return
     rows = surgery.rows(curves, kind, drawings.random_layers(kind, results))
