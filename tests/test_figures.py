@@ -41,7 +41,7 @@ MAPS = {
     "cosines": (figures.cosine_map, "layer_cos"),
     "lens": (figures.lens_map, "top_probs"),
     "skip": (figures.skip_map, "effect"),
-    "output": (figures.output_by_token, "output_pos"),
+    "output": (lambda result, view: figures.token_map(result, view, "output_pos"), "output_pos"),
 }
 PROBE = {
     "contributions": "contributions",

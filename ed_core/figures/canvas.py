@@ -10,11 +10,12 @@ from __future__ import annotations
 import html
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
 from ..depth import say
 from ..depth.rules import RULES
@@ -132,12 +133,27 @@ def axis_title(text: str, standoff: int = 11) -> dict[str, Any]:
     return dict(text=text, standoff=standoff, font=dict(size=FONT))
 
 
+def layer_axis(n: int, title: str, **more: Any) -> dict[str, Any]:
+    """The x axis of a curve of `n` layers, or depths, as its title says."""
+    first = first_place(title)
+    ends = [first - 0.5, first + n - 0.5]
+    return PLAIN | dict(range=ends, title=axis_title(title, 8), **whole_ticks(n, first)) | more
+
+
+def share_axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis of shares of the depth."""
+    return PLAIN | dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(title, 8)) | more
+
+
+def cut(name: str, most: int = 44) -> str:
+    """A name of at most so many letters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 class Canvas:
     """A figure being drawn."""
 
-    def __init__(
-        self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = "", width_px: int = 600
-    ):
+    def __init__(self, height: int, margin: tuple[int, int, int, int], title: str = "", width_px: int = 600):
         """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one
         height. `width_px`: about how wide it will be on the screen, and as wide as it is printed."""
         self.data: list[dict[str, Any]] = []
@@ -155,12 +171,24 @@ class Canvas:
             hovermode="closest",
             hoverlabel=dict(align="left", namelength=0),
             dragmode=False,
-            uirevision=uirevision,
+            uirevision="figure",
             meta=dict(width_px=width_px, dark=colours.DARK),
         )
 
     def add(self, kind: str, **trace: Any) -> None:
         self.data.append(dict(type=kind, **trace))
+
+    def points(self, name: str, x: ArrayLike, y: ArrayLike, hover: Sequence[str] = (), **look: Any) -> None:
+        """A line, marks or (of the `type` "bar") bars, each of which says its `hover`; without it nothing."""
+        says = dict(text=list(hover), hoverinfo="text") if len(hover) else dict(hoverinfo="skip")
+        kind = look.pop("type", "scatter")
+        self.add(kind, name=name, x=x, y=y, **says, **look, **STEADY)
+
+    def band(self, x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, name: str) -> None:
+        """A range behind a line, in the line's colour."""
+        x, y = np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]])
+        look = dict(fill="toself", mode="none", fillcolor=colours.faint(colour), showlegend=False)
+        self.points(f"range {name}", x, y, **look)
 
     def line(self, colour: str, thickness: float | int, dash: str = "solid", **place: Any) -> None:
         self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash), **place))
@@ -178,7 +206,14 @@ class Canvas:
         """The traces' names in one line above the plot."""
         self.layout["showlegend"] = shown
         self.layout["legend"] = dict(
-            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=FONT), **more
+            orientation="h",
+            x=0,
+            xanchor="left",
+            y=1,
+            yanchor="bottom",
+            font=dict(size=FONT),
+            bgcolor=colours.CLEAR,
+            **more,
         )
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:

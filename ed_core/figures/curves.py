@@ -15,16 +15,15 @@ from . import colours
 from .canvas import (
     FONT,
     GRID,
-    PLAIN,
     STEADY,
     Canvas,
     axis_title,
     escaped,
     first_place,
+    layer_axis,
     log_ticks,
     number,
     visible,
-    whole_ticks,
 )
 from .maps import mean_title, unit_of, values_of
 from .panel import Strip, View, mean_over_tokens, token_panel
@@ -33,16 +32,14 @@ MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
 
 
-class _Curves(Canvas):
+class Curves(Canvas):
     """Layers, which count from 1, or depths to the right, the unit upwards, the legend in one line under the title."""
 
     def __init__(self, n: int, view: View, x: str, unit: str, n_layers: int | None = None):
-        super().__init__(view.height, MARGIN, view.title, view.uirevision, view.width_px)
-        self.x, self.unit, first = x, unit, first_place(x)
-        self.legend(shown=False, bgcolor=colours.CLEAR)
-        self.layout["xaxis"] = dict(
-            PLAIN, range=[first - 0.5, first + n - 0.5], title=axis_title(x, 8), **whole_ticks(n, first)
-        )
+        super().__init__(view.height, MARGIN, view.title, view.width_px)
+        self.x, self.unit = x, unit
+        self.legend(shown=False)
+        self.layout["xaxis"] = layer_axis(n, x)
         self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
         self.draw_depths(view.depth_lines, (view.width_px - MARGIN[0] - MARGIN[1]) / n, upright=True)
         if x in ("layer", "depth") or x.endswith(" layer"):
@@ -72,7 +69,6 @@ def layer_curves(
     log: bool = False,
     x: str = "layer",
     width_px: int = 600,
-    uirevision: str = "curves",
     behind: Mapping[str, np.ndarray] = {},
     ends: Mapping[str, tuple[np.ndarray, np.ndarray]] = {},
     n_layers: int | None = None,
@@ -83,8 +79,8 @@ def layer_curves(
     the output."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
-    view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
-    canvas = _Curves(n, view, x, unit, n_layers)
+    view = View(title, height, width_px, depth_lines=depth_lines)
+    canvas = Curves(n, view, x, unit, n_layers)
     canvas.references(behind)
     for name, values in curves.items():
         line = dict(
@@ -119,7 +115,7 @@ def spread_curve(
     """A curve over the spread of `others` ("10–90 % of 12 others"): grey from its lower to its upper end, dotted at the
     median. `quantiles` holds these three rows, or none where the others are too few to speak of a spread. `behind`,
     grey and dashed, a control's curve."""
-    canvas = _Curves(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
+    canvas = Curves(len(values), View(height=height, width_px=width_px), x, unit)
     if len(quantiles):
         low, median, high = quantiles
         edge: dict[str, Any] = dict(mode="lines", line=dict(width=0))
@@ -149,7 +145,7 @@ def limit_bars(
     width_px: int = 600,
 ) -> go.Figure:
     """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
-    canvas = _Curves(len(values), View(height=height, width_px=width_px, uirevision="limit"), x, unit)
+    canvas = Curves(len(values), View(height=height, width_px=width_px), x, unit)
     values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
     failed = np.nan_to_num(values) > limit
     canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
@@ -182,7 +178,6 @@ def token_profile(
         depth_lines=depth_lines,
         log=log,
         x="depth" if len(arrays[names[0]]) > result.n_layers else "layer",
-        uirevision="profile",
     )
 
 
@@ -190,7 +185,7 @@ def output_bars(result: ProbeResult, view: View) -> go.Figure:
     """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share
     of tokens whose best prediction stays (dots)."""
     shape, unit = (result.n_layers,), unit_of(result, "output")
-    canvas = _Curves(result.n_layers, view, "skipped layer", "")
+    canvas = Curves(result.n_layers, view, "skipped layer", "")
     change = values_of(result, "output", shape)
     canvas.curve("bar", change, "output change", unit=unit, marker=dict(color=colours.BOTH))
     if view.control is not None:
@@ -241,20 +236,10 @@ def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     rounding."""
     limit = result.provenance["limits"]["slope"]
     curves = {"attention": result["slope_attn"] - 1, "MLP": result["slope_mlp"] - 1}
-    fig = layer_curves(curves, "", "slope − 1", height=height)
+    ends = {f"limit {sign}": np.full(result.n_layers, by * limit) for sign, by in (("+", 1), ("−", -1))}
+    fig = layer_curves(curves, "", "slope − 1", height=height, behind=ends)
     reach = 1.3 * max(limit, *(float(np.nanmax(np.abs(v), initial=0.0)) for v in curves.values()))
     fig.update_yaxes(range=[-reach, reach], tickvals=[-limit, 0, limit], ticktext=[number(-limit), "0", number(limit)])
-    for y in (-limit, limit):
-        fig.add_shape(
-            type="line",
-            xref="paper",
-            x0=0,
-            x1=1,
-            y0=y,
-            y1=y,
-            line=dict(color=colours.GREY, width=1.5, dash="dash"),
-            name="limit",
-        )
     return fig
 
 
@@ -272,7 +257,7 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
 def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go.Figure:
     """Agreement with the output against the layers spared: leaving all tokens at one depth, each where it is sure
     enough, and by an oracle. Bars: 5 to 95 % over the prompts."""
-    canvas = _Curves(found.n_layers + 1, View(height=height, width_px=width_px), "layers spared on average", "share")
+    canvas = Curves(found.n_layers + 1, View(height=height, width_px=width_px), "layers spared on average", "share")
     agreement, spared = np.moveaxis(found.confident.value, -1, 0)
     left = found.n_layers - np.arange(found.n_layers + 1)
     at_depths = [f"depth {depth}" for depth in range(found.n_layers + 1)]

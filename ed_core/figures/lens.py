@@ -11,7 +11,7 @@ from ..depth import halves, say
 from ..depth.spelling import BYTES, following
 from ..types import ProbeResult
 from . import colours
-from .canvas import FONT, STEADY, Canvas, letters, number, visible, width
+from .canvas import FONT, Canvas, letters, number, visible, width
 from .maps import missing, read_title, unit_of, values_of
 from .panel import BOTTOM, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
 
@@ -295,7 +295,7 @@ def _settled(canvas: Canvas, settle: np.ndarray) -> None:
     y = np.repeat(settle[columns] - 0.5, 3)
     for name, colour, thick in (("settled edge", colours.LIGHT_EDGE, 5), ("settled", colours.DARK_EDGE, 2.5)):
         line = dict(color=colour, width=thick)
-        canvas.add("scatter", x=x, y=y, mode="lines", name=name, hoverinfo="skip", line=line, connectgaps=False)
+        canvas.points(name, x, y, mode="lines", line=line)
 
 
 def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray, right: float, low: float) -> None:
@@ -306,4 +306,4 @@ def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray, right: float, l
     ink = [colours.DARK_EDGE if agrees[step] else colours.FAILED for step in columns]
     for name, colour, thick in (("exit edge", colours.LIGHT_EDGE, 4.0), ("exit", ink, 2.0)):
         marker = dict(symbol="x-thin", size=8, color=colour, line=dict(width=thick, color=colour))
-        canvas.add("scatter", x=x, y=y, mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)
+        canvas.points(name, x, y, mode="markers", marker=marker)

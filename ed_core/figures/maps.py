@@ -126,29 +126,6 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     )
 
 
-def output_by_token(result: ProbeResult, view: View) -> go.Figure:
-    """Which token's prediction changes when a block is skipped, skipped × tokens (current mode); the strip holds the
-    maximum over tokens."""
-    z = values_of(result, "output_pos", (result.n_layers, result.n_tokens))
-    shade = colours.steep(0.0, 2**0.5, colours.DAMAGE)
-    strip = Strip(values_of(result, "output", (result.n_layers,)), 0.0, 2**0.5, f"maximum,<br>{L2}")
-    fig = token_panel(
-        result,
-        view,
-        z,
-        shade,
-        unit_of(result, "output_pos"),
-        strip,
-        plain_hover(result, "output_pos", z),
-        row="skipped layer",
-    )
-    if "output_pos" not in result.measures and result.complete:
-        fig.add_annotation(
-            text="measured in current mode only", x=0.5, y=0.5, xref="x domain", yref="y domain", showarrow=False
-        )
-    return fig
-
-
 def token_map(
     result: ProbeResult,
     view: View,
@@ -159,6 +136,7 @@ def token_map(
     (attributions), from 0 else. The strip holds the measure's own reduction over tokens, without the positions that are
     `left_out` of it."""
     z, spec = result[measure], result.measures[measure].spec
+    row = "skipped layer" if spec.dims[0] == "skipped" else spec.dims[0]
     bound = spec.high or colours.ceiling(view.coloured(result, lambda r: r[measure]), BOUNDS)
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
     scale = colours.DAMAGE if spec.unit in DAMAGED else colours.SEQUENTIAL
@@ -179,7 +157,7 @@ def token_map(
             colours.ceiling(np.append(view.together(result, rows), control.get("behind", [])), BOUNDS),
         )
     strip = Strip(curve, low, bound, title, colours.BOTH if control else colours.GREY, **control)
-    return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
+    return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), row)
 
 
 def patch_map(result: ProbeResult, view: View) -> go.Figure:

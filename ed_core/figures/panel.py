@@ -1,9 +1,7 @@
 """What all heatmap panels share: layers upwards, a strip of means next to them, depth lines at one height, cells that
 tell what they hold.
 
-All panels have the same margins and the same y range, from half a row below row 0 to half a row above row `L`: a panel
-of layers, which count from 1, leaves the row of the embedding empty. So layer n is at one height with depth n, and a
-depth line at one height in every panel of a grid."""
+All panels have the same margins. Layers count from 1 and depths from 0, so that layer n has the place of depth n."""
 
 from __future__ import annotations
 
@@ -66,7 +64,6 @@ class View:
     selected: int | None = None
     answer_start: int | None = None
     depth_lines: Mapping[str, int | None] = field(default_factory=dict)
-    uirevision: str = "panel"
     control: ProbeResult | None = None
     control_name: str = ""
     beside: ProbeResult | None = None
@@ -137,9 +134,9 @@ class View:
     def plot_height(self) -> int:
         return self.height - TOP - BOTTOM - TITLE * bool(self.title)
 
-    def square(self, n: int, most: float = HEATMAP[1]) -> tuple[float, float]:
-        """The share of the width, `most` at most, in which a map of n layers against n is about square."""
-        return 0.0, min(most, max(0.4, self.plot_height / (n + 1) * n / self.plot_width))
+    def square(self, most: float = HEATMAP[1]) -> tuple[float, float]:
+        """The share of the width, `most` at most, in which a map of layers against layers is about square."""
+        return 0.0, min(most, max(0.4, self.plot_height / self.plot_width))
 
     def column_px(self, n_tokens: int) -> float:
         """Rough width of a token's column."""
@@ -194,7 +191,7 @@ def token_panel(
     draws what is on the cells and in the `above` pixels between them and the colour bar."""
     canvas = frame(view, result.n_layers, row, above)
     n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
-    row_px = (view.plot_height - above) / (result.n_layers + 1)
+    row_px = (view.plot_height - above) / len(z)
     canvas.layout["meta"].get("along", {})["tokens"] = True
     gap = min(view.column_px(n_tokens), row_px) >= 8
     add_heatmap(canvas, z, shade, unit, HEATMAP, gap, above, y0=first_place(row))
@@ -240,10 +237,10 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
     """An empty panel, its rows labelled."""
     margin = (LEFT, RIGHT, TOP + TITLE * bool(view.title) + above, BOTTOM)
-    canvas = Canvas(view.height, margin, view.title, view.uirevision, view.width_px)
-    fit = (view.plot_height - above) / ROW_LABEL
-    rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first_place(row)]
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
+    canvas = Canvas(view.height, margin, view.title, view.width_px)
+    fit, first = (view.plot_height - above) / ROW_LABEL, first_place(row)
+    rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first]
+    canvas.layout["yaxis"] = dict(PLAIN, range=[first - 0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
     canvas.along("y", n_layers, **({"side": view.side} if view.side else {}))
     return canvas
 

@@ -253,7 +253,7 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     if kind != "drop":  # the table says which layers can go
         show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, rows))
     left, right = st.columns([11, 9])
-    view = View(height=HEIGHT, width_px=660, uirevision="map")
+    view = View(height=HEIGHT, width_px=660)
     name = f"{kind}_{value}"
     spec = Surgery.spec(name)
     data = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning, READING_OF[value])
