@@ -277,12 +277,8 @@ def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
 @pytest.mark.parametrize("first", [True, False])
 def test_the_strip_is_the_mean_with_or_without_the_first_token(first):
     result = fake("contributions")
-    for fig, name in (
-        (figures.contribution_norms(result, View(), first_token=first), "layer_ratio"),
-        (figures.cosine_map(result, View(), "io_cos", first_token=first), "io_cos"),
-    ):
-        strip = next(t for t in fig.data if t.name == "mean")
-        np.testing.assert_allclose(strip.x, result[name][:, (not first) :].mean(1), rtol=1e-6)
+    strip = strip_of(figures.contribution_norms(result, View(), first_token=first))
+    np.testing.assert_allclose(strip, result["layer_ratio"][:, (not first) :].mean(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("of,first", [("all", True), ("all", False), ("answer", True), (1, True)])

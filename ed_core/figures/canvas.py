@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,16 +93,18 @@ def tick_step(n: int, fit: float | int) -> int:
     return next((step for step in ROUND_STEPS if n / step <= max(fit, 1)), n)
 
 
-def log_ticks(curves: Iterable[np.ndarray]) -> dict[str, Any]:
-    """A logarithmic axis over these values, labelled at the powers of ten, where these are few at their doubles and
-    halves too: plotly's own labels between them are small digits that say no size."""
+def log_ticks(curves: Iterable[np.ndarray], form: Callable[[float], str] | None = None) -> dict[str, Any]:
+    """A logarithmic axis over these values, labelled (as `form` says) at the powers of ten, where these are few at
+    their doubles and halves too: plotly's own labels between them are small digits that say no size."""
     numbers = np.concatenate([np.ravel(np.asarray(values, np.float64)) for values in curves] or [np.ones(1)])
     numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
     low, high = (float(end(numbers)) if len(numbers) else 1.0 for end in (np.min, np.max))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if sum(low <= 10.0**p <= high for p in powers) < 2 else (1,)
     ticks = [(step, p) for p in powers for step in steps]
-    return dict(type="log", tickvals=[s * 10.0**p for s, p in ticks], ticktext=[size(s * 10.0**p) for s, p in ticks])
+    return dict(
+        type="log", tickvals=[s * 10.0**p for s, p in ticks], ticktext=[(form or size)(s * 10.0**p) for s, p in ticks]
+    )
 
 
 def size(value: float) -> str:
@@ -143,6 +145,12 @@ def layer_axis(n: int, title: str, **more: Any) -> dict[str, Any]:
 def share_axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis of shares of the depth."""
     return PLAIN | dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(title, 8)) | more
+
+
+def whiskers(values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str) -> dict[str, Any]:
+    """The range over prompts as bars on marks; none where it is NaN."""
+    ends = dict(array=np.nan_to_num(high - values), arrayminus=np.nan_to_num(values - low))
+    return dict(type="data", symmetric=False, **ends, color=colour, thickness=1.5, width=3)
 
 
 def cut(name: str, most: int = 44) -> str:

@@ -46,7 +46,7 @@ OF_PAGES = {  # further roles of pages, light and dark
     "control": ("#70757c", "#9aa0a6"),
     "tint": ("#00659e1f", "#56b4e92e"),
 }
-BAND, TINT = "rgba(128,128,128,0.2)", "rgba(0,114,178,0.16)"
+TINT = "rgba(0,114,178,0.16)"
 
 CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was learned, or nothing is in its place
 FAILED = "#B2182B"  # what is not to be relied on

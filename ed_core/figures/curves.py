@@ -24,6 +24,7 @@ from .canvas import (
     log_ticks,
     number,
     visible,
+    whiskers,
 )
 from .maps import mean_title, unit_of, values_of
 from .panel import Strip, View, mean_over_tokens, token_panel
@@ -35,8 +36,8 @@ DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
 class Curves(Canvas):
     """Layers, which count from 1, or depths to the right, the unit upwards, the legend in one line under the title."""
 
-    def __init__(self, n: int, view: View, x: str, unit: str, n_layers: int | None = None):
-        super().__init__(view.height, MARGIN, view.title, view.width_px)
+    def __init__(self, n: int, view: View, x: str, unit: str, n_layers: int | None = None, title: str = ""):
+        super().__init__(view.height, MARGIN, title, view.width_px)
         self.x, self.unit = x, unit
         self.legend(shown=False)
         self.layout["xaxis"] = layer_axis(n, x)
@@ -79,24 +80,19 @@ def layer_curves(
     the output."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
-    view = View(title, height, width_px, depth_lines=depth_lines)
-    canvas = Curves(n, view, x, unit, n_layers)
+    view = View(height, width_px, depth_lines=depth_lines)
+    canvas = Curves(n, view, x, unit, n_layers, title)
     canvas.references(behind)
     for name, values in curves.items():
-        line = dict(
-            color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid"
-        )
-        more: dict[str, Any] = {"error_y": _bars(values, *ends[name])} if name in ends else {}
+        colour = colours.colour_of(name) or next(spare)
+        line = dict(color=colour, width=2, dash="dot" if name.startswith("mean") else "solid")
+        more: dict[str, Any] = {"error_y": whiskers(values, *ends[name], colour)} if name in ends else {}
         canvas.curve("scatter", values, escaped(name), **DOTTED, line=line, **more)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
     if not log:
         canvas.across_zero(curves.values())
     return canvas.figure()
-
-
-def _bars(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
-    return dict(type="data", array=high - values, arrayminus=values - low, thickness=1, width=2)
 
 
 def spread_curve(
@@ -270,7 +266,7 @@ def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go
     for colour, (name, x, y, (low, high), text) in zip(colours.OTHERS, curves):
         look: dict[str, Any] = dict(marker=dict(size=10 if name == "oracle" else 5), line=dict(color=colour, width=2))
         if found.over.enough:
-            look["error_y"] = _bars(y, low, high)
+            look["error_y"] = whiskers(y, low, high, colour)
         canvas.curve("scatter", y, name, x=x, text=text, mode="lines+markers", **look)
     canvas.layout["showlegend"] = True
     canvas.layout["yaxis"].update(range=[-0.04, 1.08])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.rules import COSINES, RULES
+from ..depth.rules import COSINES
 from ..probes.patching import Patching
 from ..types import ProbeResult
 from . import colours
@@ -95,32 +95,15 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     """Direction of what is added, layers × tokens: below 0 (blue) against the stream, above 0 (orange) along it. Always
     from -1 to 1. The strip holds the mean that the cosine criterion reads, whichever of its three cosines is shown:
     without the sinks, and dotted as it is read, with them."""
-    z, judged = values_of(result, measure, (result.n_layers, result.n_tokens)), measure in COSINES
+    z = values_of(result, measure, (result.n_layers, result.n_tokens))
 
-    def curve(r: ProbeResult, at: Sequence[int] = ()) -> np.ndarray:
-        def mean(name: str) -> np.ndarray:
-            values = values_of(r, name, (r.n_layers, r.n_tokens))
-            if at:  # of a result next to it that has fewer tokens those that it has
-                return mean_over_tokens(values[:, [t for t in at if t < r.n_tokens]])
-            return view.read(values, first_token) if judged else view.mean(values, first_token)
+    def cosines(r: ProbeResult) -> list[np.ndarray]:
+        return [values_of(r, name, (r.n_layers, r.n_tokens)) for name in COSINES]
 
-        return RULES["cosine"].curve({name: mean(name) for name in COSINES}) if judged else mean(measure)
-
-    kept = view.beside_sinks(result.n_tokens, first_token) if judged else []
-
-    def shown(r: ProbeResult) -> np.ndarray:
-        return curve(r, kept)
-
-    mean, control, counted = shown(result), view.behind(shown), curve(result) if kept else None
-    curves = [view.together(result, shown), control.get("behind", []), [] if counted is None else counted]
-    bound = colours.ceiling(np.concatenate(curves), (0.5, 1.0))
-    colour = colours.CRITERIA["cosine"] if judged else colours.GREY
-    title = (
-        read_title("mean of the<br>three cosines", view, first_token)
-        if judged
-        else mean_title(first_token, view.uncounted)
-    )
-    strip = Strip(mean, -bound, bound, title, colour, **control, counted=counted)
+    curves, numbers = view.read(result, cosines, first_token)
+    bound = colours.ceiling(numbers, (0.5, 1.0))
+    title = read_title("mean of the<br>three cosines", view, first_token)
+    strip = Strip(low=-bound, high=bound, title=title, colour=colours.CRITERIA["cosine"], **curves)
     return token_panel(
         result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z)
     )

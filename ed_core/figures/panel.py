@@ -33,7 +33,6 @@ from .canvas import (
 from .colours import Shade
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
-TITLE = 20  # further pixels on top where a panel has a title
 HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
 MOST_TEXTS = 6000  # cells with words of their own: more would make megabytes
 ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
@@ -57,7 +56,6 @@ class View:
     strips count the sinks; what the papers' rules read does, and is drawn dotted next to the mean without them. `side`:
     of two results on one page the one that this is, "A" or "B"."""
 
-    title: str = ""
     height: int = 420
     width_px: int = 600
     window: tuple[int, int] | None = None
@@ -85,12 +83,32 @@ class View:
         counted = [t for t in range(start, z.shape[1]) if t not in self.uncounted]
         return mean_over_tokens(z[:, counted] if counted else z[:, start:])
 
-    def beside_sinks(self, n_tokens: int, first_token: bool = True) -> list[int]:
-        """Of the tokens that a criterion was read at those that are no sinks; nothing where sinks count, or where none
-        of them or only sinks were read."""
-        basis = range(int(not first_token and n_tokens > 1), n_tokens) if self.read_at is None else sorted(self.read_at)
-        kept = [t for t in basis if t < n_tokens and t not in self.uncounted]
-        return kept if len(kept) < len(basis) else []
+    def read(
+        self, result: ProbeResult, measures: Callable[[ProbeResult], Sequence[np.ndarray]], first_token: bool = True
+    ) -> tuple[dict[str, Any], np.ndarray]:
+        """The mean of these measures over the tokens that a criterion was read at, for a `Strip`: its `values` without
+        the sinks, the control's `behind`, and all as read (`counted`) where a sink was among them; and all their
+        numbers, flat."""
+        n = result.n_tokens
+        basis = range(int(not first_token and n > 1), n) if self.read_at is None else sorted(self.read_at)
+        kept = [t for t in basis if t < n and t not in self.uncounted]
+
+        def mean(r: ProbeResult, at: Sequence[int]) -> np.ndarray:
+            each = [mean_over_tokens(z[:, [t for t in at if t < z.shape[1]]]) for z in measures(r)]
+            return np.asarray(np.mean(np.asarray(each, np.float64), axis=0))
+
+        def every(r: ProbeResult) -> np.ndarray:
+            return mean(
+                r, range(int(not first_token and r.n_tokens > 1), r.n_tokens) if self.read_at is None else basis
+            )
+
+        def shown(r: ProbeResult) -> np.ndarray:
+            return mean(r, kept) if some else every(r)
+
+        some = 0 < len(kept) < len(basis)
+        curves = {"values": shown(result), **self.behind(shown)} | ({"counted": every(result)} if some else {})
+        both = [self.together(result, shown), *(curves[name] for name in ("behind", "counted") if name in curves)]
+        return curves, np.concatenate(both)
 
     def coloured(
         self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray], first_token: bool = True
@@ -103,12 +121,6 @@ class View:
             return without(values(r), left_out)
 
         return self.together(result, counted)
-
-    def read(self, z: np.ndarray, first_token: bool = True) -> np.ndarray:
-        """Mean of each row over the tokens that the depth lines were read at."""
-        if self.read_at is None:
-            return mean_over_tokens(z, first_token)
-        return mean_over_tokens(z[:, [t for t in sorted(self.read_at) if t < z.shape[1]]])
 
     def together(self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray]) -> np.ndarray:
         """What a range must hold: these values of the result, and of the one next to it; flat."""
@@ -132,7 +144,7 @@ class View:
 
     @property
     def plot_height(self) -> int:
-        return self.height - TOP - BOTTOM - TITLE * bool(self.title)
+        return self.height - TOP - BOTTOM
 
     def square(self, most: float = HEATMAP[1]) -> tuple[float, float]:
         """The share of the width, `most` at most, in which a map of layers against layers is about square."""
@@ -236,8 +248,7 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
     """An empty panel, its rows labelled."""
-    margin = (LEFT, RIGHT, TOP + TITLE * bool(view.title) + above, BOTTOM)
-    canvas = Canvas(view.height, margin, view.title, view.width_px)
+    canvas = Canvas(view.height, (LEFT, RIGHT, TOP + above, BOTTOM), width_px=view.width_px)
     fit, first = (view.plot_height - above) / ROW_LABEL, first_place(row)
     rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first]
     canvas.layout["yaxis"] = dict(PLAIN, range=[first - 0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))

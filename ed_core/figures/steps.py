@@ -87,10 +87,8 @@ def depth_over_steps(
     if chosen in axis:
         canvas.line(colours.GREY, 1.5, "dot", x0=axis[chosen], x1=axis[chosen], y0=0, y1=1, yref="paper", layer="below")
     along = np.array(list(axis.values()))
-    around = 0.02 * max(float(np.ptp(along)), 1e-9) if len(along) > 1 else 0.5
     canvas.layout["xaxis"] = dict(
         PLAIN,
-        range=[float(along.min()) - around, float(along.max()) + around],
         title=axis_title("step" + LOGARITHMIC * log),
         anchor="y2" if shown else "y",
         **_labelled(steps, along, PHONE),

@@ -3,7 +3,6 @@ over it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..depth.published import TRAINING
 from ..depth.rules import RULES
 from ..depth.side_by_side import relative_depth
 from . import colours
-from .canvas import FONT, GRID, PLAIN, Canvas, axis_title, cut, escaped, share_axis
+from .canvas import FONT, GRID, PLAIN, Canvas, axis_title, cut, escaped, log_ticks, share_axis, whiskers
 
 WIDTH = 1100  # pixels
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # likewise
@@ -83,15 +82,6 @@ def study_depths(
     return canvas.figure()
 
 
-def _whiskers(
-    values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int, most: int = 1
-) -> dict[str, Any]:
-    """The range over prompts as a bar on a mark, `width` pixels wide; none where it is NaN. All three in units of
-    `most`."""
-    apart = {"array": np.nan_to_num(high - values) / most, "arrayminus": np.nan_to_num(values - low) / most}
-    return dict(type="data", symmetric=False, **apart, color=colour, thickness=1.5, width=width)
-
-
 def study_curves(
     curves: Mapping[str, Sequence[ArrayLike]],
     n_layers: Mapping[str, int],
@@ -144,7 +134,7 @@ def study_sizes(
             look = dict(
                 mode="markers",
                 marker=dict(symbol=SHAPES[kind], size=9, color=fill, line=dict(width=2, color=colour)),
-                error_y=_whiskers(ratios, low, high, colour, 4),
+                error_y=whiskers(ratios, low, high, colour),
                 meta=source,
                 legendgroup=SHORT[kind],
                 showlegend=kind not in legend,
@@ -155,33 +145,11 @@ def study_sizes(
         line = dict(color=SOURCES[source], width=2, dash="dash" if source == PUBLISHED else "solid")
         x, y = zip(*ends)
         canvas.points(f"line, {source}", x, y, mode="lines", line=line, showlegend=False)
-    sizes = np.log10([float(p["parameters"]) for p in points] or [1e9])
-    around = 0.08 * max(float(np.ptp(sizes)), 0.5)
-    canvas.layout["xaxis"] = dict(
-        PLAIN,
-        **log_sizes(sizes),
-        range=[float(sizes.min()) - around, float(sizes.max()) + around],
-        title=axis_title("parameters"),
-    )
-    canvas.layout["yaxis"] = dict(GRID, range=[_floor(points), 1.03], title=axis_title("share of the depth"))
+    ticks = log_ticks([np.array([p["parameters"] for p in points] or [1e9])], _parameters)
+    canvas.layout["xaxis"] = dict(PLAIN, title=axis_title("parameters"), **ticks)
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title("share of the depth"))
     canvas.legend(entrywidth=48)
     return canvas.figure()
-
-
-def log_sizes(logs: np.ndarray) -> dict[str, Any]:
-    """A logarithmic axis of parameters, labelled 1M, 3M, 10M … within the range of `logs`."""
-    low, high = math.floor(float(logs.min())), math.ceil(float(logs.max()) + 1e-9)
-    steps = (1, 3) if float(np.ptp(logs)) < 2 else (1,)
-    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
-    if not any(logs.min() - 0.04 <= np.log10(one) <= logs.max() + 0.04 for one in ticks):  # out of sight: a size itself
-        ticks = [float(10.0 ** logs.min())]
-    return dict(type="log", tickvals=ticks, ticktext=[_parameters(one) for one in ticks])
-
-
-def _floor(points: Sequence[Mapping[str, Any]]) -> float:
-    """Where an axis of ratios begins: a tenth of the whole or more below everything."""
-    lowest = min((min(p["ratio"], np.nan_to_num(p["low"], nan=1.0)) for p in points), default=0.0)
-    return max(-0.02, math.floor(10 * lowest - 1) / 10)
 
 
 def _parameters(n: int | float) -> str:
@@ -223,7 +191,7 @@ def study_levels(
             mode="lines+markers",
             line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]),
             marker=dict(size=7, color=colour),
-            error_y=_whiskers(mean, low, high, colour, 4, most),
+            error_y=whiskers(mean / most, low / most, high / most, colour),
             meta=[escaped(str(level["name"])) for level in levels],
         )
         hover = [
@@ -235,17 +203,7 @@ def study_levels(
         canvas.points(escaped(cut(label)), x, mean / most, hover, **look)
     ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
-    shares = [
-        float(value) / max(n_layers[label] - (not between), 1)
-        for label, levels in scores.items()
-        for level in levels
-        for value in (*level["own"], level["low"], level["high"], level["mean"])
-        if np.isfinite(value)
-    ]
-    least, most_drawn = min(shares, default=0.0), max(shares, default=1.0)
-    around = max(0.08 * (most_drawn - least), 0.02)
-    ends = [least - around, most_drawn + around]
-    canvas.layout["yaxis"] = dict(GRID, range=ends, title=axis_title("share of the depth"))
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title("share of the depth"))
     name_lines(canvas, len(scores))
     return canvas.figure()
 
@@ -288,7 +246,7 @@ def _marks(
             color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
             line=dict(width=2, color=colour),
         ),
-        error_x=_whiskers(ratios, ends("low"), ends("high"), colour, 3),
+        error_x=whiskers(ratios, ends("low"), ends("high"), colour),
     )
 
 
