@@ -95,10 +95,8 @@ def log(name: str, text: str, folder: Path) -> Path:
     """The path of a log in the cache's folder, to which the text was added; one that is large begins again."""
     file = folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    if file.is_file() and file.stat().st_size > LOG_BYTES:
-        flags |= os.O_TRUNC
-    with os.fdopen(os.open(file, flags, 0o600), "a", encoding="utf-8", errors="backslashreplace") as handle:
+    begins = file.is_file() and file.stat().st_size > LOG_BYTES
+    with file.open("w" if begins else "a", encoding="utf-8", errors="backslashreplace") as handle:
         handle.write(text)
     return file
 
@@ -137,9 +135,6 @@ def require_out_folder(out: str | Path) -> Path:
         nearest = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
         if not nearest.is_dir():
             raise ValueError(f"{nearest} is no folder")
-        for part in folder.absolute().parts[len(nearest.absolute().parts) :]:
-            with contextlib.suppress(FileNotFoundError):
-                (nearest / part).lstat()  # raises for a name that is too long
         _try(nearest / "x")
     return folder
 
@@ -169,9 +164,8 @@ def _refusing(name: str, out: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        shown = str(out) if len(str(out)) <= 200 and str(out).isprintable() else repr(str(out)[:200])
         reason = why(error, name) if isinstance(error, OSError) else f"{error}. Give another path."
-        raise ParameterError(f"{name} is {shown or 'empty'}, which cannot be written: {reason}") from None
+        raise ParameterError(f"{name} is {str(out)!r}, which cannot be written: {reason}") from None
 
 
 def free(folder: Path) -> int:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from . import colours
-from .canvas import GRID, PLAIN, Canvas, axis_title, cut, escaped, number, share_axis, whole_ticks
+from .canvas import GRID, PLAIN, Canvas, cut, escaped, layer_axis, number, share_axis
 
 COURSE_HEIGHT = 330  # pixels
 BENT = 0.05  # nats: bars are linear up to about that, and logarithmic beyond
@@ -54,8 +54,7 @@ def model_course(
                  yanchor="bottom")  # fmt: skip
     canvas.write("Loss added when the layer is removed", 12, x=0, xref="paper", xanchor="left", y=0.36, yref="paper",
                  yanchor="bottom")  # fmt: skip
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], anchor="y2", title=axis_title("after layer"),
-                                  **whole_ticks(n + 1))  # fmt: skip
+    canvas.layout["xaxis"] = layer_axis(n + 1, "after layer", anchor="y2")
     canvas.layout["yaxis"] = dict(GRID, domain=[0.46, 1], rangemode="tozero", nticks=5)
     canvas.layout["yaxis2"] = dict(
         PLAIN, domain=[0, 0.34], showticklabels=False, zeroline=True, zerolinecolor=colours.FAINT
