@@ -237,8 +237,8 @@ class Canvas:
     def figure(self) -> go.Figure:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 
-    def draw_depths(self, lines: Mapping[str, int | None], layer_px: float, upright: bool = False) -> None:
-        """A dashed line per criterion, named next to it; `upright` where layers run along x, `layer_px` pixels each.
+    def draw_depths(self, lines: Mapping[str, int | None], layer_px: float) -> None:
+        """A dashed line per criterion, named next to it, over rows of `layer_px` pixels.
 
         Hu et al. count blocks from 0: the cosine's is layer `depth + 1` here, with the line on its upper edge; the
         rules of the lens read the stream before their block, and the line is above row `depth` of the lens, the first
@@ -246,25 +246,14 @@ class Canvas:
         pushed apart."""
         depths = sorted((depth + 0.5 + (name == "cosine"), name) for name, depth in lines.items() if depth is not None)
         end = float(-LINE_LABEL)  # pixel where the last name was
-        for position, name in depths:
-            sharing = [other for place, other in depths if place == position]
+        for y, name in depths:
+            sharing = [other for place, other in depths if place == y]
             turn = sharing.index(name)
-            place: dict[str, Any] = (
-                dict(x0=position, x1=position, y0=0, y1=1, yref="paper")
-                if upright
-                else dict(x0=0, x1=1, y0=position, y1=position, xref="paper")
-            )
-            if not upright and turn == 0:
-                self.line(colours.SHADOW, 3.5, **{**place, "xref": "x domain"})
-            self.line(colours.CRITERIA.get(name, colours.GREY), 2.0, name=name, **place)
-            self.shapes[-1]["line"]["dash"] = f"{6 * (len(sharing) - turn)}px,{6 * turn + 4}px"
-            centred = 0 if upright else (len(sharing) - 1) * LINE_LABEL / 2
-            end = max(position * layer_px - centred, end + LINE_LABEL)
-            shift = end - position * layer_px
-            if upright:
-                place = dict(x=position, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
-            else:
-                place = dict(x=1, xref="paper", xanchor="left", y=position, yshift=shift)
-            self.write(
-                RULES[name].label if name in RULES else name, FONT, None, **place
-            )  # in the page's own text colour: the line's would be hard to read on one of the themes
+            if turn == 0:
+                self.line(colours.SHADOW, 3.5, xref="x domain", x0=0, x1=1, y0=y, y1=y)
+            dash = f"{6 * (len(sharing) - turn)}px,{6 * turn + 4}px"
+            self.across(y, colours.CRITERIA.get(name, colours.GREY), 2.0, dash, name=name)
+            end = max(y * layer_px - (len(sharing) - 1) * LINE_LABEL / 2, end + LINE_LABEL)
+            label = RULES[name].label if name in RULES else name
+            # in the page's own text colour: the line's would be hard to read on one of the themes
+            self.write(label, FONT, x=1, xref="paper", xanchor="left", y=y, yshift=end - y * layer_px)

@@ -36,15 +36,14 @@ DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
 class Curves(Canvas):
     """Layers, which count from 1, or depths to the right, the unit upwards, the legend in one line under the title."""
 
-    def __init__(self, n: int, view: View, x: str, unit: str, n_layers: int | None = None, title: str = ""):
+    def __init__(self, n: int, view: View, x: str, unit: str, title: str = ""):
         super().__init__(view.height, MARGIN, title, view.width_px)
         self.x, self.unit = x, unit
         self.legend(shown=False)
         self.layout["xaxis"] = layer_axis(n, x)
         self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
-        self.draw_depths(view.depth_lines, (view.width_px - MARGIN[0] - MARGIN[1]) / n, upright=True)
         if x in ("layer", "depth") or x.endswith(" layer"):
-            self.along("x", n - (x == "depth") if n_layers is None else n_layers)
+            self.along("x", n - (x == "depth"))
 
     def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
         """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
@@ -65,29 +64,22 @@ def layer_curves(
     title: str,
     unit: str,
     *,
-    depth_lines: Mapping[str, int | None] = {},
     height: int = 260,
     log: bool = False,
     x: str = "layer",
     width_px: int = 600,
     behind: Mapping[str, np.ndarray] = {},
-    ends: Mapping[str, tuple[np.ndarray, np.ndarray]] = {},
-    n_layers: int | None = None,
 ) -> go.Figure:
     """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own,
-    means are dotted. `behind` them, grey and dashed, what they are held against (a control's). `ends`: of a curve's
-    interval at every place, low and high, drawn as bars. `n_layers`: the model's, where curves over depths end before
-    the output."""
+    means are dotted. `behind` them, grey and dashed, what they are held against (a control's)."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
-    view = View(height, width_px, depth_lines=depth_lines)
-    canvas = Curves(n, view, x, unit, n_layers, title)
+    canvas = Curves(n, View(height, width_px), x, unit, title)
     canvas.references(behind)
     for name, values in curves.items():
         colour = colours.colour_of(name) or next(spare)
         line = dict(color=colour, width=2, dash="dot" if name.startswith("mean") else "solid")
-        more: dict[str, Any] = {"error_y": whiskers(values, *ends[name], colour)} if name in ends else {}
-        canvas.curve("scatter", values, escaped(name), **DOTTED, line=line, **more)
+        canvas.curve("scatter", values, escaped(name), **DOTTED, line=line)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
     if not log:
@@ -129,19 +121,9 @@ def spread_curve(
     return canvas.figure()
 
 
-def limit_bars(
-    values: np.ndarray,
-    limit: float | int,
-    unit: str,
-    *,
-    name: str,
-    limit_name: str,
-    x: str = "layer",
-    height: int = 260,
-    width_px: int = 600,
-) -> go.Figure:
+def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, limit_name: str) -> go.Figure:
     """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
-    canvas = Curves(len(values), View(height=height, width_px=width_px), x, unit)
+    canvas = Curves(len(values), View(260), "layer", unit)
     values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
     failed = np.nan_to_num(values) > limit
     canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
@@ -152,28 +134,14 @@ def limit_bars(
     return canvas.figure()
 
 
-def token_profile(
-    result: ProbeResult,
-    measure: str | Sequence[str],
-    token: int,
-    *,
-    depth_lines: Mapping[str, int | None] = {},
-    log: bool = False,
-    first_token: bool = True,
-) -> go.Figure:
-    """One token's curves over layers; next to a single measure, dotted, its mean over the tokens."""
-    names = (measure,) if isinstance(measure, str) else tuple(measure)
-    arrays = {name: values_of(result, name, (result.n_layers, result.n_tokens)) for name in names}
-    curves = {name: array[:, token] for name, array in arrays.items()}
-    if len(names) == 1:
-        curves[mean_title(first_token)] = mean_over_tokens(arrays[names[0]], first_token)
+def token_profile(result: ProbeResult, measure: str, token: int) -> go.Figure:
+    """One token's curve over layers; dotted, the mean over the tokens."""
+    values = values_of(result, measure, (result.n_layers, result.n_tokens))
     return layer_curves(
-        curves,
+        {measure: values[:, token], mean_title(): mean_over_tokens(values)},
         f"token {token} <b>{visible(result.tokens[token])}</b>",
-        unit_of(result, names[0]),
-        depth_lines=depth_lines,
-        log=log,
-        x="depth" if len(arrays[names[0]]) > result.n_layers else "layer",
+        unit_of(result, measure),
+        x="depth" if len(values) > result.n_layers else "layer",
     )
 
 
@@ -250,10 +218,10 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
     return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)
 
 
-def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go.Figure:
+def spared_layers(found: Headroom) -> go.Figure:
     """Agreement with the output against the layers spared: leaving all tokens at one depth, each where it is sure
     enough, and by an oracle. Bars: 5 to 95 % over the prompts."""
-    canvas = Curves(found.n_layers + 1, View(height=height, width_px=width_px), "layers spared on average", "share")
+    canvas = Curves(found.n_layers + 1, View(280, 760), "layers spared on average", "share")
     agreement, spared = np.moveaxis(found.confident.value, -1, 0)
     left = found.n_layers - np.arange(found.n_layers + 1)
     at_depths = [f"depth {depth}" for depth in range(found.n_layers + 1)]

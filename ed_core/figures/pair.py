@@ -189,6 +189,7 @@ def _bound(values: np.ndarray | np.floating) -> float:
     return float(next((step * power for step in (1, 2, 5) if largest <= step * power), 10 * power))
 
 
+MAP_WIDTH = 700  # pixels
 MAP_MARGIN = (54, 44, 40, 46)  # left, right, top with the colour bar, bottom
 MATCHES = (54, 20, 52, 46)
 ROW, LEAST, MOST = 16, 240, 640  # pixels: of a row, and of a map's cells together
@@ -202,17 +203,17 @@ def map_height(maps: Maps) -> int:
     return int(np.clip(ROW * len(maps.error), LEAST, MOST)) + MAP_MARGIN[2] + MAP_MARGIN[3]
 
 
-def map_between(maps: Maps, measure: str = "error", control: bool = False, width_px: int = 700) -> go.Figure:
+def map_between(maps: Maps, measure: str = "error", control: bool = False) -> go.Figure:
     """`error` or `r2` of every pair of taps: A's upwards, B's to the right; of the maps, or with `control` of those
     fitted to other tokens. The best match of each of A's taps has a ring, hollow where it does not beat the controls;
     taps 0 are apart behind a line. Cells beyond the colours say so on hover."""
     z = getattr(maps, f"{measure}_shuffled" if control else measure)
     (n_a, n_b), names = maps.n_layers, [escaped(name) for name in maps.names]
     height = map_height(maps)
-    canvas = Canvas(height, MAP_MARGIN, width_px=width_px)
+    canvas = Canvas(height, MAP_MARGIN, width_px=MAP_WIDTH)
     shade = _shade(maps, measure)
     row_px = (height - MAP_MARGIN[2] - MAP_MARGIN[3]) / (n_a + 1)
-    column_px = (width_px - MAP_MARGIN[0] - MAP_MARGIN[1]) / (n_b + 1)
+    column_px = (MAP_WIDTH - MAP_MARGIN[0] - MAP_MARGIN[1]) / (n_b + 1)
     unit = MEASURES[measure]
     add_heatmap(canvas, z, shade, "", (0.0, 1.0), gap=min(row_px, column_px) >= 8)
     _apart(canvas)

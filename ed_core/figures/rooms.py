@@ -25,7 +25,6 @@ def model_course(
     copies: Mapping[str, ArrayLike],
     cost: ArrayLike,
     cheapest: int | None = None,
-    unit: str = "nats",
 ) -> go.Figure:
     """The divergence of the lens from the output after each layer, with that of untrained copies; below it what
     removing each layer adds to the loss. `lens`: by name the curve `[L + 1]` and the ends of its range; `cost`:
@@ -36,11 +35,11 @@ def model_course(
     for name, (values, low, high) in lens.items():
         x, values = np.arange(n + 1), np.asarray(values, np.float64)
         canvas.band(x, np.asarray(low, np.float64), np.asarray(high, np.float64), colours.BOTH, name)
-        _line(canvas, name, values, colours.BOTH, "solid", unit)
+        _line(canvas, name, values, colours.BOTH, "solid")
     for name, values in copies.items():
-        _line(canvas, name, np.asarray(values, np.float64), colours.CONTROL, "dash", unit)
+        _line(canvas, name, np.asarray(values, np.float64), colours.CONTROL, "dash")
     bars = np.arcsinh(cost / BENT)
-    hover = [f"without layer {i}: {number(v)} {unit}" for i, v in enumerate(cost, 1)]
+    hover = [f"without layer {i}: {number(v)} nats" for i, v in enumerate(cost, 1)]
     colour = [colours.DIVERGING[0] if v < 0 else colours.DIVERGING[-1] for v in cost]
     marker = dict(color=colour, opacity=[1.0 if i == cheapest else 0.55 for i in range(n)])
     look: dict[str, Any] = dict(type="bar", width=0.72, marker=marker, textposition="none", yaxis="y2")
@@ -63,9 +62,9 @@ def model_course(
     return canvas.figure()
 
 
-def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str, unit: str) -> None:
+def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str) -> None:
     """A curve with its name above its middle."""
-    hover = [f"{escaped(name)}, after layer {i}: {number(v)} {unit}" for i, v in enumerate(values)]
+    hover = [f"{escaped(name)}, after layer {i}: {number(v)} nats" for i, v in enumerate(values)]
     look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash))
     canvas.points(escaped(name), np.arange(len(values)), values, hover, **look)
     index = len(values) // 4 if dash == "solid" else (2 * len(values)) // 3

@@ -214,13 +214,11 @@ def surgery_map(
     return canvas.figure()
 
 
-def added_curves(
-    lines: Mapping[str, np.ndarray], x: str, height: int, width_px: int = 600, behind: Mapping[str, np.ndarray] = {}
-) -> go.Figure:
+def added_curves(lines: Mapping[str, np.ndarray], x: str, height: int, width_px: int = 600) -> go.Figure:
     """Loss above the whole model's by length (`depth.surgery.added`); the axis ends where the colours of the maps do:
     beyond, a model says nothing any more."""
-    fig = layer_curves(lines, "", "nats", x=x, height=height, width_px=width_px, behind=behind)
-    losses = np.concatenate([np.ravel(values) for values in (*lines.values(), *behind.values())])
+    fig = layer_curves(lines, "", "nats", x=x, height=height, width_px=width_px)
+    losses = np.concatenate([np.ravel(values) for values in lines.values()])
     if np.nanmax(losses, initial=0.0) > ADDED[-1]:
         fig.layout.yaxis.range = [min(float(np.nanmin(losses, initial=0.0)) * 1.1, -0.1), ADDED[-1]]
         fig.layout.yaxis.title = axis_title(f"nats, cut off at {ADDED[-1]:g}")

@@ -31,7 +31,6 @@ HOLLOW = ("stable", "from_depth_1", "without_sinks")
 MEAN = "mean"  # the variant that is a depth between layers
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
-TWINS, LAST = "untrained copies", 2000  # in a legend
 THRESHOLD = "#7F7F7F"  # other thresholds
 SOURCES = {"measured": colours.BOTH, PUBLISHED: colours.OTHERS[0]}
 SHAPES = dict(zip((*TRAINING, ""), ("circle", "square", "diamond", "triangle-up", "cross")))
@@ -86,31 +85,21 @@ def study_curves(
     curves: Mapping[str, Sequence[ArrayLike]],
     n_layers: Mapping[str, int],
     unit: str,
-    log: bool = False,
-    twins: Mapping[str, ArrayLike] = {},
 ) -> go.Figure:
     """Curves of several models on relative depth, each with its range over prompts behind it. `curves`: by the model's
-    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none. `twins`: by the same labels the
-    values of untrained copies, thin and grey behind them all, with one name in the legend."""
+    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none."""
     canvas = Canvas(340, (64, 16, 40, 44), width_px=WIDTH)
-    hues = [colour for colour in LINES if colour != THRESHOLD or not twins]
-    for i, (name, untrained) in enumerate(twins.items()):
-        alike = np.asarray(untrained, float)
-        x = relative_depth(len(alike), n_layers[name])
-        hover = [f"untrained copy of {escaped(name)}<br>{pos:.2f} of the depth: {v:.4g}" for pos, v in zip(x, alike)]
-        look = dict(mode="lines", line=dict(color=colours.CONTROL, width=1, dash="dash"))
-        canvas.points(TWINS, x, alike, hover, legendgroup=TWINS, showlegend=not i, legendrank=LAST, **look)
     for i, (name, of_one) in enumerate(curves.items()):
         values, low, high = (np.asarray(one, float) for one in of_one)
-        x, colour = relative_depth(len(values), n_layers[name]), hues[i % len(hues)]
+        x, colour = relative_depth(len(values), n_layers[name]), LINES[i % len(LINES)]
         if np.isfinite(low).any():
             canvas.band(x, low, high, colour, escaped(name))
         hover = [f"{escaped(name)}<br>{pos:.2f} of the depth: {value:.4g}" for pos, value in zip(x, values)]
         look = dict(line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]), marker=dict(size=4))
         canvas.points(escaped(cut(name)), x, values, hover, mode="lines+markers", **look)
     canvas.layout["xaxis"] = share_axis("relative depth")
-    canvas.layout["yaxis"] = dict(GRID, type="log" if log else "linear", title=axis_title(unit))
-    name_lines(canvas, len(curves) + bool(twins))
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title(unit))
+    name_lines(canvas, len(curves))
     return canvas.figure()
 
 
