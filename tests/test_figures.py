@@ -322,7 +322,7 @@ def test_maps_between_two_models_mark_each_rows_best_match():
     assert np.array_equal(traces["z"].z, found.error) and (traces["z"].zmin, traces["z"].zmax) == (0.2, 1.0)
     assert list(zip(traces["best"].y, traces["best"].x)) == [(1, 2), (2, 5), (3, 7)]
     assert list(traces["best"].marker.symbol) == ["circle", "circle", "circle-open"]
-    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"] == [(0.5, 0), (0, 0.5)] * 2
+    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"][::2] == [(0.5, 0), (0, 0.5)]
     assert fig.layout.xaxis.tickangle == fig.layout.yaxis.tickangle == 0
     assert fig.layout.xaxis.title.text.endswith("large") and "<b>" not in fig.layout.yaxis.title.text
     assert "≥ 1" in traces["z"].colorbar.ticktext, "an error of 4 lies beyond the colours"

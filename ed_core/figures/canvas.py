@@ -199,7 +199,12 @@ class Canvas:
         self.points(f"range {name}", x, y, **look)
 
     def line(self, colour: str, thickness: float | int, dash: str = "solid", **place: Any) -> None:
-        self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash), **place))
+        self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash)) | place)
+
+    def edge(self, light: float | int, dark: float | int, **place: Any) -> None:
+        """A line that is seen on any cell of a map: dark on a lighter one."""
+        self.line(colours.LIGHT_EDGE, light, **place)
+        self.line(colours.DARK_EDGE, dark, **place)
 
     def across(self, y: float | int, colour: str, thickness: float | int, dash: str = "solid", **more: Any) -> None:
         """A line from one side of the plot to the other."""

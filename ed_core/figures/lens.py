@@ -257,8 +257,10 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
         late = (
             f"{say.share(float(result['deep_thinking_ratio'][step]))} of the divergences of the tokens so far fall late"
         )
-        leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
-        return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{late}"
+        leaving = (
+            f"would leave after layer {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
+        )
+        return f"{here}<br>first choice from layer {settles} on<br>{leaving}<br>{late}"
 
     begin, (n_rows, n_tokens) = first_position(result), z.shape
 

@@ -216,7 +216,9 @@ def map_between(maps: Maps, measure: str = "error", control: bool = False) -> go
     column_px = (MAP_WIDTH - MAP_MARGIN[0] - MAP_MARGIN[1]) / (n_b + 1)
     unit = MEASURES[measure]
     add_heatmap(canvas, z, shade, "", (0.0, 1.0), gap=min(row_px, column_px) >= 8)
-    _apart(canvas)
+    for own, other in ("xy", "yx"):  # lines between tap 0, the embedding, and the others
+        ends = {f"{own}0": APART, f"{own}1": APART, f"{other}0": 0, f"{other}1": 1, f"{own}ref": own}
+        canvas.edge(4, 1.5, name="tap 0", **ends, **{f"{other}ref": f"{other} domain"})
     if not control:
         _rings(canvas, maps, measure, min(row_px, column_px))
     place = f"{names[0]} tap %{{y}} → {names[1]} tap %{{x}}"
@@ -242,13 +244,6 @@ def _shade(maps: Maps, measure: str) -> colours.Shade:
     z = getattr(maps, measure)[1:, 1:]
     low = float(np.clip(np.floor(10 * np.nanmin(z, initial=0.9)) / 10, 0.0, 0.9))
     return colours.linear(low, 1.0, reverse=measure == "error")
-
-
-def _apart(canvas: Canvas) -> None:
-    """Lines between tap 0, the embedding, and the others."""
-    for colour, thickness in ((colours.LIGHT_EDGE, 4), (colours.DARK_EDGE, 1.5)):
-        canvas.line(colour, thickness, x0=APART, x1=APART, xref="x", y0=0, y1=1, yref="y domain", name="tap 0")
-        canvas.line(colour, thickness, y0=APART, y1=APART, yref="y", x0=0, x1=1, xref="x domain", name="tap 0")
 
 
 def _rings(canvas: Canvas, maps: Maps, measure: str, cell_px: float) -> None:

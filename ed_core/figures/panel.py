@@ -240,10 +240,9 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
     passes = int(result.provenance.get("passes", 1))
     for end in range(1, passes):
         edge = end * result.n_layers / passes + 0.5
-        for colour, thickness in ((colours.LIGHT_EDGE, 2), (colours.DARK_EDGE, 0.7)):
-            canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
-            if upright:
-                canvas.line(colour, thickness, xref="x", yref="y", x0=edge, x1=edge, y0=0.5, y1=result.n_layers + 0.5)
+        canvas.edge(2, 0.7, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
+        if upright:
+            canvas.edge(2, 0.7, xref="x", yref="y", x0=edge, x1=edge, y0=0.5, y1=result.n_layers + 0.5)
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
@@ -455,11 +454,7 @@ def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
     first, last = view.span(n_tokens)
     low = canvas.data[0].get("y0", 0) - 0.5
     place: dict[str, Any] = dict(xref="x", yref="y", y0=low, y1=low + len(canvas.data[0]["z"]))
-    for colour, thickness in ((colours.LIGHT_EDGE, 3), (colours.DARK_EDGE, 1)):
-        if view.answer_start is not None and first < view.answer_start <= last:
-            canvas.line(colour, thickness, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)
-        if view.selected is not None and first <= view.selected <= last:
-            box = dict(
-                type="rect", x0=view.selected - 0.5, x1=view.selected + 0.5, line=dict(color=colour, width=thickness)
-            )
-            canvas.shapes.append({**box, **place})
+    if view.answer_start is not None and first < view.answer_start <= last:
+        canvas.edge(3, 1, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)
+    if view.selected is not None and first <= view.selected <= last:
+        canvas.edge(3, 1, **place | dict(type="rect", x0=view.selected - 0.5, x1=view.selected + 0.5))
