@@ -195,8 +195,8 @@ class Canvas:
     def band(self, x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, name: str) -> None:
         """A range behind a line, in the line's colour."""
         x, y = np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]])
-        look = dict(fill="toself", mode="none", fillcolor=colours.faint(colour), showlegend=False)
-        self.points(f"range {name}", x, y, **look)
+        fill = colours.faint(colour)
+        self.points(f"range {name}", x, y, mode="none", fill="toself", fillcolor=fill, showlegend=False)
 
     def line(self, colour: str, thickness: float | int, dash: str = "solid", **place: Any) -> None:
         self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash)) | place)

@@ -111,7 +111,9 @@ def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
     """The expected answer, where it is among the best tokens."""
     if not found.expected:
         return
-    look = dict(mode="lines+markers", line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6))
+    look: dict[str, Any] = dict(
+        mode="lines+markers", line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6)
+    )
     canvas.points("expected", depths, found.expected_ranks, **look)
     last = found.expected_ranks[-1]
     where = f"rank {last:.0f} at the end" if np.isfinite(last) else f"not among the best {found.listed}"
@@ -150,9 +152,9 @@ def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
 
 def _decided(canvas: Canvas, depth: int, n: int) -> None:
     """A mark on the axis where a patched answer is decided."""
-    look = dict(mode="markers", marker=dict(symbol="triangle-up", size=10, color=colours.MUTED), cliponaxis=False)
     y = 10 ** canvas.layout["yaxis"]["range"][0]
-    canvas.points("decided", [depth], [y], **look)
+    marker = dict(symbol="triangle-up", size=10, color=colours.MUTED)
+    canvas.points("decided", [depth], [y], mode="markers", marker=marker, cliponaxis=False)
     place = dict(y=0, yref="paper", yanchor="bottom", yshift=LINE - 1)
     canvas.write(f"a patched answer is decided by layer {depth}", FONT, colours.MUTED, **place, **_side(depth, n, 8))
 

@@ -68,7 +68,7 @@ def depth_over_steps(
         y = np.array([np.nan if row["ratio"] is None else row["ratio"] * n_layers for row in own])
         if variant == MEAN:
             _range(canvas, name, x, own, colour)
-        look = dict(
+        look: dict[str, Any] = dict(
             mode=mode,
             line=dict(color=colour, width=2, dash="solid" if criterion == "kl" else "dash"),
             marker=dict(color=colour) | marker,

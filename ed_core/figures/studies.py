@@ -56,7 +56,7 @@ def study_depths(
     apart = max(len({row["criterion"] for row in rows if row[label] == name}) for name in lines) > 1
     missing: dict[str, list[str]] = {}
     for name, ends in (thresholds or {}).items():
-        band = dict(mode="lines", line=dict(width=14, color=colours.faint(THRESHOLD)), showlegend=False)
+        band: dict[str, Any] = dict(mode="lines", line=dict(width=14, color=colours.faint(THRESHOLD)), showlegend=False)
         canvas.points(f"thresholds {escaped(name)}", list(ends), [y[name]] * 2, **band)
     others = [row for row in rows if row["criterion"] not in colours.CRITERIA]
     if others:
@@ -172,7 +172,7 @@ def study_levels(
         colour, most = LINES[i % len(LINES)], max(n_layers[label] - (not between), 1)
         x = np.array([names.index(str(level["name"])) for level in levels]) + 0.06 * (i - (len(scores) - 1) / 2)
         own = [(position, one / most) for position, level in zip(x, levels) for one in level["own"] if np.isfinite(one)]
-        dots = dict(mode="markers", marker=dict(size=5, color=colours.faint(colour)), showlegend=False)
+        dots: dict[str, Any] = dict(mode="markers", marker=dict(size=5, color=colours.faint(colour)), showlegend=False)
         x_own, y_own = ([one[i] for one in own] for i in (0, 1))
         canvas.points(f"prompts {escaped(label)}", x_own, y_own, **dots)
         mean, low, high = (np.array([level[key] for level in levels], float) for key in ("mean", "low", "high"))
