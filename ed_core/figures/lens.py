@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
@@ -56,7 +57,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
     colour = lens_shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
     divergences = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
-    others = [view.read(result, lambda r, z=z: [z])[1] for z in divergences]  # lenses on one page have one scale
+    others = [view.read(result, partial(_same, z))[1] for z in divergences]  # lenses on one page have one scale
     end = colours.ceiling(np.concatenate([numbers, *others]), KL_ENDS)
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
     strip = Strip(low=0.0, high=end, title=title, colour=colours.CRITERIA["kl"], **curves)
@@ -84,6 +85,10 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
         _predicted(canvas, result, view, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
+
+
+def _same(z: np.ndarray, result: ProbeResult) -> list[np.ndarray]:
+    return [z]
 
 
 def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Figure:

@@ -133,5 +133,5 @@ def _ticks(canvas: Canvas, rows: Sequence[Row]) -> None:
         for share, _, name, row in points
     ]
     mark = dict(symbol="line-ns", size=15, line=dict(width=2, color=colours.GREY))
-    x, y = ([one[i] for one in points] for i in (0, 1))
+    x, y = [one[0] for one in points], [one[1] for one in points]
     canvas.points("published rules", x, y, hover, mode="markers", marker=mark)

@@ -76,9 +76,9 @@ def depth_over_steps(
         )
         canvas.points(name, x, y, [_hover(name, row, value) for row, value in zip(own, y)], **look)
     if shown := {step: n for step, n in (sinks or {}).items() if n is not None and step in axis}:
-        look = dict(mode="lines+markers", line=dict(color=colours.GREY, width=1.5), marker=dict(size=5))
+        look = dict(mode="lines+markers", line=dict(color=colours.GREY, width=1.5), marker=dict(size=5), yaxis="y2")
         hover = [f"step {step}<br>{number(n)} sinks a prompt" for step, n in shown.items()]
-        look |= dict(meta=[_short(step) for step in shown], yaxis="y2", showlegend=False)
+        look |= dict[str, Any](meta=[_short(step) for step in shown], showlegend=False)
         canvas.points("sinks", [axis[step] for step in shown], list(shown.values()), hover, **look)
         most = max(1.0, *shown.values())
         canvas.layout["yaxis2"] = dict(
