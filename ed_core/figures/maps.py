@@ -124,7 +124,8 @@ def token_map(
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
     scale = colours.DAMAGE if spec.unit in DAMAGED else colours.SEQUENTIAL
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound, scale)
-    reduced, title = ROW_CURVES.get(spec.reduce, (mean_over_tokens, mean_title()))
+    reduce = "pos_max" if row == "skipped layer" else spec.reduce  # as the change of the output is
+    reduced, title = ROW_CURVES.get(reduce, (mean_over_tokens, mean_title()))
     first, out = left_out(result)[:1], () if spec.reduce == "pos_abs_sum" else view.uncounted  # a sum must stay whole
     title += "".join(f" without<br>token {t}" for t in first) + (" and sinks" if first else ",<br>no sinks") * bool(out)
     title += (", L2 ≤ √2" if first else f",<br>{L2}") * (bound == 2**0.5 and not out)
