@@ -257,11 +257,6 @@ class Measure:
         """The index of every value along each dim, in the order of `values.ravel()`."""
         return {dim: places.ravel() for dim, places in zip(self.spec.dims, np.indices(self.values.shape))}
 
-    def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list[str] | list[int]:
-        """Labels along `dim`: token texts for "pos" where given, else indices."""
-        n = self.values.shape[self.spec.dims.index(dim)]
-        return list(tokens) if dim == "pos" and len(tokens) == n else list(range(n))
-
 
 @dataclass(frozen=True)
 class ProbeResult:

@@ -256,7 +256,6 @@ def view(result: ProbeResult) -> View:
         answer_start=result.answer_start,
         width_px=1100,
         height=MAP_HEIGHT,
-        uirevision="page",
     )
 
 

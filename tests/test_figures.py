@@ -40,7 +40,7 @@ MAPS = {
     "cosines": (figures.cosine_map, "layer_cos"),
     "lens": (figures.lens_map, "top_probs"),
     "skip": (figures.skip_map, "effect"),
-    "output": (figures.output_by_token, "output_pos"),
+    "output": (lambda result, view: figures.token_map(result, view, "output_pos"), "output_pos"),
 }
 PROBE = {
     "contributions": "contributions",
@@ -268,12 +268,8 @@ def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
 @pytest.mark.parametrize("first", [True, False])
 def test_the_strip_is_the_mean_with_or_without_the_first_token(first):
     result = fake("contributions")
-    for fig, name in (
-        (figures.contribution_norms(result, View(), first_token=first), "layer_ratio"),
-        (figures.cosine_map(result, View(), "io_cos", first_token=first), "io_cos"),
-    ):
-        strip = next(t for t in fig.data if t.name == "mean")
-        np.testing.assert_allclose(strip.x, result[name][:, (not first) :].mean(1), rtol=1e-6)
+    strip = strip_of(figures.contribution_norms(result, View(), first_token=first))
+    np.testing.assert_allclose(strip, result["layer_ratio"][:, (not first) :].mean(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("of,first", [("all", True), ("all", False), ("answer", True), (1, True)])
@@ -317,7 +313,7 @@ def test_maps_between_two_models_mark_each_rows_best_match():
     assert np.array_equal(traces["z"].z, found.error) and (traces["z"].zmin, traces["z"].zmax) == (0.2, 1.0)
     assert list(zip(traces["best"].y, traces["best"].x)) == [(1, 2), (2, 5), (3, 7)]
     assert list(traces["best"].marker.symbol) == ["circle", "circle", "circle-open"]
-    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"] == [(0.5, 0), (0, 0.5)] * 2
+    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"][::2] == [(0.5, 0), (0, 0.5)]
     assert fig.layout.xaxis.tickangle == fig.layout.yaxis.tickangle == 0
     assert fig.layout.xaxis.title.text.endswith("large") and "<b>" not in fig.layout.yaxis.title.text
     assert "≥ 1" in traces["z"].colorbar.ticktext, "an error of 4 lies beyond the colours"

@@ -224,7 +224,7 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     value = VALUE.draw(st.segmented_control, label_visibility="collapsed")
     if kind != "drop":  # the table says which layers can go
         show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, rows))
-    drawn = drawings.moved(curves, kind, results, value, View(height=HEIGHT, width_px=660, uirevision="map"))
+    drawn = drawings.moved(curves, kind, results, value, View(height=HEIGHT, width_px=660))
     readings = ("map", READING_OF[value]), ("added", ADDED[kind])
     for column, drawing, (key, reading) in zip(st.columns([11, 9]), drawn, readings, strict=False):
         with column:

@@ -368,7 +368,8 @@ random orders of the layers split as well in at most 5 %.
 **Published rules** of Hu et al.{moved}. *Cosine*: the last layer whose mean cosine is below 0 before one where it is
 not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest. *Overlap*: the first before
 which more than {overlap:.0f} % of the best tokens are the output's. *Robust*: nearby thresholds and variants give a
-layer within a tenth of the depth{near}, it lasts, and fewer than half of five untrained copies give it too.
+layer within a tenth of the depth{near}, it lasts, and fewer than half of five untrained copies give it too. Their
+layers are in the papers' count, from 0: the cosine's layer *l* is layer *l* + 1 here, the lens's is after layer *l*.
 
 {copies}"""
 UNTRAINED = "**Untrained copies** (grey): the same shape, random weights. What they show too needs no training."
