@@ -39,7 +39,7 @@ class Toy(Probe):
     )
     thumbnail: ClassVar[tuple[int, str]] = (9, "product")
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("product", ("layer", "pos"), "toys", "layer times token", 0.0, None, "token_mean"),
+        MeasureSpec("product", ("layer", "pos"), "toys", "layer times token", "token_mean"),
     )
 
     def work(self, n_layers, n_tokens):

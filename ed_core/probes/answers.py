@@ -36,25 +36,15 @@ class Answers(Probe):
     version: ClassVar[int] = 3  # 2: exact by the text that is written, before by its own tokens; 3: `stays_depth`
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", 1.0, dtype="int32"),
+        MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", dtype="int32"),
+        MeasureSpec("first_depth", (), "depth", "first depth with the whole answer among the best tokens", "mean"),
         MeasureSpec(
-            "first_depth", (), "depth", "first depth with the whole answer among the best tokens", 0.0, None, "mean"
+            "stays_depth", (), "depth", "first depth from which the whole answer stays among the best tokens", "mean"
         ),
-        MeasureSpec(
-            "stays_depth",
-            (),
-            "depth",
-            "first depth from which the whole answer stays among the best tokens",
-            0.0,
-            None,
-            "mean",
-        ),
-        MeasureSpec(
-            "exact", ("layer",), "0 or 1", "whether the answer is written without this layer", 0.0, 1.0, "mean"
-        ),
-        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
-        MeasureSpec("loss", ("layer",), "nats", "mean loss on the answer without this layer", 0.0, None, "mean"),
-        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model on the answer", 0.0, None, "mean"),
+        MeasureSpec("exact", ("layer",), "0 or 1", "whether the answer is written without this layer", "mean"),
+        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", "mean"),
+        MeasureSpec("loss", ("layer",), "nats", "mean loss on the answer without this layer", "mean"),
+        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model on the answer", "mean"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
@@ -102,10 +92,8 @@ class ExactAnswers(Probe):
     version: ClassVar[int] = 2  # 2: where a token straddles question and answer, the question's end is not missed
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec(
-            "exact", ("start",), "0 or 1", "whether the answer is written without this stretch", 0.0, 1.0, "mean"
-        ),
-        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
+        MeasureSpec("exact", ("start",), "0 or 1", "whether the answer is written without this stretch", "mean"),
+        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", "mean"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:

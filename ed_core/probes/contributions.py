@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-def _per_layer(
-    name: str, title: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
-) -> MeasureSpec:
-    return MeasureSpec(name, ("layer", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
+def _per_layer(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("layer", "pos"), unit, meaning, "token_mean", title)
 
 
 @dataclass(frozen=True)
@@ -97,42 +95,24 @@ class Contributions(Probe):
             "ratio",
             "what the whole layer adds, relative to the stream: |a + m| / |h|",
         ),
-        _per_layer(
-            "attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0
-        ),
-        _per_layer("mlp_cos", "MLP: direction", "cosine", "direction of the MLP's addition: cos(m, h + a)", -1.0, 1.0),
-        _per_layer(
-            "layer_cos",
-            "Whole layer: direction",
-            "cosine",
-            "direction of the layer's addition: cos(a + m, h)",
-            -1.0,
-            1.0,
-        ),
+        _per_layer("attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)"),
+        _per_layer("mlp_cos", "MLP: direction", "cosine", "direction of the MLP's addition: cos(m, h + a)"),
+        _per_layer("layer_cos", "Whole layer: direction", "cosine", "direction of the layer's addition: cos(a + m, h)"),
         _per_layer(
             "io_cos",
             "Stream before and after: cosine",
             "cosine",
             "stream before against after the layer: cos(h, h_next)",
-            -1.0,
-            1.0,
         ),
         _per_layer(
-            "block_influence",
-            "Block influence",
-            "1 - cosine",
-            "how far the layer turns the stream: 1 - cos(h, h_next)",
-            0.0,
-            2.0,
+            "block_influence", "Block influence", "1 - cosine", "how far the layer turns the stream: 1 - cos(h, h_next)"
         ),
         MeasureSpec(
             "resid_norm",
             ("depth", "pos"),
             "norm",
             "length of the residual stream |h|",
-            0.0,
-            None,
-            reduce="token_mean",
+            "token_mean",
             title="Stream: length",
         ),
         _per_layer("attn_norm", "Attention: length", "norm", "length of what attention adds |a|"),
@@ -182,8 +162,6 @@ class Turns(Probe):
             ("layer", "pos"),
             "degrees",
             "angle by which a layer turns the stream: arccos cos(h, h_next)",
-            0.0,
-            180.0,
             "token_mean",
         ),
         MeasureSpec(
@@ -191,8 +169,6 @@ class Turns(Probe):
             ("start", "pos"),
             "degrees",
             "angle between what a layer adds and what the next one adds: arccos cos(D, D_next)",
-            0.0,
-            180.0,
             "token_mean",
         ),
     )

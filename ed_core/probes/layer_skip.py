@@ -116,8 +116,6 @@ class LayerSkip(Probe):
             ("skipped", "layer"),
             "relative change",
             "change of a layer's update when an earlier one is skipped",
-            0.0,
-            None,
             "max",
         ),
         MeasureSpec(
@@ -125,8 +123,6 @@ class LayerSkip(Probe):
             ("skipped", "layer"),
             "relative change",
             "change of a layer's update when one addition is taken out of its input only",
-            0.0,
-            None,
             "max",
         ),
         MeasureSpec(
@@ -134,48 +130,27 @@ class LayerSkip(Probe):
             ("skipped",),
             "L2 of probabilities",
             "change of the predicted distribution",
-            0.0,
-            2**0.5,
             "max",
             title="Layer skip: change of the prediction",
         ),
-        MeasureSpec(
-            "top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", 0.0, 1.0, "mean"
-        ),
+        MeasureSpec("top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", "mean"),
         MeasureSpec(
             "output_pos",
             ("skipped", "pos"),
             "L2 of probabilities",
             "which token's prediction changes (effect on all tokens)",
-            0.0,
-            2**0.5,
         ),
         MeasureSpec(
-            "noise_floor",
-            ("layer",),
-            "relative change",
-            "what an intervention that does nothing would read",
-            0.0,
-            None,
-            "max",
+            "noise_floor", ("layer",), "relative change", "what an intervention that does nothing would read", "max"
         ),
         MeasureSpec(
             "boundaries", ("boundary",), "token", "first token looked at (effect on later tokens)", dtype="int32"
         ),
         MeasureSpec(
-            "effect_by_boundary",
-            ("boundary", "skipped", "layer"),
-            "relative change",
-            "effect for each split point",
-            0.0,
+            "effect_by_boundary", ("boundary", "skipped", "layer"), "relative change", "effect for each split point"
         ),
         MeasureSpec(
-            "output_by_boundary",
-            ("boundary", "skipped"),
-            "L2 of probabilities",
-            "output change for each split point",
-            0.0,
-            2**0.5,
+            "output_by_boundary", ("boundary", "skipped"), "L2 of probabilities", "output change for each split point"
         ),
     )
 

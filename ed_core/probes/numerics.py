@@ -19,9 +19,7 @@ KEPT = 32  # last positions whose logits are compared: the logits of all of them
 
 
 def _logits(name: str, meaning: str) -> MeasureSpec:
-    return MeasureSpec(
-        name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", 0.0, None, "max"
-    )
+    return MeasureSpec(name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", "max")
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,6 @@ class Numerics(Probe):
             ("layer", "pos"),
             "relative",
             "|h + a + m - h_next| over the largest of the four norms, in float64",
-            0.0,
-            None,
             "pos_max",
         ),
         MeasureSpec(
@@ -68,8 +64,6 @@ class Numerics(Probe):
             ("layer", "pos"),
             "relative",
             "the most that rounding to the stream's dtype can be off by, as the error",
-            0.0,
-            None,
             "pos_max",
         ),
         MeasureSpec(
@@ -77,8 +71,6 @@ class Numerics(Probe):
             ("layer",),
             "slope",
             "by how much the stream moves per unit that attention is read to add",
-            None,
-            None,
             "mean",
         ),
         MeasureSpec(
@@ -86,8 +78,6 @@ class Numerics(Probe):
             ("layer",),
             "slope",
             "by how much the stream moves per unit that the MLP is read to add",
-            None,
-            None,
             "mean",
         ),
         _logits("closure", "the last residual unembedded, against the model's own logits"),
@@ -97,9 +87,7 @@ class Numerics(Probe):
             "suffix",
             "the second half of the prompt replayed alone; empty where the family's layers cannot be called so",
         ),
-        MeasureSpec(
-            "resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, "token_mean"
-        ),
+        MeasureSpec("resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", "token_mean"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _curve(name: str, meaning: str, title: str = "") -> MeasureSpec:
-    return MeasureSpec(name, ("depth",), "share of the gap", meaning, reduce="mean", title=title)
+    return MeasureSpec(name, ("depth",), "share of the gap", meaning, "mean", title=title)
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,15 @@ class Patching(Probe):
             ("depth",),
             "0 or 1",
             "whether the other answer is the best guess when the position that predicts the answer is patched",
-            0.0,
-            1.0,
             "mean",
         ),
-        MeasureSpec("gap", (), "logits", "F(other) - F(prompt), of which the shares are", reduce="mean"),
-        MeasureSpec(
-            "commitment", (), "depth", "first depth from which on the other answer is decided", 0.0, None, "mean"
-        ),
+        MeasureSpec("gap", (), "logits", "F(other) - F(prompt), of which the shares are", "mean"),
+        MeasureSpec("commitment", (), "depth", "first depth from which on the other answer is decided", "mean"),
         MeasureSpec(
             "settle_depth",
             (),
             "depth",
             "first depth from which the lens on the other prompt stays on its answer",
-            0.0,
-            None,
             "mean",
         ),
     )

@@ -83,8 +83,6 @@ class ResidualErasure(Probe):
             ("depth", "pos"),
             "L2 of probabilities",
             "change of the prediction when this token is erased at this depth",
-            0.0,
-            2**0.5,
             "pos_max",
         ),
         MeasureSpec(
@@ -92,8 +90,6 @@ class ResidualErasure(Probe):
             ("depth", "pos"),
             "L2 of probabilities",
             "the same at every position but the one that predicts the answer's first token",
-            0.0,
-            2**0.5,
             "pos_max",
             aggregate_only=True,
         ),
