@@ -209,7 +209,7 @@ class LayerSkip(Probe):
             raise ParameterError(f"layer_skip.{idle[0]} counts with layer_skip.mode=future alone; give both, or none.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.staircase import skip_sweep
+        from ..sweeps.skipping import skip_sweep
 
         boundaries = self.chosen_boundaries(len(encoding)) if self.mode == "future" else None
         skip_sweep(model, encoding, record, boundaries, self.part, self.direct)

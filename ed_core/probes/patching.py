@@ -106,7 +106,7 @@ class Patching(Probe):
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..prompts import max_tokens
-        from ..sweeps.staircase import patch_sweep
+        from ..sweeps.replacing import patch_sweep
 
         assert self.other is not None  # refused by `check`
         patch_sweep(model, encoding, model.encode(self.other, max_tokens()), record)

@@ -152,7 +152,7 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.staircase import erasure_sweep
+        from ..sweeps.replacing import erasure_sweep
 
         if model.between_passes:
             record.note(

@@ -99,7 +99,7 @@ def even_chunks(n_rows: int, most: int) -> list[slice]:
     """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter
     slower."""
     n_chunks = -(-n_rows // most)
-    ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
+    ends = [n_rows * i // max(n_chunks, 1) for i in range(n_chunks + 1)]
     return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 

@@ -58,7 +58,7 @@ def integrate(
     record.allocate("attribution", (n_layers, n_tokens))
     for name in ("completeness_error", "f_x", "f_baseline", "nodes_used"):
         record.allocate(name, (n_layers,))
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    trace = record.traced(model, encoding)
     assert encoding.answer_start is not None  # `integrated_gradients` refuses a prompt without an answer
     answer = metrics.to_device(model.device, encoding.ids[encoding.answer_start :])
     failed: list[int] = []

@@ -60,7 +60,7 @@ def read(
     names = [prefix + name for prefix in lenses for name in written if prefix + name in record.specs]
     for name in (*names, *["constant_kl"] * (constant is not None)):
         record.allocate(name, tuple(sizes[dim] for dim in record.specs[name].dims))
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    trace = record.traced(model, encoding)
     chunk = max(1, record.budget.lens_bytes // (ROW_BYTES * model.d_vocab))
     chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
     for done, place in enumerate(chunks):

@@ -1,6 +1,6 @@
 """Passes of a looped model: how they move the stream, what goes without one, and what more of them do.
 
-Every variant is an order of the unrolled layers (`surgery.in_order`), or the traced stream stopped after a pass."""
+Every variant is an order of the unrolled layers (`dropping.in_order`), or the traced stream stopped after a pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..errors import ParameterError
 from ..models.identities import to_float64
 from . import metrics
 from .budget import even_chunks
-from .surgery import in_order
+from .dropping import in_order
+from .staircase import Staircase
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -33,12 +34,13 @@ def loop_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: in
             f"The layers of {model.spec.name} run once, and loops compares passes; take a model whose layers run "
             "several times."
         )
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    stairs = Staircase(model, encoding, record)
+    trace = stairs.trace
     _streams(model, trace, record)
     if model.exit_gate is not None:
         _exits(model, trace, record)
     record.step(0.1)
-    _changed(model, trace, record)
+    _block_skips(stairs)
     _times(model, trace, encoding, record, k, tested)
 
 
@@ -89,36 +91,21 @@ def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
         record.write("exit", number, 1 - stays)
 
 
-def without(block: int, n: int, n_passes: int) -> list[int]:
-    """The unrolled layers in their order, but for one layer in every pass."""
-    return [layer for layer in range(n * n_passes) if layer % n != block]
-
-
-def _changed(model: LanguageModel, trace: Trace, record: Recorder) -> None:
-    """Layers left out in every pass."""
-    n = len(model.stack)
+def _block_skips(stairs: Staircase) -> None:
+    """Without one layer in every pass: mean divergence of the whole model's output, and share of best tokens kept."""
+    model, record, n = stairs.model, stairs.record, len(stairs.model.stack)
     for name in ("block_skip_kl", "block_skip_top1_kept"):
         record.allocate(name, (n,))
     for block in range(n):
-        end = in_order(model, trace, without(block, n, model.n_passes), record.check)
-        kl, kept = _divergence(model, trace, end, record)
-        record.write("block_skip_kl", block, kl)
-        record.write("block_skip_top1_kept", block, kept)
+        order = [layer for layer in range(model.n_layers) if layer % n != block]
+        end = in_order(model, stairs.trace, order, record.check)
+        kl, kept = to_float64(torch.zeros(2, device=end.device))
+        for place, whole in stairs.references():
+            for _, changed in stairs.compared(whole, place, end):
+                kl, kept = kl + to_float64(changed.kl).sum(), kept + to_float64(changed.kept).sum()
+        record.write("block_skip_kl", block, kl / stairs.n_tokens)
+        record.write("block_skip_top1_kept", block, kept / stairs.n_tokens)
         record.step(0.1 + 0.3 * (block + 1) / n)
-
-
-def _divergence(
-    model: LanguageModel, trace: Trace, end: Float[Tensor, "1 pos d_model"], record: Recorder
-) -> tuple[Tensor, Tensor]:
-    """Mean divergence of the whole model's output from this one, and the share of best tokens kept."""
-    n_tokens = end.shape[1]
-    kl, kept = to_float64(torch.zeros(2, device=end.device))
-    for place in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
-        reference = metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
-        _, apart, same = reference.measure(model.unembed(end[0, place]))
-        kl, kept = kl + to_float64(apart).sum(), kept + to_float64(same).sum()
-        record.check()
-    return kl / n_tokens, kept / n_tokens
 
 
 def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Float[Tensor, "1 pos d_model"]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from ..models.layouts import PerToken
 
 NORM_FLOOR = 1e-6  # below this a ratio's denominator counts as zero
 COSINE_FLOOR = 1e-8
@@ -226,6 +228,14 @@ class AgainstOutput:
         return self.buffers[:, : x.shape[:-1].numel()].view(4, *x.shape)
 
 
+class Changed(NamedTuple):
+    """What a changed model's predictions lose against the whole model's, by token (`AgainstModel.measures`)."""
+
+    loss: Float[Tensor, " next"]
+    kl: PerToken
+    kept: PerToken
+
+
 class AgainstModel:
     """Compares the predictions of changed models at some tokens with the whole model's, in as few passes over the
     vocabulary as the formulas need.
@@ -244,19 +254,15 @@ class AgainstModel:
             for figures in zip(*[(_sum(self.p[part]), _sum(self.p[part] * self.logp[part])) for part in self.pieces])
         )
 
-    def measure(self, logits: Float[Tensor, "n v"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the changed model's distribution q at every token, with s = logits - max and Z = sum_v exp(s):
+    def measures(self, changed: Sequence[Float[Tensor, "n v"]]) -> list[Changed]:
+        """Of each changed model's distribution q at every token, with s = logits - max and Z = sum_v exp(s):
 
         - loss `[next]`, nats: `log Z - s[next]`, which is -log q(next token), at the tokens that have a next one.
         - KL `[n]`, nats: `sum_v p log p - sum_v p s + log Z`, which is sum_v p (log p - log q), p being the whole
           model's. Range 0…∞. Where it is small it is taken by `kl`, which keeps its digits near 0.
         - kept `[n]`: 1 where the whole model's best token is among the best ones here, else 0."""
-        return self.measures([logits])[0]
-
-    def measures(self, changed: Sequence[Float[Tensor, "n v"]]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The same of several changed models."""
         parts = [zip(*[self._piece(logits[part], part) for part in self.pieces]) for logits in changed]
-        figures = [(torch.cat(loss), torch.cat(divergence), torch.cat(kept)) for loss, divergence, kept in parts]
+        figures = [Changed(torch.cat(loss), torch.cat(apart), torch.cat(kept)) for loss, apart, kept in parts]
         small = not_above(*((i, divergence, SMALL_KL) for i, (_, divergence, _) in enumerate(figures)))
         for i, (logits, (_, divergence, _)) in enumerate(zip(changed, figures)):
             for rows in small[i].split(self.pieces[0].stop):

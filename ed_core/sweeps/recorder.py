@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
 
 PUBLISH_SECONDS = 0.1  # partial results come at most this often
 
@@ -125,6 +126,10 @@ class Recorder:
             self.note(
                 f"The model ended its text after {written} token{'s' * (written != 1)}, the last of which says so."
             )
+
+    def traced(self, model: LanguageModel, encoding: Encoding | tuple[int, ...]) -> Trace:
+        """The traced pass of a prompt, or of token ids; it can be cancelled."""
+        return model.trace(model.tensor(encoding), on_block=lambda *_: self.check(), keep=1)
 
     def check(self) -> None:
         """Raise `Cancelled` if the job was cancelled."""
