@@ -35,9 +35,10 @@ class Patching(Probe):
     the other prompt, at the same position, stays on the other answer.
 
     Positions are aligned from the one that predicts the answer; those without a counterpart are empty. The answer is
-    the first token of the given one, or the model's own best guess. Three controls at that position: the prompt's own
-    residual (`self`, which shows what computing in batches does), a random vector of the other residual's length
-    (`random`), and the other prompt's residual from the middle position (`elsewhere`).
+    the first token of the given one, or the model's own best guess. F(prompt) is that of a row in which nothing is
+    replaced, computed with the patches of its depth. Three controls at that position: the prompt's own residual (`self`,
+    which has to be 0), a random vector of the other residual's length (`random`), and the other prompt's residual from
+    the middle position (`elsewhere`).
 
     Source: residual swaps by depth as in arXiv 2510.18871; activation patching: Meng et al. 2022, arXiv 2202.05262."""
 
@@ -46,6 +47,7 @@ class Patching(Probe):
     name: ClassVar[str] = "patching"
     title: ClassVar[str] = "Patch"
     thumbnail: ClassVar[tuple[int, str]] = (4, "patch")
+    version: ClassVar[int] = 2  # 1 compared a patch with the traced pass, computed by itself
     min_tokens: ClassVar[int] = 2
     pictures: ClassVar[tuple[Picture, ...]] = (
         PatchMap(
