@@ -233,8 +233,8 @@ class MeasureSpec:
     means over prompts), "pos_abs_sum" (sum of magnitudes over positions first, then maximum and mean over prompts), ""
     (none). NaN is left out.
     `dtype` is "float32" or "int32".
-    `title`: what a menu or a table calls it. `limits`: the least and the greatest value, where the unit's (`RANGES`) are
-    not these; None is no limit."""
+    `title`: what a menu or a table calls it. `limits`: the least and the greatest value, None for no limit, where they
+    are not the unit's (`RANGES`)."""
 
     name: str
     dims: tuple[str, ...]

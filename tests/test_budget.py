@@ -11,7 +11,16 @@ from small_models import BACKGROUND
 from test_naive import PROMPTS, agree, prompt_ids
 
 from ed_core.errors import JobError, ParameterError
-from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.probes import (
+    EarlyExit,
+    IntegratedGradients,
+    LayerSkip,
+    LogitLens,
+    Patching,
+    Prune,
+    ResidualErasure,
+    Surgery,
+)
 from ed_core.sweeps.budget import parse
 from ed_core.types import Prompt
 from ed_core.work import compute
@@ -25,6 +34,8 @@ SWEEPS = {
     "prune": Prune(n=2, drop=(0, 3)),
     "exit": EarlyExit(),
     "lens": LogitLens(),
+    "surgery": Surgery(seed=2),
+    "patch": Patching(Prompt("5 + 9 = ", "3")),
 }
 TINY = 1  # byte: everything one row, one variant and one position at a time
 
@@ -132,7 +143,3 @@ def test_budgets_in_words(text, expected):
 def test_a_budget_nobody_understands_is_refused(text):
     with pytest.raises(ParameterError, match="memory budget"):
         parse(text)
-
-
-def raise_(error):
-    raise error

@@ -227,7 +227,7 @@ def test_a_background_that_changed_after_the_asking_is_refused(model_of, backgro
 
 @pytest.mark.parametrize("probe", [ResidualErasure(), IntegratedGradients()], ids=lambda p: p.name)
 def test_without_an_answer_they_refuse(model_of, measure, probe):
-    with pytest.raises(PromptError, match="there is no answer"):
+    with pytest.raises(PromptError, match="there is no"):
         measure(model_of("llama"), probe, Prompt("5 + 7 = "))
 
 

@@ -10,7 +10,6 @@ import torch
 from small_models import FAMILIES, random_model
 
 from ed_core.depth import exactness
-from ed_core.errors import PromptError
 from ed_core.models.families import find
 from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.probes import Numerics
@@ -90,8 +89,3 @@ def test_what_a_family_hands_past_the_stream_shows_in_the_detour(measure):
     found = measure(model, Numerics(), PROMPT)
     assert float(found["detour"]) > 1e-2 > float(found["replay"])
     assert [check.name for check in exactness.checks(found) if not check.holds] == ["detour"]
-
-
-def test_one_token_is_refused(model_of, measure):
-    with pytest.raises(PromptError, match="at least 2"):
-        measure(model_of("qwen3"), Numerics(), Prompt("a"))

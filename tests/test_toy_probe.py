@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..types import MeasureSpec
-from .base import Curve, Picture, Probe, Score, TokenMap, depth_score, parameter
+from .base import Curve, Picture, Probe, Score, depth_score, parameter
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Toy(Probe):
     curves: ClassVar[tuple[Curve, ...]] = (Curve("product", "Mean product", "toys"),)
     score: ClassVar[Score] = Score("its centre", "centre", share=("product", "product"))
     pictures: ClassVar[tuple[Picture, ...]] = (
-        TokenMap("Toy map", ("product",), "a product", "Read it as it is.", "Would show a product."),
+        Picture("Toy map", ("product",), "a product", "Read it as it is.", "Would show a product."),
     )
     thumbnail: ClassVar[tuple[int, str]] = (9, "product")
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

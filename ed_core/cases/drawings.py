@@ -21,7 +21,7 @@ from ..depth.sample import positions
 from ..depth.verdict import Verdict
 from ..figures import View
 from ..figures.canvas import shown, size
-from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, curve_of, draw, measures, pictures
+from ..figures.pictures import CURVES_HEIGHT, HEIGHT, LOW, WIDTH, Look, curve_of, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..models import controls
 from ..probes import Probe, find
@@ -412,7 +412,7 @@ def _pictures(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
         case.first_token,
     )
     for picture in pictures(result, look):
-        figure = draw(picture, result, SMALL if picture.low else view, look)
+        figure = draw(picture, result, SMALL if picture.kind in LOW else view, look)
         caption = picture_caption(picture, result, look) + curve_of(picture, view, look)
         yield picture.title, caption, figure, *measures(picture, look)
 

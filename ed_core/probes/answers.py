@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import ANSWER_TOKENS, Probe, Shape, parameter
 from .surgery import check_stretch
@@ -35,6 +34,7 @@ class Answers(Probe):
     title: ClassVar[str] = "Answers"
     version: ClassVar[int] = 3  # 2: exact by the text that is written, before by its own tokens; 3: `stays_depth`
     min_tokens: ClassVar[int] = 2
+    needs_answer: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", dtype="int32"),
         MeasureSpec("first_depth", (), "depth", "first depth with the whole answer among the best tokens", "mean"),
@@ -52,13 +52,6 @@ class Answers(Probe):
 
     def holds(self, shape: Shape) -> int:
         return shape.in_pieces(shape.n_layers)
-
-    def check(self, n_tokens: int, answer_start: int | None) -> None:
-        super().check(n_tokens, answer_start)
-        if answer_start is None:
-            raise PromptError("answers needs a known answer, and this prompt has none: give it one.")
-        if answer_start < 1:
-            raise PromptError("answers needs a question before the answer, and there is none: give it one.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.dropping import answer_sweep
@@ -91,6 +84,7 @@ class ExactAnswers(Probe):
     title: ClassVar[str] = "Exact answers"
     version: ClassVar[int] = 2  # 2: where a token straddles question and answer, the question's end is not missed
     min_tokens: ClassVar[int] = 2
+    needs_answer: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("exact", ("start",), "0 or 1", "whether the answer is written without this stretch", "mean"),
         MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", "mean"),
@@ -101,13 +95,6 @@ class ExactAnswers(Probe):
 
     def holds(self, shape: Shape) -> int:
         return shape.in_pieces(shape.n_layers)
-
-    def check(self, n_tokens: int, answer_start: int | None) -> None:
-        super().check(n_tokens, answer_start)
-        if answer_start is None:
-            raise PromptError(
-                "exact_answers compares what is written with the known answer, and there is none; give one."
-            )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.dropping import write_without

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import CosineMap, Curve, NormMap, Picture, Probe, Score, parameter
+from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +57,7 @@ class Contributions(Probe):
     score: ClassVar[Score] = Score("The papers' cosine rule", criterion="cosine")
     thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        NormMap(
+        Picture(
             "Contribution norms",
             ("{branch}_ratio",),
             "size of what is added relative to the stream",
@@ -66,8 +66,9 @@ class Contributions(Probe):
             "the colour range.",
             "How much each layer adds to the residual stream, token by token.",
             "size",
+            kind="norms",
         ),
-        CosineMap(
+        Picture(
             "Cosine with the stream",
             ("{branch}_cos",),
             "below 0 against the stream, above 0 along it",
@@ -77,6 +78,7 @@ class Contributions(Probe):
             "Below 0 a layer adds against the stream (the papers: erases), near 0 across it (writes something new), "
             "above 0 along it (strengthens).",
             "direction",
+            kind="cosines",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

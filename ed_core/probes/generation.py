@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import Curve, Picture, Probe, Score, Shape, WritingMap, parameter
+from .base import Curve, Picture, Probe, Score, Shape, parameter
 from .lenses import divergence_limit, exit_confidence, late_begins, late_from
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Generation(Probe):
     )
     score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        WritingMap(
+        Picture(
             "While the model writes",
             ("jsd", "best_ids", "settle_depth", "exit_depth"),
             "columns are written tokens, cells what the lens would say, shaded by its divergence from the output; "
@@ -69,6 +69,7 @@ class Generation(Probe):
             "The line steps to the depth from which the best token stays; bright is near the output. A cross marks "
             "the first depth below\nthe output that is sure enough to leave: red where it would say another token.",
             "What the model writes, and from which depth each token is the lens's best guess for good.",
+            kind="writing",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
-from .base import ANSWER_TOKENS, PARTS, Curve, Picture, Probe, Score, Shape, TokenMap, depth_score, parameter
+from .base import ANSWER_TOKENS, PARTS, Curve, Picture, Probe, Score, Shape, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -54,9 +53,8 @@ class IntegratedGradients(Probe):
     part: str = parameter(
         "layer",
         "the activation: the residual after the layer, or what attention or the MLP adds",
-        choices=("layer", "attention", "mlp"),
+        choices=PARTS,
         label="Activation",
-        labels=PARTS,
     )
     nodes: int = parameter(512, "most nodes per layer", low=17, high=4096, label="Nodes per layer, at most")
 
@@ -70,7 +68,7 @@ class IntegratedGradients(Probe):
     )
     thumbnail: ClassVar[tuple[int, str]] = (4, "attribution")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        TokenMap(
+        Picture(
             "Integrated gradients",
             ("attribution",),
             "what this token adds to the answer's probability, against the baseline",
@@ -81,6 +79,7 @@ class IntegratedGradients(Probe):
     version: ClassVar[int] = 4  # 3 doubled evenly spread nodes
     min_tokens: ClassVar[int] = 2
     derives_stacked: ClassVar[bool] = True
+    needs_answer: ClassVar[bool] = True
     needs_gradients: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
@@ -133,14 +132,6 @@ class IntegratedGradients(Probe):
         return {
             name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves
         }
-
-    def check(self, n_tokens: int, answer_start: int | None) -> None:
-        """Raise `PromptError` where the prompt has no answer."""
-        super().check(n_tokens, answer_start)
-        if answer_start is None:
-            raise PromptError(
-                "integrated_gradients explains the answer's probability, and there is no answer; give one."
-            )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.gradients import integrate

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..types import MeasureSpec
-from .base import PARTS, Curve, OutputBars, Picture, Probe, Score, Shape, SkipMap, depth_score, layer_effect, parameter
+from .base import PARTS, Curve, Picture, Probe, Score, Shape, depth_score, layer_effect, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -41,17 +41,10 @@ class LayerSkip(Probe):
     mode: str = parameter(
         "current",
         "skip on all tokens and look at all of them, or skip before a split point and look only behind it",
-        choices=("current", "future"),
+        choices={"current": "all tokens", "future": "later tokens"},
         label="Effect on",
-        labels={"current": "all tokens", "future": "later tokens"},
     )
-    part: str = parameter(
-        "layer",
-        "what is left out of the layer",
-        choices=("layer", "attention", "mlp"),
-        label="Left out",
-        labels=PARTS,
-    )
+    part: str = parameter("layer", "what is left out of the layer", choices=PARTS, label="Left out")
     boundaries: tuple[int, ...] = parameter(
         (),
         "for the effect on later tokens: first tokens looked at, like 8,16; auto samples them as the papers do",
@@ -84,7 +77,7 @@ class LayerSkip(Probe):
     derives_stacked: ClassVar[bool] = True
     thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        SkipMap(
+        Picture(
             "Layer skip",
             ("effect",),
             "row left out, column affected",
@@ -94,18 +87,21 @@ class LayerSkip(Probe):
             "tells their value. The output's change is the L2 distance of two probability vectors: √2 = 1.41 at "
             "most,\nwhere each is sure of another token.",
             "How much each later layer changes when one is left out.",
+            kind="skips",
         ),
-        SkipMap(
+        Picture(
             "Layer skip, direct effect",
             ("effect_direct",),
             "nothing in between passes the change on",
             "Bright here: the layer reads what the skipped one adds. Bright above and dark here: the effect comes "
             "through the layers between.",
+            kind="skips",
         ),
-        OutputBars(
+        Picture(
             "Layer skip, output",
             ("output", "top1_kept"),
             "change of the prediction, and share of tokens whose best guess stays",
+            kind="output",
         ),
     )
     version: ClassVar[int] = 2  # 1 counted a best token that ties with another as lost

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..lenses import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
-from .base import Curve, LensMap, Picture, Probe, Score, parameter
+from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -91,7 +91,6 @@ OF_LENS: tuple[MeasureSpec, ...] = (
     ),
 )
 
-POINTS = {"layers": "layers", "halves": "half layers"}
 INSIDE = "half_"  # how the measures begin that are read between attention and MLP
 AT_HALF = ("kl", "jsd", "entropy", "overlap", "rank", "top_ids", "top_probs")
 
@@ -124,8 +123,7 @@ class LogitLens(Probe):
     points: str = parameter(
         "layers",
         "where the stream is read: between layers, or after attention within each as well",
-        choices=tuple(POINTS),
-        labels=POINTS,
+        choices={"layers": "layers", "halves": "half layers"},
         label="Read at",
         later=True,
     )
@@ -140,7 +138,7 @@ class LogitLens(Probe):
     score: ClassVar[Score] = Score("The mean depth", mean_depth="kl")
     thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        LensMap(
+        Picture(
             "Logit lens",
             ("{shade}", "top_ids"),
             "columns are input tokens, cells predict the next token (blank: as below, or no room; grey: repeats its "
@@ -148,6 +146,7 @@ class LogitLens(Probe):
             "Row 0 is the embedding, the top row the model's own output, which is above the map too; a token is "
             "written where it is\nanother than in the row below and there is room.",
             "What the model would predict if it ended at each depth.",
+            kind="lens",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -226,7 +225,7 @@ class Lenses(Probe):
         ),
     )
     pictures: ClassVar[tuple[Picture, ...]] = tuple(
-        LensMap(
+        Picture(
             title,
             (f"{lens}_{{shade}}", f"{lens}_top_ids"),
             f"{title}: columns are input tokens, cells predict the next token (blank: as below, or no room; grey: "
@@ -240,6 +239,7 @@ class Lenses(Probe):
                 else "the stream says at each depth through a fitted map."
             ),
             title,
+            kind="lens",
         )
         for lens, title in LENSES.items()
     )

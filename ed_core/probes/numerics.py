@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import FirstTokenNorm, MissCurves, MissMap, Picture, Probe, Shape, SlopeCurves
+from .base import Picture, Probe, Shape
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -41,14 +41,20 @@ class Numerics(Probe):
     name: ClassVar[str] = "numerics"
     title: ClassVar[str] = "Sanity checks"
     pictures: ClassVar[tuple[Picture, ...]] = (
-        MissMap("Error of every layer's sum", ("miss",), "relative to the longest of its parts, token by token"),
-        MissCurves(
+        Picture(
+            "Error of every layer's sum",
+            ("miss",),
+            "relative to the longest of its parts, token by token",
+            kind="errors",
+        ),
+        Picture(
             "Error against rounding",
             ("rounding",),
             "largest of each layer, with the limit from which a model is refused",
+            kind="error curves",
         ),
-        SlopeCurves("Slopes", ("slope_attn", "slope_mlp"), "what the stream moves per unit that is read"),
-        FirstTokenNorm("Length of the stream", ("resid_norm",), "first token against the others"),
+        Picture("Slopes", ("slope_attn", "slope_mlp"), "what the stream moves per unit that is read", kind="slopes"),
+        Picture("Length of the stream", ("resid_norm",), "first token against the others", kind="first token"),
     )
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

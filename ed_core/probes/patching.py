@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult, Prompt
-from .base import PatchMap, Picture, Probe, Shape, parameter
+from .base import Picture, Probe, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -36,7 +36,7 @@ class Patching(Probe):
 
     Positions are aligned from the one that predicts the answer; those without a counterpart are empty. The answer is
     the first token of the given one, or the model's own best guess. F(prompt) is that of a row in which nothing is
-    replaced, computed with the patches of its depth. Three controls at that position: the prompt's own residual (`self`,
+    replaced, computed with the patches of its depth. Three controls there: the prompt's own residual (`self`,
     which has to be 0), a random vector of the other residual's length (`random`), and the other prompt's residual from
     the middle position (`elsewhere`).
 
@@ -50,13 +50,14 @@ class Patching(Probe):
     version: ClassVar[int] = 2  # 1 compared a patch with the traced pass, computed by itself
     min_tokens: ClassVar[int] = 2
     pictures: ClassVar[tuple[Picture, ...]] = (
-        PatchMap(
+        Picture(
             "Patch",
             ("patch",),
             "share of the other answer that this token carries over at this depth",
             "Row l carries over the stream before layer l: 0 changes nothing, 1 is the other prompt's answer. Follow "
             "the orange cells from the token that differs\nup to the position that predicts the answer. Lines: from "
             "where on the other answer is decided there, and read there by the lens.",
+            kind="patch",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

@@ -14,7 +14,7 @@ from .. import untrusted
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
-from .base import ANSWER_TOKENS, Curve, Picture, Probe, Score, Shape, TokenMap, depth_score, parameter
+from .base import ANSWER_TOKENS, Curve, Picture, Probe, Score, Shape, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -39,9 +39,8 @@ class ResidualErasure(Probe):
     target: str = parameter(
         "answer",
         "where the change is read: where the answer is predicted, or at all later tokens",
-        choices=("answer", "future"),
+        choices={"answer": "the answer", "future": "later tokens"},
         label="Effect on",
-        labels={"answer": "the answer", "future": "later tokens"},
     )
     background: str = parameter(
         "bundled",
@@ -66,7 +65,7 @@ class ResidualErasure(Probe):
     version: ClassVar[int] = 2  # 2: effect_elsewhere in the summary
     thumbnail: ClassVar[tuple[int, str]] = (5, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        TokenMap(
+        Picture(
             "Erase",
             ("effect",),
             "change of the prediction when this token is erased at this depth",

@@ -176,14 +176,13 @@ class Surgery(Probe):
     kind: str = parameter(
         "all",
         "which maps are measured",
-        choices=("all", "drop", "swap", "repeat"),
-        label="Maps",
-        labels={
+        choices={
             "all": "all three",
             "drop": "without a stretch",
             "swap": "two exchanged",
             "repeat": "a stretch twice",
         },
+        label="Maps",
     )
     longest: int = parameter(
         0, "longest stretch, and farthest exchange, in layers; 0: any", low=0, high=256, label="Longest stretch"

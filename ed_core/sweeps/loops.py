@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import ParameterError
 from ..models.identities import to_float64
+from ..models.layouts import Resid
 from . import metrics
 from .budget import even_chunks
 from .dropping import in_order
@@ -108,7 +109,7 @@ def _block_skips(stairs: Staircase) -> None:
         record.step(0.1 + 0.3 * (block + 1) / n)
 
 
-def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Float[Tensor, "1 pos d_model"]]:
+def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Resid]:
     """The stream after 0, 1, …, `most` passes: those of the traced pass, then what more of the last one do."""
     n, n_layers = len(model.stack), model.n_layers
     ends = [trace.after(depth) for depth in (*_begins(model), n_layers)][: most + 1]
