@@ -78,7 +78,7 @@ def fake(
         if spec.aggregate_only or spec.name.endswith("_by_boundary") or spec.name == "boundaries":
             continue
         whole = spec.name in ("rank", "top_ids")
-        record.allocate(spec.name, shape)
+        record.allocate(spec.name, **sizes)
         rows = round(filled * shape[0]) if shape else None
         values = rng.integers(1, 9, shape) if whole else rng.uniform(spec.low or 0.0, spec.high or 1.0, shape) / 2
         record.write(spec.name, slice(0, rows) if shape else (), values[:rows] if shape else values)

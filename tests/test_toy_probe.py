@@ -50,7 +50,7 @@ class Toy(Probe):
         return {"centre": np.asarray(depth_score(curves["product"]), np.float32)}
 
     def compute(self, model, encoding, record):
-        record.allocate("product", (model.n_layers, len(encoding)))
+        record.allocate("product")
         for layer in range(model.n_layers):
             record.write("product", layer, self.factor * layer * np.arange(len(encoding), dtype=np.float32))
             record.step((layer + 1) / model.n_layers)

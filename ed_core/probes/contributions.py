@@ -124,9 +124,8 @@ class Contributions(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
-        n_layers, n_tokens = model.n_layers, len(encoding)
-        for spec in self.measures:
-            record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
+        n_layers = model.n_layers
+        record.allocate(*record.specs)
         if model.parallel:
             record.note(self.BESIDE)
 
@@ -178,8 +177,8 @@ class Turns(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
-        record.allocate("stream_angle", (model.n_layers, len(encoding)))
-        record.allocate("update_angle", (model.n_layers - 1, len(encoding)))
+        record.allocate("stream_angle")
+        record.allocate("update_angle", start=model.n_layers - 1)
         before: Tensor | None = None
 
         def measure(layer: int, trace: Trace) -> None:

@@ -157,9 +157,7 @@ class Continuation(Probe):
         start = encoding.answer_start or len(encoding)
         k, n_steps = min(self.k, model.d_vocab), max(self.n_tokens, len(encoding) - start + 1)
         n_steps = model.room(start, n_steps, record.note)
-        record.allocate("ids", (n_steps,))
-        record.allocate("top_ids", (n_steps, k))
-        record.allocate("top_probs", (n_steps, k))
+        record.allocate("ids", "top_ids", "top_probs", step=n_steps, rank=k)
 
         def on_token(step: int, logits: Tensor) -> None:
             _, (ids,) = metrics.best(logits[None], k)

@@ -327,8 +327,7 @@ class EarlyExit(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import lenses
 
-        for name in ("exit_depth", "exit_agrees"):
-            record.allocate(name, (len(encoding),))
+        record.allocate("exit_depth", "exit_agrees")
         lenses.read(model, encoding, record, {"": None}, k=1)
         leaves = record.arrays["confidence"] >= self.threshold
         leaves[-1] = True

@@ -106,10 +106,8 @@ class Numerics(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..models import identities, verify
 
-        n_layers, n_tokens = model.n_layers, len(encoding)
-        sizes = {"layer": n_layers, "depth": n_layers + 1, "pos": n_tokens}
-        for spec in self.measures:
-            record.allocate(spec.name, tuple(sizes[dim] for dim in spec.dims))
+        n_layers = model.n_layers
+        record.allocate(*record.specs)
         limits = identities.MISS_LIMIT[model.dtype], identities.SLOPE_LIMIT[model.dtype]
         halves = identities.suffix_limit(model.dtype, n_layers)
         record.provenance["limits"] = {"miss": limits[0], "slope": limits[1], "suffix": halves}

@@ -79,7 +79,7 @@ class RemoteModel(LanguageModel):
             )
         arrays, self.elsewhere, self.identities = self._answers.pop(request.key)
         for name in (name for name in record.specs if name in arrays):  # in the probe's own order
-            record.allocate(name, arrays[name].shape)
+            record.allocate(name, **dict(zip(record.specs[name].dims, arrays[name].shape)))
             record.write(name, ..., arrays[name])
         if "top_ids" in arrays:
             record.name_tokens(self, arrays["top_ids"])

@@ -33,11 +33,8 @@ def drop_sweep(
 ) -> None:
     """Fill `prune`'s measures."""
     n_tokens, n_starts = len(encoding), model.n_layers - n + 1
-    for name in ("kl", "top1_kept", "nll", "block_influence", "angular_distance", "update_cosine"):
-        record.allocate(name, (n_starts, n_tokens))
-    record.allocate("nll_whole", (n_tokens,))
-    record.allocate("angular_distance_last", (n_starts,))
-    record.allocate("angular_distance_no_sinks", (n_starts, n_tokens))
+    of_drop = ("drop_nll", "drop_kl", "drop_top1_kept")
+    record.allocate(*(name for name in record.specs if drop or name not in of_drop), start=n_starts)
     stairs = Staircase(model, encoding, record)
     calm = ~_sinks(stairs.trace)
     for start in range(n_starts):
@@ -58,8 +55,6 @@ def drop_sweep(
                 _write(record, "", (starts[row], place), changed)
             record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * place.stop / n_tokens) / len(parts))
     if drop:
-        for name in ("drop_nll", "drop_kl", "drop_top1_kept"):
-            record.allocate(name, (n_tokens,))
         resid = in_order(model, stairs.trace, [layer for layer in range(model.n_layers) if layer not in drop])
         for place, whole in stairs.references():
             for _, changed in stairs.compared(whole, place, resid):
@@ -137,9 +132,7 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
     """Fill `answers`' measures."""
     n_layers, n_tokens, first = model.n_layers, len(encoding), encoding.answer_start
     assert first is not None  # `answers` refuses a prompt without an answer
-    record.allocate("rank", (n_layers + 1, n_tokens - first))
-    record.allocate("first_depth", ())
-    record.allocate("stays_depth", ())
+    record.allocate("rank", "first_depth", "stays_depth", step=n_tokens - first)
     stairs = Staircase(model, encoding, record)
     streams = torch.stack([stairs.trace.after(depth)[0, first - 1 : n_tokens - 1] for depth in range(n_layers + 1)])
     targets = stairs.trace.ids[0, first:].repeat(n_layers + 1)
@@ -167,8 +160,7 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
         raise PromptError(f"{record.request.probe} needs an answer that is more than spaces; give one.")
     answer = answer_with_seam(answer, decode(list(draft)))
     for name in ("exact", "loss") if losses else ("exact",):
-        record.allocate(name, (none,))
-        record.allocate(f"{name}_whole", ())
+        record.allocate(name, f"{name}_whole", start=none)
 
     def write(name: str, variant: int, value: float) -> None:
         if variant == none:

@@ -55,10 +55,8 @@ def integrate(
     """Fill `integrated_gradients`' measures: every fourth block first, each time from the top down, where it is
     cheapest. `nodes` at most for each block; fewer where the completeness error and the change by the last division
     are below `tolerance`, as a share of the scale."""
-    n_layers, n_tokens = model.n_layers, len(encoding)
-    record.allocate("attribution", (n_layers, n_tokens))
-    for name in ("completeness_error", "f_x", "f_baseline", "nodes_used"):
-        record.allocate(name, (n_layers,))
+    n_layers = model.n_layers
+    record.allocate("attribution", "completeness_error", "f_x", "f_baseline", "nodes_used")
     trace = record.traced(model, encoding)
     assert encoding.answer_start is not None  # `integrated_gradients` refuses a prompt without an answer
     answer = metrics.to_device(model.device, encoding.ids[encoding.answer_start :])

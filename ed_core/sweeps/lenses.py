@@ -55,11 +55,9 @@ def read(
             "there is no point between them to read; take points=layers."
         )
     n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(k, model.d_vocab)
-    sizes = {"depth": n_depths, "layer": model.n_layers, "pos": n_tokens, "rank": k}
     written = [*MEASURES, *["token_rank"] * (follow >= 0), *[inside + name for name in MEASURES if inside]]
     names = [prefix + name for prefix in lenses for name in written if prefix + name in record.specs]
-    for name in (*names, *["constant_kl"] * (constant is not None)):
-        record.allocate(name, tuple(sizes[dim] for dim in record.specs[name].dims))
+    record.allocate(*names, *["constant_kl"] * (constant is not None), rank=k)
     trace = record.traced(model, encoding)
     chunk = max(1, record.budget.lens_bytes // (ROW_BYTES * model.d_vocab))
     chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
@@ -172,14 +170,11 @@ def write(
 ) -> None:
     """Fill `generation`'s measures: the question continued by `n_tokens`, or until the model ends its text or its
     positions end. `late`: the depth from which a divergence that first falls to `g` falls late."""
-    n_layers, draw = model.n_layers, random.Random(seed)
+    draw = random.Random(seed)
     question = encoding.ids[: encoding.answer_start or len(encoding)]
     n_tokens = model.room(len(question), n_tokens, record.note)
     deep, end = 0, model.ends
-    for name in OVER_DEPTHS:
-        record.allocate(name, (n_layers + 1, n_tokens))
-    for name in PER_TOKEN:
-        record.allocate(name, (n_tokens,))
+    record.allocate(*OVER_DEPTHS, *PER_TOKEN, step=n_tokens)
 
     def choose(step: int, logits: Tensor) -> int | None:
         nonlocal deep
@@ -208,7 +203,7 @@ def write(
     for name in (*OVER_DEPTHS, *PER_TOKEN):
         record.arrays[name] = record.arrays[name][..., :written]
     for name, values in _over_tokens(record.arrays).items():
-        record.allocate(name, np.shape(values))
+        record.allocate(name)
         record.write(name, ..., values)
     record.provenance["written"] = model.tokenizer.decode(
         record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False

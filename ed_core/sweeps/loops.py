@@ -4,11 +4,9 @@ Every variant is an order of the unrolled layers (`dropping.in_order`), or the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import ParameterError
@@ -52,15 +50,9 @@ def _begins(model: LanguageModel) -> range:
 
 def _streams(model: LanguageModel, trace: Trace, record: Recorder) -> None:
     """Distances between passes, and what each moves the stream by."""
-    n, n_layers, n_tokens = len(model.stack), model.n_layers, trace.ids.shape[1]
-    for name, rows in (
-        ("fixed_point", n_layers - n),
-        ("to_last", n_layers),
-        ("update_norm", model.n_passes),
-        ("update_angle", model.n_passes - 1),
-        ("between", model.n_passes - 1),
-    ):
-        record.allocate(name, (rows, n_tokens))
+    n, n_layers, n_passes = len(model.stack), model.n_layers, model.n_passes
+    sizes = {"pass": n_passes, "later_pass": n_passes - 1, "later": n_layers - n}
+    record.allocate("fixed_point", "to_last", "update_norm", "update_angle", "between", **sizes)
     resid = [h[0].float() for h in trace.resid]
     for layer in range(n_layers):
         last = resid[n_layers - n + layer % n]
@@ -83,7 +75,7 @@ def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
     """The gate's cumulative distribution: after pass r it has let go with 1 - prod_{i <= r} (1 - sigmoid(gate)); the
     last pass lets everything go."""
     assert model.exit_gate is not None
-    record.allocate("exit", (model.n_passes, trace.ids.shape[1]))
+    record.allocate("exit", **{"pass": model.n_passes})
     stays = torch.ones(trace.ids.shape[1], device=model.device)
     for number, begin in enumerate(_begins(model)):
         logit = model.exit_gate(model.final_norm(trace.after(begin + len(model.stack))))[0, :, 0]
@@ -95,8 +87,7 @@ def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
 def _block_skips(stairs: Staircase) -> None:
     """Without one layer in every pass: mean divergence of the whole model's output, and share of best tokens kept."""
     model, record, n = stairs.model, stairs.record, len(stairs.model.stack)
-    for name in ("block_skip_kl", "block_skip_top1_kept"):
-        record.allocate(name, (n,))
+    record.allocate("block_skip_kl", "block_skip_top1_kept", block=n)
     for block in range(n):
         order = [layer for layer in range(model.n_layers) if layer % n != block]
         end = in_order(model, stairs.trace, order, record.check)
@@ -130,10 +121,8 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
     streams = stopped(model, trace, most, record)
     start, targets = encoding.answer_start, trace.ids[0, 1:]
     of_answer = () if start is None else ("times_rank", "times_right")
-    for name in ("times_kl", "times_top1_kept", "times_loss", *of_answer):
-        record.allocate(name, (most + 1,))
-    for name in ("readout_kl", "readout_overlap"):
-        record.allocate(name, (most + 1, most + 1))
+    measures = ("times_kl", "times_top1_kept", "times_loss", "readout_kl", "readout_overlap", *of_answer)
+    record.allocate(*measures, times=most + 1, readout=most + 1)
     sums = to_float64(torch.zeros(2, most + 1, most + 1, device=model.device))
     whole_sums = to_float64(torch.zeros(2, most + 1, device=model.device))
     losses: list[list[Tensor]] = [[] for _ in streams]
@@ -152,26 +141,15 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
                 shared = metrics.overlap(row["ids"], against.best[1])
                 sums[:, times, readout] += torch.stack([to_float64(row["kl"]).sum(), to_float64(shared).sum()])
             record.step(0.4 + 0.6 * (done + (times + 1) / len(logits)) / len(chunks))
-    _write_times(record, sums / n_tokens, whole_sums / n_tokens, losses, ranks, start)
-
-
-def _write_times(
-    record: Recorder,
-    readouts: Float[Tensor, "2 times readout"],
-    changed: Float[Tensor, "2 times"],
-    losses: Sequence[Sequence[Tensor]],
-    ranks: Sequence[Sequence[Tensor]],
-    start: int | None,
-) -> None:
-    for name, values in zip(("readout_kl", "readout_overlap"), readouts):
-        for times in range(len(values)):
-            record.write(name, (times, slice(0, times + 1)), values[times, : times + 1])
-    for name, values in zip(("times_kl", "times_top1_kept"), changed):
+    unread = torch.ones(most + 1, most + 1, dtype=torch.bool, device=sums.device).triu(1)  # after more passes than run
+    for name, values in zip(("readout_kl", "readout_overlap"), sums / n_tokens):
+        record.write(name, slice(None), values.masked_fill(unread, torch.nan))
+    for name, values in zip(("times_kl", "times_top1_kept"), whole_sums / n_tokens):
         record.write(name, slice(None), values)
-    for times, (loss, rank) in enumerate(zip(losses, ranks)):
-        answer = slice(None if start is None else start - 1, None)
-        record.write("times_loss", times, to_float64(torch.cat(list(loss))[answer]).mean())
+    answer = slice(None if start is None else start - 1, None)
+    for times in range(most + 1):
+        record.write("times_loss", times, to_float64(torch.cat(losses[times])[answer]).mean())
         if start is not None:
-            worst = torch.cat(list(rank))[answer].max()
+            worst = torch.cat(ranks[times])[answer].max()
             record.write("times_rank", times, worst)
             record.write("times_right", times, (worst == 1).float())

@@ -39,7 +39,7 @@ def erasure_sweep(
     """Fill `residual_erasure.effect` [depth, pos]: columns of a few positions at a time. `background`: whose mean
     residual replaces what is erased. `future`: look at all later tokens instead of the answer's."""
     n_tokens = len(encoding)
-    record.allocate("effect", (model.n_layers + 1, n_tokens))
+    record.allocate("effect")
     mean = background_mean(model, background, record)
     stairs = Staircase(model, encoding, record)
     look = slice(1, n_tokens)
@@ -83,11 +83,7 @@ def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, recor
     ids, other_ids = (one.ids[: one.answer_start] for one in (encoding, other))
     stairs, trace_other = Staircase(model, ids, record), record.traced(model, other_ids)
     trace, n_layers, last, shift = stairs.trace, model.n_layers, len(ids) - 1, len(other_ids) - len(ids)
-    record.allocate("patch", (n_layers + 1, len(encoding)))
-    for name in ("last", "self", "random", "elsewhere", "decided"):
-        record.allocate(name, (n_layers + 1,))
-    for name in ("gap", "commitment", "settle_depth"):
-        record.allocate(name, ())
+    record.allocate(*record.specs)
     outputs = [model.unembed(one.resid[-1][0, -1:]) for one in (trace, trace_other)]
     answers = [
         one.ids[one.answer_start] if one.answer_start else int(metrics.best(logits, 1)[1])

@@ -37,32 +37,22 @@ def skip_sweep(
     """Fill `layer_skip`'s measures. `boundaries`: future mode's first tokens looked at; None skips on all tokens but
     the first and looks at all (current mode). `part`: what is left out of the block, its attention, its MLP or the
     whole layer. `direct`: measure direct effects too."""
-    n_layers, n_tokens = model.n_layers, len(encoding)
-    _allocate(record, n_layers, n_tokens, boundaries, direct)
+    record.allocate("effect", "output", "top1_kept", "noise_floor", *["effect_direct"] * direct)
+    if boundaries is None:
+        record.allocate("output_pos")
+    else:
+        record.allocate("boundaries", "effect_by_boundary", "output_by_boundary", boundary=len(boundaries))
+        record.write("boundaries", slice(None), boundaries)
     if boundaries == []:
         record.note(
-            f"With {n_tokens} tokens no boundary can be drawn (the papers' rule needs 13): every value is NaN, and "
-            "aggregates leave it out."
+            f"With {len(encoding)} tokens no boundary can be drawn (the papers' rule needs 13): every value is NaN, "
+            "and aggregates leave it out."
         )
         return
     sweep = _Sweep(model, encoding, record, boundaries, part, direct)
-    parts = sweep.parts(n_layers * sweep.n_bounds)
+    parts = sweep.parts(model.n_layers * sweep.n_bounds)
     for done, variants in enumerate(parts):
         sweep.walk(range(variants.start, variants.stop), lambda share: record.step((done + share) / len(parts)))
-
-
-def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] | None, direct: bool) -> None:
-    for name in ("effect", *(["effect_direct"] if direct else [])):
-        record.allocate(name, (n_layers, n_layers))
-    for name in ("output", "top1_kept", "noise_floor"):
-        record.allocate(name, (n_layers,))
-    if bounds is None:
-        record.allocate("output_pos", (n_layers, n_tokens))
-        return
-    record.allocate("boundaries", (len(bounds),))
-    record.write("boundaries", slice(None), bounds)
-    record.allocate("effect_by_boundary", (len(bounds), n_layers, n_layers))
-    record.allocate("output_by_boundary", (len(bounds), n_layers))
 
 
 class _Sweep(Staircase):

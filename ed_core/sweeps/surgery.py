@@ -68,11 +68,8 @@ class _Sweep(Staircase):
 
     def whole_and_proxies(self) -> None:
         """What the whole model loses, and what stretches are usually chosen by."""
-        n_layers = self.model.n_layers
-        self.record.allocate("loss_whole", ())
+        self.record.allocate("loss_whole", "block_influence", "angular_distance", "update_cosine")
         self._outputs("", [()], self.trace.resid[-1])
-        for name in ("block_influence", "angular_distance", "update_cosine"):
-            self.record.allocate(name, (n_layers, n_layers + 1))
         for i, j in self.found:
             for name, values in proxies(self.trace, i, j).items():
                 self.record.write(name, (i, j), values.mean())
@@ -81,7 +78,7 @@ class _Sweep(Staircase):
     def stretches(self, kind: str) -> None:
         """Every stretch [i, j) dropped, or repeated: the residual taken at one of its ends enters at the other."""
         taken, enters = (0, 1) if kind == "drop" else (1, 0)
-        self._allocate(kind, (self.model.n_layers, self.model.n_layers + 1))
+        self._allocate(kind)
         variants = sorted(self.found, key=lambda stretch: stretch[enters])
         for part in self.parts(len(variants)):
             some = variants[part]
@@ -91,8 +88,8 @@ class _Sweep(Staircase):
     def repeats(self, seed: int) -> None:
         """Every stretch repeated; and, for every length, as many further passes through one block drawn at random."""
         n_layers, crosses = self.model.n_layers, self.model.crosses
-        self._allocate("random", (n_layers,))
-        self.record.allocate("random_layer", (n_layers,))
+        self._allocate("random")
+        self.record.allocate("random_layer", length=n_layers)
         draw = random.Random(seed)
         drawn = [draw.randrange(n_layers) for _ in range(n_layers)][: self.longest]
         self.record.write("random_layer", slice(0, self.longest), drawn)
@@ -109,7 +106,7 @@ class _Sweep(Staircase):
     def swaps(self) -> None:
         """Every two blocks of one kind exchanged."""
         n_layers, crosses = self.model.n_layers, self.model.crosses
-        self._allocate("swap", (n_layers, n_layers))
+        self._allocate("swap")
         if self.unlike:
             self.record.note(
                 f"{self.unlike} of {self.unlike + len(self.pairs)} pairs of layers are of different kinds; they are "
@@ -139,9 +136,8 @@ class _Sweep(Staircase):
         self.done += passes
         self.record.step(min(0.99, self.done / self.passes))
 
-    def _allocate(self, kind: str, shape: tuple[int, ...]) -> None:
-        for measure in ("loss", "kl", "top1_kept"):
-            self.record.allocate(f"{kind}_{measure}", shape)
+    def _allocate(self, kind: str) -> None:
+        self.record.allocate(*(f"{kind}_{name}" for name in ("loss", "kl", "top1_kept")), length=self.model.n_layers)
 
     def _outputs(self, kind: str, variants: Sequence[tuple[int, ...]], state: Resid) -> None:
         """Write mean loss, divergence and share of best tokens kept of these last residuals."""
