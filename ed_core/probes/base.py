@@ -157,8 +157,8 @@ def parameter(
     """A probe's parameter. `view_only`: it changes only how stored numbers are combined, so it is no part of the cache
     key. `file`: it names a file (or a bundled default), whose content enters the key instead of its path. `later`: it
     was added when results were stored already, and at its default, which changes nothing, it is no part of the key.
-    `prompt`: it is a further prompt of the request, so it is no part of the parameters. `choices`: each
-    with its name on screen. `empty`: what an empty list means. `label`: its name on screen, where that differs."""
+    `prompt`: it is a further prompt of the request, so it is no part of the parameters. `choices`: each with its name
+    on screen. `empty`: what an empty list means. `label`: its own name on screen, where that differs."""
     meta = {
         "help": help,
         "low": low,
@@ -188,7 +188,8 @@ def described(f: Field[Any], value: Any) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Probe:
-    """Base of all probes."""
+    """A question about a model on a prompt: its fields are the parameters, class variables describe the numbers, and
+    `compute` measures them."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -234,7 +235,8 @@ class Probe:
             require_gradients(precision, self.name)
 
     def check_idle(self) -> None:
-        """Refuse parameters that others make idle. Of a page, where they may stay in their boxes, nobody asks this."""
+        """Refuse parameters that others make idle, from the shell and in Python; on a page they may stay in their
+        boxes."""
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
@@ -248,7 +250,7 @@ class Probe:
 
     @property
     def further_tokens(self) -> int:
-        """Generated after the prompt."""
+        """How many tokens are written after the prompt."""
         return 0
 
     def holds(self, shape: Shape) -> int:
@@ -274,6 +276,7 @@ class Probe:
 
     @classmethod
     def spec(cls, measure: str) -> MeasureSpec:
+        """The description of a measure, by its name."""
         for spec in cls.measures:
             if spec.name == measure:
                 return spec
@@ -287,8 +290,8 @@ class Probe:
 
     @classmethod
     def make(cls, values: Mapping[str, Any]) -> Probe:
-        """Build from names and values (strings from a command line, a URL or a form), refusing what is unknown or out
-        of range."""
+        """The probe with these parameters, from values or their texts (of a command line, a URL or a form); a
+        `ParameterError` where a name is unknown or a value out of range."""
         known = {f.name: f for f in fields(cls)}
         for name in values:
             if name not in known:
@@ -298,12 +301,12 @@ class Probe:
 
     @classmethod
     def further_prompts(cls) -> list[str]:
-        """Return the names of the parameters that are prompts."""
+        """The names of the parameters that are prompts."""
         return [f.name for f in fields(cls) if f.metadata["prompt"]]
 
     @classmethod
     def of(cls, request: Request) -> Probe:
-        """Return the probe that a request asks for, with its parameters and further prompts."""
+        """The probe that a request asks for, with its parameters and further prompts."""
         return cls.make(dict(request.parameters) | dict(zip(cls.further_prompts(), request.prompts[1:])))
 
     @classmethod

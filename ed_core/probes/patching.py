@@ -47,7 +47,7 @@ class Patching(Probe):
     name: ClassVar[str] = "patching"
     title: ClassVar[str] = "Patch"
     thumbnail: ClassVar[tuple[int, str]] = (4, "patch")
-    version: ClassVar[int] = 2  # 1 compared a patch with the traced pass, computed by itself
+    version: ClassVar[int] = 2  # 1 compared a patch with the traced pass
     min_tokens: ClassVar[int] = 2
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(

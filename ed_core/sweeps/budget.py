@@ -1,7 +1,7 @@
 """How much of a sweep is held at once. Torch-free.
 
 Sizes follow from the request and the budget alone, so a number does not depend on what else was running. Where memory
-runs out all the same the call is halved and goes on, and the provenance says so: a reader may then know why two runs
+runs out anyway the call is halved and goes on, and the provenance says so: a reader may then know why two runs
 differ in the last digit."""
 
 from __future__ import annotations
