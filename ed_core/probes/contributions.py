@@ -42,7 +42,7 @@ class Contributions(Probe):
         label="Count the first token",
     )
 
-    BESIDE: ClassVar[str] = (
+    IN_PARALLEL: ClassVar[str] = (
         "Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what it "
         "reads."
     )
@@ -127,7 +127,7 @@ class Contributions(Probe):
         n_layers = model.n_layers
         record.allocate(*record.specs)
         if model.parallel:
-            record.note(self.BESIDE)
+            record.note(self.IN_PARALLEL)
 
         def measure(layer: int, trace: Trace) -> None:
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))

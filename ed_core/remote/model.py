@@ -84,7 +84,7 @@ class RemoteModel(LanguageModel):
         if "top_ids" in arrays:
             record.name_tokens(self, arrays["top_ids"])
         if self.parallel and isinstance(probe, Contributions):
-            record.note(Contributions.BESIDE)
+            record.note(Contributions.IN_PARALLEL)
         record.note(self.elsewhere["note"])
         record.step(1.0)
 

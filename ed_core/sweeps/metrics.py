@@ -89,11 +89,6 @@ def jsd(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Flo
     return ((kl(logp, log_mean) + kl(logq, log_mean)) / (2 * math.log(2))).clamp(0, 1)
 
 
-def entropy(logp: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
-    """Shannon entropy in nats. Range [0, log V]."""
-    return -(logp.exp() * logp).sum(-1)
-
-
 def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*#batch k"]) -> Float[Tensor, "*batch"]:
     """Share of the top-k entries two rankings have in common, whatever their order. Range [0, 1] [C25 §3.3]."""
     return (ids.unsqueeze(-1) == other.unsqueeze(-2)).any(-1).float().mean(-1)
