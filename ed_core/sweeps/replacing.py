@@ -68,9 +68,9 @@ def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorde
     """Mean residual of every depth over all tokens of all background prompts, token-weighted, the first included;
     float32."""
     encodings = [model.encode(prompt, max_tokens()) for prompt in prompts]
-    total, count = 0, sum(map(len, encodings))
-    for encoding in encodings:
-        total = total + torch.stack([to_float64(h[0]).sum(0) for h in record.traced(model, encoding).resid])
+    traces = (record.traced(model, encoding) for encoding in encodings)
+    total = sum(torch.stack([to_float64(h[0]).sum(0) for h in trace.resid]) for trace in traces)
+    count = sum(map(len, encodings))
     record.provenance["background"] = {"prompts": len(prompts), "tokens": count}
     assert isinstance(total, Tensor)  # a background has prompts
     return (total / count).float().to(model.device)

@@ -69,8 +69,11 @@ class Staircase:
 
         def work(some: slice) -> None:
             chosen = rows[some.start * alike : some.stop * alike]
-            in_a_row = isinstance(chosen, range)
-            place = slice(chosen.start, chosen.stop) if in_a_row else metrics.to_device(model.device, chosen)
+            place = (
+                slice(chosen.start, chosen.stop)
+                if isinstance(chosen, range)
+                else metrics.to_device(model.device, chosen)
+            )
             *_, state[place] = model.run_block(self.trace, layer, state[place], start=start, crosses=crosses)
             self.record.check()
 
