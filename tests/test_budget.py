@@ -143,3 +143,7 @@ def test_budgets_in_words(text, expected):
 def test_a_budget_nobody_understands_is_refused(text):
     with pytest.raises(ParameterError, match="memory budget"):
         parse(text)
+
+
+def raise_(error):
+    raise error
