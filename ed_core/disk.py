@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +21,6 @@ from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
 from .untrusted import ending, kind_of
 
-LOG_BYTES = 1 << 20  # after which a log begins again
 SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
 BUSY_SECONDS = 10  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
@@ -68,6 +67,20 @@ def move(file: Path, to: Path) -> None:
         sync_folder(folder)
 
 
+def make_once(place: Path, make: Callable[[Path], Path], cancelled: Callable[[], bool] | None = None) -> None:
+    """Let `make(folder)` write a file or folder into an empty folder, which then becomes `place`, if that does not
+    exist: one process at a time, and a failure leaves nothing. `filelock.Timeout` where cancelled before its turn."""
+    from filelock import FileLock
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.parent / "lock").acquire(cancel_check=cancelled):
+        for left in place.parent.glob(f"*{UNFINISHED}"):
+            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
+        if not place.exists():
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=f"{place.stem}.", suffix=UNFINISHED) as folder:
+                move(make(Path(folder)), place)
+
+
 def sync(handle: BinaryIO) -> None:
     """Wait until what was written is on the disk."""
     handle.flush()
@@ -89,18 +102,6 @@ def hidden(out: Path) -> Iterator[Path]:
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=UNFINISHED, dir=out.absolute().parent) as made:
         yield Path(made)
-
-
-def log(name: str, text: str, folder: Path) -> Path:
-    """The path of a log in the cache's folder, to which the text was added; one that is large begins again."""
-    file = folder / name
-    folder.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    if file.is_file() and file.stat().st_size > LOG_BYTES:
-        flags |= os.O_TRUNC
-    with os.fdopen(os.open(file, flags, 0o600), "a", encoding="utf-8", errors="backslashreplace") as handle:
-        handle.write(text)
-    return file
 
 
 # ---------------------------------------------------------------- before the work

@@ -2,6 +2,8 @@
 its type. Torch-free. Every message is one sentence or two: what was found, what was expected, what to do next."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class EffectiveDepthError(Exception):
@@ -177,6 +179,20 @@ def lost_device(error: BaseException | None) -> bool:
     """Whether a device has failed so that everything asked of it by this process from now on fails too: an assert in a
     kernel, an illegal access, a library's status. Only a new process cures it."""
     return isinstance(error, RuntimeError) and not ran_out(error) and bool(LOST.search(str(error)))
+
+
+@contextmanager
+def refused(refusal: Callable[[Exception], EffectiveDepthError]) -> Iterator[None]:
+    """Raise `refusal(error)` for whatever a stranger's model provokes inside a library; memory that runs out and a lost
+    device pass, as our own errors do."""
+    try:
+        yield
+    except EffectiveDepthError:
+        raise
+    except Exception as error:
+        if ran_out(error) or lost_device(error):
+            raise
+        raise refusal(error) from error
 
 
 def one_line(error: BaseException) -> str:

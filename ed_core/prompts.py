@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 
 from . import settings, untrusted
@@ -89,9 +90,9 @@ def read_jsonl(path: str | Path) -> list[Prompt]:
 
 def parse_jsonl(text: str, name: str) -> list[Prompt]:
     """The prompts of such a text; errors call it `name`."""
-    prompts = [_parse(name, number, line) for number, line in lines(text)]
+    prompts = [_parse(name, number, line) for number, line in islice(lines(text), untrusted.LINES + 1)]
     if len(prompts) > untrusted.LINES:
-        raise PromptFileError(f"{name} holds {len(prompts)} prompts; at most {untrusted.LINES} are read from one file.")
+        raise PromptFileError(f"{name} holds more than {untrusted.LINES} prompts; give a part of it.")
     if not prompts:
         raise PromptFileError(f"{name} holds no prompts; expected one JSON object a line with a 'text'.")
     return prompts

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # has app and pages inside `ed_ui`.
 HOME = Path.home() / ".effective-depth" if (ROOT / "ed_ui" / "app").is_dir() else ROOT
 PREFIX = "ED_"
-NO_SETTINGS = ("ED_CONFIG", "ED_DEBUG", "ED_TEST_", "ED_BENCH_")  # prefixes of variables that mean something else
+NO_SETTINGS = ("ED_CONFIG", "ED_TEST_", "ED_BENCH_")  # prefixes of variables that mean something else
 LOCAL = "local"  # in place of a service's address: its whole way but the network, on weights that are here
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

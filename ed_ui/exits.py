@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import say, writing
+from ed_core.depth import exits, say
 from ed_core.probes import EarlyExit
 from ed_core.results import aggregate
 from ed_core.types import ProbeResult
@@ -33,11 +33,11 @@ def _exits(batch: running.Batch) -> None:
     if (result := batch.complete("early_exit")) is None:
         return
     curves = aggregate.aggregate(EarlyExit, [result.summary])
-    leaves = writing.exits_of_prompts([result], aggregate.probe_of(result).threshold)
+    leaves = exits.exits_of_prompts([result], aggregate.probe_of(result).threshold)
     show.conclusion("exit", say.exits(leaves))
     fig = figures.layer_curves({name: curves[name] for name in ("agreement", "confidence")}, "", "share", x="depth")
     show.figure("exit", fig, "How often does a layer already say the final word?", result, "agreement", READING)
-    agrees = say.share(float(curves["exit_agrees"]), signs=True)
+    agrees = say.share(float(curves["exit_agrees"]))
     depth = f"after layer {float(curves['exit_depth']):.1f} of {result.n_layers}"
     st.caption(f"At this threshold words leave {depth} on average; {agrees} are those of the whole model.")
 

@@ -16,7 +16,7 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes import find
 from ed_core.studies import plan as planning
 from ed_core.studies import study
-from ed_core.studies.form import ALL, Form, probe_names, set_names, study_of
+from ed_core.studies.form import ALL, probe_names, set_names, study_of
 from ed_core.studies.items import home
 from ed_core.studies.plan import Plan
 from ed_core.studies.sets import FORMATS
@@ -189,7 +189,7 @@ def _written() -> str:
         if not chosen[name]:
             raise StudyError(f"Choose at least one {what}.")
     counts = {name: inputs.value(f"study.{name}", default) or 0 for name, default in (("twins", 1), ("prompts", 20))}
-    return study.write(study_of(Form(name=inputs.value("study.name", "mine"), **chosen, **counts)))
+    return study.write(study_of(name=inputs.value("study.name", "mine"), **chosen, **counts))
 
 
 def size(one: SetLook) -> str:

@@ -69,7 +69,7 @@ class Page:
 
     probe: type[Probe]
     teach: str
-    verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: say.measured(result)
+    verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: (find(result.request.probe).title, "One prompt.")
     texts: Mapping[str, str] = field(default_factory=dict)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
@@ -398,7 +398,7 @@ def _compared(
     results = [result, *([control] if control is not None else [])]
     summaries, first_token, of_sinks_ = _counted(probe, results, stored, first_token)
     this, *others = summaries
-    control_curves = among_others.curves_of(probe, others.pop(0), first_token) if control is not None else {}
+    control_curves = among_others.curves_of(probe, [others.pop(0)], first_token) if control is not None else {}
     spreads = among_others.spreads(probe, this, others, first_token)
     for column, spread in zip(st.columns(2), spreads, strict=False):
         curve, remark = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{of_sinks_}"
@@ -418,9 +418,9 @@ def _how_it_compares(
     """One sentence: what the control shows where there is one, else where this prompt is; the rest behind a click."""
     first_token = getattr(probe, "first_token", True)
     comparison = among_others.compared(probe, result.summary, others, first_token)
-    sentence, reasons = say.among_others(comparison), say.about_others(comparison)
+    sentence, reasons = say.among_others(comparison), []
     if alike and control is not None:
-        sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence, *reasons]
+        sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence]
     show.conclusion(f"others-{probe.name}", sentence, reasons)
 
 

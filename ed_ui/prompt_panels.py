@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import writing
+from ed_core.depth import exits
 from ed_core.figures import View
 from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
@@ -33,7 +33,7 @@ def written(key: str, result: ProbeResult, view: View, again: Callable[[], Batch
     step = chosen - begin if chosen is not None and 0 <= chosen - begin < n else None
     window = inputs.window("writing.window", n, WINDOW)
     if not result.complete and window is not None:  # the token that is being written stays in sight
-        last = max(writing.written(result["ids"]), WINDOW)
+        last = max(exits.written(result["ids"]), WINDOW)
         window = (last - WINDOW, last - 1)
     look = replace(view, window=window, selected=step, sinks=())
     (one,) = pictures(result)
@@ -46,9 +46,9 @@ def written(key: str, result: ProbeResult, view: View, again: Callable[[], Batch
 
 def _text(result: ProbeResult, again: Callable[[], Batch]) -> None:
     """What is written; while it is written, a way to stop there."""
-    n = writing.written(result["ids"])
+    n = exits.written(result["ids"])
     left, right = st.columns([6, 1], vertical_alignment="center")
-    left.code(writing.text(result) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
+    left.code(exits.text(result) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
     if result.complete or not n:
         return
     if right.button("Stop here", icon=":material/stop_circle:", on_click=_stop, args=(n, again), help=STOP):

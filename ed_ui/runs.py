@@ -20,8 +20,9 @@ from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, StudyErr
 from ed_core.lenses import ENDING, Fit, measured
 from ed_core.lenses import file as fit_files
 from ed_core.lenses.checkpoint import digest_of, digest_of_prompts
-from ed_core.machine import ROOM, free_memory, gigabytes
+from ed_core.machine import free_memory, gigabytes
 from ed_core.models import tokens
+from ed_core.models.ref import ModelRef
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
 from ed_core.studies.items import home, open_folder, shipped
@@ -292,7 +293,7 @@ class Fitted:
 
     def asked(self, prompts: str, out: str) -> fits.Fit:
         """What makes it, of a file of its prompts."""
-        model, *others = map(fits.Opened.of, self.models)
+        model, *others = map(ModelRef.of, self.models)
         return fits.Fit(self.kind, model, prompts, out, other=next(iter(others), None))
 
     def begin(self) -> None:
@@ -301,13 +302,12 @@ class Fitted:
         begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, wanted, partial=_maps_so_far)
 
     def takes(self) -> str:
-        """Time, memory and passes; "" where a size is not known."""
+        """Time and memory; "" where a size is not known, or there is no room."""
         try:
             sizes = [model.size() for model in self.models]
+            plan = measured.plan_of(self.kind, sizes, free_memory())
         except EffectiveDepthError:
             return ""
-        memory = measured.BYTES if self.lens else int(ROOM * free_memory())
-        plan = measured.plan_of(self.kind, sizes, memory)
         needs = f"{gigabytes(plan.bytes)} of memory"
         if self.kind != measured.Maps.kind or (n_tokens := self._tokens()) is None:
             return needs

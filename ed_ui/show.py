@@ -18,6 +18,7 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
+from ed_core.cases.drawings import Drawing
 from ed_core.depth import say
 from ed_core.depth.spelling import spelled
 from ed_core.figures import View, describe, describe_curves, images, is_map, shown
@@ -280,15 +281,16 @@ def bare(caption: str) -> str:
     return re.sub(r"\\(.)", r"\1", plainly)
 
 
-def figure_of_many(key: str, fig, caption: str, results: Sequence[ProbeResult], *curve) -> None:
-    """A figure over several results; its Details tell of one `curve`: its name, dim, values and meaning, and perhaps
-    how to read it. Of results of several probes those of the one that its name begins with count."""
-    results = [r for r in results if r.request.probe == curve[0].partition(".")[0]]
-    figure(key, fig, caption, about=lambda: _about_curve(key, results, *curve), results=results)
+def drawing_of_many(key: str, drawn: Drawing, reading: str = "") -> None:
+    """A figure over several results; its Details are those of its `curve`, and perhaps how to read it."""
+    assert drawn.curve is not None
+    caption = f"**{drawn.title}** · {plain(drawn.caption)}"
+    about = partial(_about_curve, key, drawn.results, *drawn.curve, reading)
+    figure(key, drawn.figure, caption, about=about, results=drawn.results)
 
 
 def _about_curve(
-    key: str, results: Sequence[ProbeResult], name: str, dim: str, values, meaning: str, reading: str = ""
+    key: str, results: Sequence[ProbeResult], name: str, dim: str, values, meaning: str, reading: str
 ) -> None:
     st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
     if reading:

@@ -73,7 +73,7 @@ def _slider(stored: Sequence[int]) -> int:
 
 
 def _chart(folder: Folder, stored: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:
-    sinks = dict(zip(stored, steps.sinks(folder, stored, name), strict=True))
+    sinks = {number: tables.sinks(folder, label, name) for number, label in stored.items()}
     fig = show.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
     show.figure("depth-steps", fig, DEPTHS, reading=READING)
     for sentence in steps.course(rows):
@@ -150,7 +150,7 @@ def difficulty(folder: Folder, name: str) -> None:
     if looks:
         scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in looks}
         layers = {one.label: one.n_layers for one in looks}
-        fig = show.once(figures.study_levels, scores, layers, levels.called(kind), kind in levels.DEPTHS)
+        fig = show.once(figures.study_levels, scores, layers, levels.CALLED[kind], kind in levels.DEPTHS)
         show.figure("study-levels", fig, "**Do harder prompts go deeper?** · dots: single prompts", reading=PAIRED)
     for one in looks:
         st.markdown(f"- {show.plain(one.sentence)}")

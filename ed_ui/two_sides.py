@@ -511,11 +511,6 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
     fig = figures.difference_map(a, b, shown.measure, pane, first_token)
     about = partial(about_map, key, shown.measure, both)
     caption = "**B − A** · orange: larger in B, blue: larger in A"
-    dims = a.measures[shown.measure].spec.dims
-    if dims[1:2] == ("pos",) and (
-        most := say.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
-    ):
-        caption += f" · {most}"
     if a.n_layers != b.n_layers:
         deep, shallow = ("A", "B") if a.n_layers > b.n_layers else ("B", "A")
         caption += (

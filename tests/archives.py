@@ -199,29 +199,19 @@ def _spelled(old: bytes, new: bytes) -> Callable[[dict], bytes]:
 
 MANIFESTS: dict[str, Callable[[dict], dict | bytes]] = {
     "deep JSON": lambda h: b"[" * 100_000 + b"]" * 100_000,
-    "huge integer": _spelled(b'"items":', b'"a":' + b"9" * 100_000 + b',"items":'),
     "NaN as time": _case(created=float("nan")),
     "negative time": _case(created=-1.0),
-    "infinity spelled as a number": _spelled(b'"created":', b'"created":1e999,"x":'),
     "a key twice": _spelled(b'"case":{', b'"case":{"created":0.0,'),
-    "not an object": lambda h: b"7",
-    "version true": lambda h: {**h, "version": True},
     "version of tomorrow": lambda h: {**h, "version": 99},
-    "another format": lambda h: {**h, "format": "effective-depth study"},
     "no UTF-8": lambda h: b"\xff" + _text(h),
     "id with a path": _case(id="../../evil"),
     "a title that reorders": _case(title="a\u202egnp.exe"),
-    "a title with an escape": _case(title="a\x1b[2Jb"),
-    "half a character": _case(title="\ud800"),
     "long notes": _case(notes="x" * 1_000_000),
-    "tags of numbers": _case(tags=[1, 2]),
     "an unknown word": _case(author="x"),
     "a window outside": _shown(window=[0, 10**9]),
-    "a page with a path": _shown(page="../app"),
     "settings that nest": _shown(settings=[["a", {"b": 1}]]),
     "no items": lambda h: {**h, "items": []},
     "a wrong hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "0" * 64)},
-    "no hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "")},
     "another digest": lambda h: _text({**h, "digest": "0" * 64}),
 }
 
@@ -243,13 +233,8 @@ def _replaced(array: bytes, name: str = "") -> Callable[[bytes], bytes]:
 
 ARRAYS: dict[str, Callable[[bytes], bytes]] = {
     "objects": _replaced(_npy("'|O'", (1,), b"\x80\x04cos\nsystem\nX\x02\x00\x00\x00id\x85R.")),
-    "objects in a record": _replaced(_npy("[('a', '|O')]", (1,), bytes(8))),
     "a huge product": _replaced(_npy("'<f4'", (2**31, 2**31, 2**31))),
-    "a negative shape": _replaced(_npy("'<f4'", (-1, 4), bytes(16))),
-    "strings": _replaced(_npy("'<U9'", (1,), bytes(36))),
     "a swapped byte order": _replaced(_npy("'>f4'", (8, 1), bytes(32))),
-    "an empty measure": _replaced(_npy("'<f4'", (0, 0))),
-    "code in an array's header": _replaced(_npy("__import__('os').system('id')", (1,), bytes(4))),
     "a measure nobody knows": _replaced(_npy("'<f4'", (1,), bytes(4)), "m.evil.npy"),
     "dimensions without end": _replaced(_npy("'<f4'", (1,) * 64, bytes(4))),
 }
@@ -257,15 +242,11 @@ ARRAYS: dict[str, Callable[[bytes], bytes]] = {
 
 RESULTS: dict[str, Callable[[dict], dict]] = {
     "not complete": lambda h: {**h, "complete": False},
-    "another result's key": _asked(key="0" * 32),
     "an unknown probe": _asked(probe="os.system"),
     "a model of numbers": _asked(models=lambda asked: [{**asked["models"][0], "source": 5}]),
-    "no prompt": _asked(prompts=[]),
     "a prompt with a NUL": _asked(prompts=lambda asked: [{**asked["prompts"][0], "text": "a\0b"}]),
     "a parameter nobody knows": _asked(parameters=[["evil", 1]]),
-    "tokens of lists": lambda h: {**h, "tokens": [[] for _ in h["tokens"]]},
     "more layers": lambda h: {**h, "n_layers": h["n_layers"] + 1},
-    "an engine of text": _provenance(engine="1"),
     "NaN seconds": _provenance(seconds=float("nan")),
     "a model that is a list": _provenance(model=[]),
 }

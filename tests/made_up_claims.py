@@ -18,11 +18,12 @@ import numpy as np
 
 from ed_core import statistics
 from ed_core.claims import find
-from ed_core.claims.evidence import Evidence, Part, Sized
+from ed_core.claims.evidence import Evidence, Sized
 from ed_core.claims.judging import FAILS, HOLDS, UNDECIDED
 from ed_core.claims.judging import verdict as judged
 from ed_core.depth import kinds
 from ed_core.errors import ClaimRefused
+from ed_core.studies.part import Part
 
 L, TOKENS = 30, 8
 LEVELS = ("1", "2", "3")

@@ -1,66 +1,53 @@
 """A stand-in for the process that speaks to NDIF, which needs no nnsight: `python tests/stand_in_client.py HOW`. It
-answers each plan as HOW says; `well` with random numbers of the shapes that the plan asks for."""
+answers as HOW says; `well` with random numbers of the shapes that the probes declare."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 HOW = sys.argv[1]
-VERSIONS = {"nnsight": ["0.8.1", "0.8.2"], "torch": ["2.13.0", "2.9.0"]}
 
 
-def tell(**told: object) -> None:
-    sys.stdout.buffer.write(json.dumps(told).encode() + b"\n")
-    sys.stdout.buffer.flush()
+def numbers(plan: dict) -> dict[str, np.ndarray]:
+    from ed_core.probes import find
+
+    rng, n, result = np.random.default_rng(0), plan["n_layers"], {}
+    result |= dict.fromkeys(("miss", "closure", "replay", "detour", "batch", "left_behind", "causality"), np.zeros(()))
+    result |= dict.fromkeys(("slope_attn", "slope_mlp", "mlp_moves"), np.ones(n)) | {"miss": np.zeros(n)}
+    result = {name: values.astype(np.float32) for name, values in result.items()}
+    for part in plan["parts"]:
+        sizes = {"layer": n, "skipped": n, "depth": n + 1, "pos": plan["n_tokens"], "rank": part.get("k")}
+        sizes["boundary"] = len(part.get("bounds", ()))
+        for spec in find(part["probe"]).measures:
+            values = rng.random([sizes[dim] for dim in spec.dims])
+            result[f"{part['name']}.{spec.name}"] = values.astype(spec.dtype)
+    return result
 
 
-def numbers(shapes: dict) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    found = {}
-    for name, (dtype, shape) in shapes.items():
-        found[name] = rng.random(shape).astype(dtype) if dtype == "float32" else np.ones(shape, dtype)
-    for name in ("miss", "closure", "replay", "detour", "batch", "left_behind", "causality"):
-        found[name] = np.zeros_like(found[name])
-    for name in ("slope_attn", "slope_mlp", "moves"):
-        found[name] = np.ones_like(found[name])
-    return found
-
-
-def answer(plan: dict) -> None:
+def answer(plan: dict) -> bytes:
     from ed_core.files import seal  # takes longer than some of these cases wait
     from ed_core.remote.process import ANSWER
 
-    found = numbers(plan["stand_in"])
-    if HOW == "nan":
-        found["0.resid_norm"][0, 0] = np.nan
-    if HOW == "infinite":
-        found = {}
+    result = {} if HOW == "infinite" else numbers(plan)
     if HOW == "shape":
-        found["0.resid_norm"] = found["0.resid_norm"][:-1]
+        result["0.resid_norm"] = result["0.resid_norm"][:-1]
     if HOW == "sums":
-        found["miss"] = found["miss"] + 1
-    data = seal(ANSWER, {"dtype": "bfloat16", "torch": "2.9.0"}, found)
-    if HOW == "damaged":
-        data = data[:40] + b"x" + data[41:]
-    tell(event="done", bytes=1 << 40 if HOW == "huge" else len(data))
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+        result["miss"] = result["miss"] + np.float32(1)
+    versions = {"nnsight": ["0.8.1", "0.8.2"], "torch": ["2.13.0", "2.9.0"]}
+    data = seal(ANSWER, {"dtype": "bfloat16", "torch": "2.9.0", "versions": versions}, result)
+    return data[:40] + b"x" + data[41:] if HOW == "damaged" else data
 
 
-for line in sys.stdin:
-    if HOW == "key":
-        tell(event="failed", kind="key", text="Failed to send request: Unknown API key.")
-    elif HOW == "garbage":
-        print("\x1b[2Jno JSON", flush=True)
-    elif HOW == "ends":
-        sys.exit(1)
-    else:
-        tell(event="versions", versions=VERSIONS)
-        tell(event="status", text="QUEUED Moved to position 3\nin the queue.")
-        if HOW == "queue":
-            time.sleep(600)
-        answer(json.loads(line))
+question = json.loads(Path("question.json").read_text())
+if HOW == "says":
+    Path("failed.txt").write_text(f"\x1b[2Jno:\n{os.getcwd()} {sorted(os.environ)}")
+elif HOW != "ends":
+    Path("status.txt").write_text("QUEUED Moved to position 3\nin the queue.")
+    time.sleep(600 if HOW == "queue" else 0)
+    Path("answer.npz").write_bytes(answer(question["plan"]))

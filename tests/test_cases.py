@@ -193,7 +193,6 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     capsys.readouterr()
     for name, says in (("x.pdf", ".html"), ("y.csv", "logit_lens.kl"), ("no/x.html", "does not exist")):
         refused(capsys, ["case", "export", one.id, tmp_path / name], says)
-    refused(capsys, ["case", "export", one.id, tmp_path / "x.html", "--measure", "logit_lens.kl"], "--measure is of")
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["case", "import", str(out["edcase"])]) == 0 and Kept(shipped=None).open(one.id)[0] == one
     assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in capsys.readouterr().out

@@ -13,10 +13,9 @@ import pytest
 from made_up_claims import MADE_UP, Draw
 from small_models import opened_models, save_random
 
-from ed_core import statistics
 from ed_core.claims import CLAIMS, find, running, words
 from ed_core.claims.claim import Claim, adjusted
-from ed_core.claims.evidence import Evidence, Measured, Part
+from ed_core.claims.evidence import Evidence, Measured
 from ed_core.claims.judging import (
     DOES_NOT_APPLY,
     FAILS,
@@ -25,21 +24,18 @@ from ed_core.claims.judging import (
     Estimate,
     Quantity,
     judge,
-    together,
     verdict,
 )
 from ed_core.cli import main
-from ed_core.depth import sinks
 from ed_core.depth.mean_depth import mean_depth_kl
-from ed_core.errors import ClaimRefused, PromptError
+from ed_core.errors import PromptError
 from ed_core.lenses import replacement, streams
 from ed_core.models.bundled import SETS
 from ed_core.models.ref import ModelRef
-from ed_core.probes import Answers, Prune
+from ed_core.probes import Answers
 from ed_core.statistics import RankOrder, rank_order, units
 from ed_core.studies import items
-from ed_core.studies.items import open_folder
-from ed_core.sweeps import dropping
+from ed_core.studies.part import Part
 from ed_core.types import Prompt
 
 L, N, TOKENS = 8, 24, 5
@@ -110,16 +106,6 @@ def value(name: str, of: Evidence, quantity: int = 0) -> float:
 # ---------------------------------------------------------------- verdicts that were wrong once
 
 
-def test_no_turn_is_seen_in_a_zigzag_in_a_dip_and_in_noise():
-    zigzag, dip = np.tile([-0.3, 0.3], 15), np.full(30, 0.3)
-    dip[14] = -0.2
-    for curve in (zigzag, dip, np.random.default_rng(1).normal(0, 0.1, 30)):
-        assert verdict_of("turn", cosine(curve)) != HOLDS
-    assert verdict_of("turn", cosine(dip)) == FAILS, "its first layers strengthen"
-    assert verdict_of("turn", cosine(np.where(np.arange(30) < 16, -0.2, 0.2))) == HOLDS
-    assert verdict_of("turn", cosine(np.where(np.arange(16) < 3, -0.2, 0.2))) == FAILS, "a turn, but an early one"
-
-
 def test_a_turn_that_untrained_twins_have_as_well_is_none():
     step = np.where(np.arange(16) < 8, -0.2, 0.2)
     of, flat = cosine(step), cosine(np.full(16, 0.2)).parts["contributions"]
@@ -169,16 +155,6 @@ def test_ranks_are_reliable_where_halves_of_the_prompts_agree():
         each = curve + rng.normal(0, noise, (20, 12))
         found = rank_order(each, np.ones(20), units(20))
         assert low <= found.reliability <= high and (found.apart > 0.95) == (noise < 1)
-
-
-def test_a_rank_correlation_is_less_sure_where_neighbouring_layers_are_alike():
-    rng, errors = np.random.default_rng(0), []
-    for weights in (np.ones(1), np.ones(4)):  # independent layers; means of four neighbours
-        curves = [np.convolve(rng.normal(size=30 + len(weights) - 1), weights, "valid") for _ in range(60)]
-        draws = [statistics.correlated_layers(0.0, a, b, 30) for a, b in zip(curves[::2], curves[1::2], strict=True)]
-        errors.append(np.mean([np.quantile(one, 0.95) for one in draws]) / statistics.student(7, 0.9))
-    assert errors[0] == pytest.approx(1 / np.sqrt(29), rel=0.05) and errors[1] > 1.25 * errors[0]
-    assert np.isnan(statistics.correlated_layers(0.0, np.ones(8), np.arange(8.0), 8)).all()
 
 
 def test_a_layer_whose_replacement_breaks_the_model_is_needed():
@@ -271,14 +247,6 @@ def test_of_several_quantities_each_must_hold_and_each_may_contradict():
     assert verdict(both.quantities, (above, far))[1] == pytest.approx(31 / 1001, abs=2e-3)
 
 
-def test_verdicts_reached_together_are_fewer():
-    verdicts = [HOLDS, FAILS, UNDECIDED, DOES_NOT_APPLY, HOLDS]
-    after = together(verdicts, [0.001, 0.02, 0.3, np.nan, 0.01])
-    assert [v for v, _ in after] == [HOLDS, FAILS, UNDECIDED, DOES_NOT_APPLY, HOLDS]
-    assert [round(p, 6) for _, p in after if np.isfinite(p)] == [0.004, 0.04, 0.3, 0.03]
-    assert together([HOLDS] * 3, [0.03, 0.04, 0.001])[0] == (UNDECIDED, pytest.approx(0.06))
-
-
 # ---------------------------------------------------------------- values
 
 
@@ -342,25 +310,6 @@ def test_values_are_those_of_the_plainest_computation():
     assert value("turn", turning_at(4)) == 5 / 8 and not value("turn", turning_at(L)) > 0
 
 
-def test_pairs_of_reasoning_are_of_one_level_and_number_and_known_to_the_model():
-    made = MADE_UP["reasoning-breaks"](Draw("holds", 10, np.random.default_rng(0)))
-    worked = made.parts["worked"]
-    whole, length = worked["exact_whole"].copy(), worked["answer_length"].copy()
-    whole[:8], length[8:12] = 0.0, 1
-    columns = worked.columns | {"exact_whole": whole, "answer_length": length}
-    order = np.random.default_rng(1).permutation(len(worked))
-    shuffled = replace(worked, columns=columns).keep(order)
-    measured = find("reasoning-breaks").of(replace(made, parts=made.parts | {"worked": shuffled}))
-    assert measured.prompts == 28
-    lost = (made.parts["answers"]["exact"] - worked["exact"])[12:]
-    assert measured.estimates[0].value == pytest.approx(lost.mean())
-    columns = worked.columns | {"exact_whole": np.zeros(40)}
-    with pytest.raises(ClaimRefused, match="pairs that the whole model answers correctly"):
-        find("reasoning-breaks").of(replace(made, parts=made.parts | {"worked": replace(worked, columns=columns)}))
-    with pytest.raises(ClaimRefused, match="worked-out counterpart"):
-        find("reasoning-breaks").of(replace(made, worked=False))
-
-
 # ---------------------------------------------------------------- words
 
 
@@ -399,21 +348,6 @@ def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     assert {0.0, 1.0} == set(exact[0]) and set(exact[1]) == {0.0} and appears == [True, False]
     with pytest.raises(PromptError, match="needs a known answer"):
         measure(model, Answers(), Prompt("Copy:"))
-
-
-def test_the_angle_is_read_at_the_last_token_and_where_no_sink_is(measure):
-    model = opened_models().get(ModelRef.parse("ed-demo-16"))
-    lines = [json.loads(line) for line in (SETS / "sum_mod10.jsonl").read_text().splitlines()[:3]]
-    assert dropping.SINK == sinks.FACTOR and dropping.FEWEST_TOKENS == sinks.FEWEST
-    for line_ in lines:
-        found = measure(model, Prune(n=4), Prompt(line_["text"], line_["answer"]))
-        resid = naive.run(model.hf, found.token_ids).resid
-        norms = np.array([[float(np.linalg.norm(np.asarray(v, float))) for v in h] for h in resid[:-1]])
-        sink = (norms >= 5 * np.median(norms[:, 1:], 1, keepdims=True)).any(0)
-        every, calm = found["angular_distance"], found["angular_distance_no_sinks"]
-        assert np.array_equal(found["angular_distance_last"], every[:, -1])
-        assert np.array_equal(np.isnan(calm), np.broadcast_to(sink, calm.shape))
-        assert np.array_equal(calm[:, ~sink], every[:, ~sink])
 
 
 # ---------------------------------------------------------------- from the command line
@@ -476,20 +410,6 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert asked(model, prompts, out, "--claim", "turn") == 0
     now = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in now["findings"]] == ["turn"], "findings of another version are left out"
-
-
-@pytest.mark.process
-def test_values_are_those_of_the_parts(model, prompts, tmp_path):
-    """From the sums on disk, by hand."""
-    out = tmp_path / "out"
-    assert asked(model, prompts, out, "--claim", "one-layer-robust", "--claim", "likelihood-or-generation") == 0
-    one = json.loads((out / running.FOUND).read_text())["findings"][0]["quantities"][0]
-    folder = open_folder(out)
-    for label, key in (("model", "value"), ("untrained copy", "twin")):
-        columns = folder.sums(label, "sums").probe("one")
-        kept = columns["top1_kept.sum"].sum(0) / columns["n_tokens"].sum()
-        assert one[key]["value"] == pytest.approx(kept[1:-1].min())
-    assert folder.sums("model", "sums").probe("one")["top1_kept.sum"].shape[0] == 18
 
 
 @pytest.mark.process

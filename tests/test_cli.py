@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.lenses import LogitLens
 from ed_core.types import Prompt, command_line
-from ed_core.work.runs.fit import Fit, Opened
+from ed_core.work.runs.fit import Fit
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
@@ -187,7 +188,6 @@ def test_a_bad_prompt_refuses_the_whole_run(small_folder, tmp_path, capsys, line
         (["--set", "logit_lens.k=0"], ["logit_lens.k", "1 to 50"]),
         (["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=1"], ["boundaries", "2 and"]),
         (["--set", "layer_skip.boundaries=8"], ["layer_skip.boundaries counts with layer_skip.mode=future alone"]),
-        (["--set", "logit_lens.k=3", "--set", "logit_lens.k=4"], ["logit_lens.k as '3' and as '4'", "give it once"]),
         (["--set", "nonsense"], ["PROBE.PARAMETER=VALUE"]),
         (["--set", "residual.k=3"], ["residual", "not among"]),
         (["--dtype", "float8"], ["float8", "float32"]),
@@ -212,23 +212,6 @@ def broken(folder, tmp_path, change):
     return copy
 
 
-def _truncate(folder):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-
-
-def _pickle_only(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def _edit_config(**changes):
-    def change(folder):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | changes))
-
-    return change
-
-
 def _nan_weights(folder):
     from safetensors.torch import load_file, save_file
 
@@ -237,23 +220,9 @@ def _nan_weights(folder):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda f: (f / "config.json").unlink(), ["config.json"]),
-        (lambda f: (f / "model.safetensors").unlink(), ["no weights", "safetensors"]),
-        (_pickle_only, ["pytorch_model.bin", "run code", "safetensors"]),
-        (_truncate, ["cannot be loaded", "again"]),
-        (_edit_config(num_hidden_layers=7, layer_types=["full_attention"] * 7), ["missing", "model.layers.5"]),
-        (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), ["mamba", "state-space"]),
-        (_edit_config(model_type="who-knows"), ["family"]),
-        (_nan_weights, ["NaN", "residual 3"]),
-        (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
-    ],
-    ids=lambda x: getattr(x, "__name__", None),
-)
-def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys, change, words):
-    refused(capsys, asked(broken(small_folder, tmp_path, change), prompts, tmp_path / "r.npz"), *words)
+def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys):
+    without = broken(small_folder, tmp_path, lambda folder: (folder / "config.json").unlink())
+    refused(capsys, asked(without, prompts, tmp_path / "r.npz"), "config.json")
 
 
 def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, tmp_path, capsys):
@@ -275,23 +244,33 @@ def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
     assert "9 results removed" in capsys.readouterr().out
 
 
+def opened(source, **how):
+    return replace(ModelRef.named(source), **how)
+
+
 ASKED = {
     "claims": claims.Asked("ed-demo-8", "addition"),
     "some claims": claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3),
     "card": making.Asked("ed-demo-8", "addition"),
     "card of much": making.Asked("a b", "x.jsonl", (), ("m",), "fp16", "cpu", "dir", 9, 3, ("bf16",)),
     "card of one precision": making.Asked("ed-demo-8", "addition", others=()),
-    "lens": Fit("jacobian", Opened("a b"), "p.jsonl", "l.safetensors", max_tokens=9),
+    "lens": Fit("jacobian", opened("ed-demo-8"), "p j.jsonl", "l.safetensors", max_tokens=9),
     "low rank": Fit(
         "affine",
-        Opened("m", "bf16", adapter="dir", control="untrained", control_seed=3),
+        opened("ed-demo-8", precision="bf16", adapter="dir", control="untrained", control_seed=3),
         "p.jsonl",
         "-l.safetensors",
         test="t.jsonl",
         memory="2G",
         rank=4,
     ),
-    "maps": Fit("maps", Opened("m"), "p.jsonl", "m.npz", other=Opened("n", "int8", control="shuffled", control_seed=2)),
+    "maps": Fit(
+        "maps",
+        opened("ed-demo-8"),
+        "p.jsonl",
+        "m.npz",
+        other=opened("ed-demo-16", precision="int8", control="shuffled", control_seed=2),
+    ),
 }
 
 

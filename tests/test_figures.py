@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ed_core import figures
-from ed_core.depth.published import published, published_marks
 from ed_core.depth.sample import READS, Sample, positions
 from ed_core.depth.spelling import following, spelled
 from ed_core.depth.verdict import verdict
@@ -241,14 +240,6 @@ def test_skip_map_leaves_empty_what_is_not_above_the_noise_floor():
     assert np.argwhere(np.isnan(drawn())).tolist() == [[0, 2], [1, 2], [2, 2]]
     text = told(figures.skip_map(result, View()))
     assert "noise floor 0.5, so left empty" in text[0, 2] and "left empty" not in text[0, 3] + text[3, 2]
-
-
-def test_published_ratios_are_their_depths():
-    rows = published()
-    assert len(rows) == 108
-    assert all(p.ratio == pytest.approx((p.effective_depth + 1) / p.n_layers, abs=0.006) for p in rows)
-    assert {m[1] for m in published_marks(n_layers=28, dataset="gsm8k", criterion="kl")} == {"kl"}
-    assert {m[0] for m in published_marks("Qwen2.5-14B")} == {"Qwen2.5-14B"}, "not those of Qwen2.5-14B-Instruct"
 
 
 @pytest.mark.parametrize("name", MAPS)

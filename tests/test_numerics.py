@@ -73,4 +73,4 @@ def test_what_a_family_hands_past_the_stream_shows_in_the_detour(measure):
     model = random_model("gemma4", num_kv_shared_layers=2)
     found = measure(model, Numerics(), PROMPT)
     assert float(found["detour"]) > 1e-2 > float(found["replay"])
-    assert [check.name for check in exactness.checks(found) if not check.holds] == ["detour"]
+    assert [check.name for check in exactness.checks(found) if not check.holds] == [exactness.LOGITS["detour"]]

@@ -3,10 +3,8 @@ deleted."""
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from archives import sealed_anew
@@ -22,7 +20,6 @@ from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError
 from ed_ui import case_studies, navigation
-from ed_ui.case_studies import fitting
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
@@ -113,18 +110,6 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
     ):
         with pytest.raises(CaseError, match="keeps nothing"):
             write()
-
-
-def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
-    def many(n: int) -> list:
-        lens, skip = results()["logit_lens"], results()["layer_skip"]
-        return [r for i in range(n) for r in (lens, skip)]
-
-    assert fitting(many(16)) == (many(16), [])
-    kept, left_out = fitting(many(17))
-    assert len(kept) == 17 and {r.request.probe for r in kept} == {"logit_lens"} and left_out == ["layer_skip"]
-    with pytest.raises(CaseError, match="33 results of logit_lens alone"):
-        fitting(many(33))
 
 
 # -------------------------------------------------------------------- the case page
@@ -266,19 +251,6 @@ def test_two_editors_lose_nothing(folder):
     assert sorted(c.notes for c in own) == ["mine", "theirs"]
 
 
-def test_a_full_disk_while_editing_keeps_the_old_words_on_disk_and_the_new_in_their_boxes(folder, monkeypatch):
-    kept = case(notes="old")
-    folder.add(kept)
-    test = edit(app(CASE, id=kept.id), kept.id, notes="mine")
-    monkeypatch.setattr("ed_core.disk.os.fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    test.button(key=f"edit.{kept.id}.save").click().run()
-    monkeypatch.undo()
-    assert any("full" in e.value for e in test.error) and test.text_area(key=f"edit.{kept.id}.notes").value == "mine"
-    assert folder.open(kept.id)[0] == kept
-    test.button(key=f"edit.{kept.id}.save").click().run()
-    assert folder.open(kept.id)[0].notes == "mine" and not test.error
-
-
 def test_deleting_asks_once_and_leads_to_the_list(folder):
     kept = case("Mine")
     folder.add(kept)
@@ -314,18 +286,6 @@ def test_open_live_puts_everything_back_into_the_boxes(folder):
     assert test.slider(key="kl_threshold").value == 0.25 and test.toggle(key="first_token").value is False
     assert session_of(test).inputs["token"] == 5
     assert holds(plotted(test), results()["contributions"]["layer_ratio"])
-
-
-def test_back_from_open_live_finds_the_case_study_again(folder):
-    """The button takes the id out of the browser's history: the session remembers it."""
-    kept = case()
-    folder.add(kept)
-    test = app(CASE, id=kept.id)
-    test.button(key="case.live").click().run()
-    test.query_params.clear()
-    test.switch_page(CASE).run()
-    test.run()  # what a page's first run puts into the URL is put there by the browser
-    assert not test.exception and not test.error and kept.verdict in words(test) and test.query_params["id"] == kept.id
 
 
 # -------------------------------------------------------------------- the gallery

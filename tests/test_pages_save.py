@@ -138,11 +138,7 @@ def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa:
     assert section.prompts == SET
     test = case_page(kept.id)
     curves = aggregate.aggregate(Prune(drop=(1, 2)), [r.summary for r in stored_set["prune"]])
-    for trace, name in (
-        ("over all tokens", "kl"),
-        ("over all tokens", "top1_kept"),
-        ("block influence", "block_influence"),
-    ):
+    for trace, name in (("1 layer", "kl"), ("block influence", "block_influence")):
         assert drawn(test, trace, curves[name]), name
     test.button(key="case.live").click().run()
     assert not test.exception and not test.error

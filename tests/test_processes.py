@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -18,7 +17,7 @@ from ed_core.errors import Cancelled, JobError, StudyError
 from ed_core.studies import items, plan, running, study
 from ed_core.studies.items import open_folder
 from ed_core.work import compute, executors
-from ed_core.work.runs.engine import Spread
+from ed_core.work.turn import Turn
 
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\nchunk = 1\n'
@@ -39,44 +38,35 @@ def made(tmp_path):
     return found, tmp_path / "out"
 
 
-class InThread(ThreadPoolExecutor):
-    """As an executor, but its only process is a thread that waits until it may begin."""
-
-    def __init__(self):
-        super().__init__(1)
-        self.may_begin = threading.Event()
-        super().submit(self.may_begin.wait)
+def turn_of(executor) -> Turn:
+    turn = Turn()
+    turn.executor = executor
+    return turn
 
 
 @pytest.fixture
-def engine(monkeypatch):
-    """Makes an engine of it."""
-    with InThread() as executor:
+def turn(monkeypatch):
+    """A run whose items one other process computes."""
+    with ThreadPoolExecutor(1) as executor:
         monkeypatch.setattr(executors.own, "models", compute.Models())
-
-        def begin(*arguments):
-            executor.may_begin.set()
-            return Spread(*arguments, executor=executor)
-
-        yield begin
-        executor.may_begin.set()
+        yield turn_of(executor)
 
 
 # ---------------------------------------------------------------- what the parent makes of what it hears
 
 
-def test_what_is_missing_is_computed_and_told_prompt_by_prompt(made, engine):
+def test_what_is_missing_is_computed_and_told_prompt_by_prompt(made, turn):
     running.run(*made)
     for file in sorted(made[1].glob("items/*/*.parquet"))[::2]:
         file.unlink()
     told = []
-    found = running.run(*made, engine=engine, report=lambda model, done, total: told.append((model.label, done, total)))
+    found = running.run(*made, turn, lambda share, label: told.append((label, share)))
     assert found.counts == {"computed": 3, "there": 3, "failed": 0} and not found.failed
-    assert sorted(done for _, done, _ in told) == [1, 2, 3] and {total for *_, total in told} == {3}
-    assert {label for label, *_ in told} == {"ed-demo-8", "ed-demo-16"}
+    assert [share for _, share in told] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert {label for label, _ in told} == {"ed-demo-8", "ed-demo-16"}
 
 
-def test_of_a_model_that_fails_nothing_more_is_begun_and_the_other_goes_on(made, engine, monkeypatch):
+def test_of_a_model_that_fails_nothing_more_is_begun_and_the_other_goes_on(made, turn, monkeypatch):
     real, asked = items.compute, []
 
     def fails(model, plan, item, *more):
@@ -88,37 +78,25 @@ def test_of_a_model_that_fails_nothing_more_is_begun_and_the_other_goes_on(made,
         return real(model, plan, item, *more)
 
     monkeypatch.setattr(items, "compute", fails)
-    found = running.run(*made, engine=engine)
+    found = running.run(*made, turn)
     assert found.failed == {"ed-demo-8": "It broke."} and found.counts == {"computed": 3, "there": 0, "failed": 3}
     assert asked == ["ed-demo-8"] * 2 + ["ed-demo-16"] * 3, "what waited was taken back"
     assert open_folder(made[1]).failures() == {"ed-demo-8": "It broke."}
 
 
-def test_a_model_that_cannot_be_opened_is_told_before_anything_is_computed(made, engine, monkeypatch):
-    def refuses(self, spec):
-        raise JobError("No.") if spec.name == "ed-demo-16" else Cancelled("stop here")
-
-    monkeypatch.setattr(compute.Models, "get", refuses)
+def test_a_model_that_cannot_be_opened_fails_and_a_cancelled_run_ends(made, turn, monkeypatch):
+    monkeypatch.setattr(compute.Models, "get", Mock(side_effect=JobError("No.")))
+    assert running.run(*made, turn).failed == {"ed-demo-8": "No.", "ed-demo-16": "No."}
+    monkeypatch.setattr(compute.Models, "get", Mock(side_effect=Cancelled("stop here")))
     with pytest.raises(Cancelled):
-        running.run(*made, engine=engine)
-    monkeypatch.setattr(compute.Models, "get", lambda *_: refuses(None, SimpleNamespace(name="ed-demo-16")))
-    assert running.run(*made, engine=engine).failed == {"ed-demo-8": "No.", "ed-demo-16": "No."}
+        running.run(*made, turn)
     assert not list(made[1].glob("items/*/*.parquet"))
 
 
-def test_a_full_disk_ends_the_run_with_its_sentence(made, engine, monkeypatch):
+def test_a_full_disk_ends_the_run_with_its_sentence(made, turn, monkeypatch):
     monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
     with pytest.raises(StudyError, match="the disk is full"):
-        running.run(*made, engine=engine)
-
-
-def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):
-    opened, times = compute.Models(), []
-    real = compute.open_model
-    monkeypatch.setattr(compute, "open_model", lambda spec, **how: times.append(spec.name) or real(spec, **how))
-    for out in (made[1], made[1].with_name("again")):
-        running.run(made[0], out, engine=lambda *arguments: running.Here(*arguments, opened=opened))
-    assert sorted(times) == ["ed-demo-16", "ed-demo-8"] and len(opened) == 2
+        running.run(*made, turn)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +169,7 @@ def on_ray(monkeypatch, made):
     def run(ray):
         monkeypatch.setitem(sys.modules, "ray", ray)
         with executors.executor(1, "local") as executor:
-            return running.run(*made, engine=partial(Spread, executor=executor))
+            return running.run(*made, turn_of(executor))
 
     return run
 
@@ -203,9 +181,6 @@ def test_ray_computes_the_same(made, on_ray, tmp_path):
     assert digest(made[1]) == digest(tmp_path / "here")
 
 
-def test_what_ends_every_actor_and_a_full_disk_end_the_run_with_a_sentence(on_ray, monkeypatch):
+def test_what_ends_every_actor_ends_the_run_with_a_sentence(on_ray):
     with pytest.raises(JobError, match="3 times on the same part, on Ray: The worker died"):
         on_ray(FakeRay(gone=True))
-    monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
-    with pytest.raises(StudyError, match="the disk is full"):
-        on_ray(FakeRay())

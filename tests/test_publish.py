@@ -118,20 +118,20 @@ def test_every_word_of_a_stranger_is_text(out):
 
 
 @pytest.mark.parametrize(
-    "name, text, words",
+    "name, text",
     [
-        ("thesis.tex", "years of work", "is not empty, and no site was published into it"),
-        (site.MARKER, "{", "that this program did not write"),
-        (site.MARKER, '{"format": "effective-depth site", "files": ["../thesis.tex"]}', "did not write"),
+        ("thesis.tex", "years of work"),
+        (site.MARKER, "{"),
+        (site.MARKER, '{"format": "effective-depth site", "files": ["../thesis.tex"]}'),
     ],
 )
-def test_another_folder_is_refused_and_left_as_it_was(out, capsys, name, text, words):
+def test_another_folder_is_refused_and_left_as_it_was(out, capsys, name, text):
     Kept().add(small())
     out.mkdir()
     (out / name).write_text(text)
     assert publish(out) == 2
     err = capsys.readouterr().err
-    assert words in err and len(err.strip().splitlines()) == 1 and files(out) == {name}
+    assert "no site was published into it" in err and len(err.strip().splitlines()) == 1 and files(out) == {name}
 
 
 def test_a_damaged_one_is_left_out_and_said_and_refused_where_it_is_named(out, capsys):

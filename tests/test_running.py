@@ -138,15 +138,6 @@ def test_a_partial_result_goes_with_the_job_that_failed(queue):
     assert set(made.results) == {"contributions.1"} and set(made.errors) == {"contributions.0"}
 
 
-def test_another_request_under_the_same_name_is_another_batch(queue, monkeypatch):
-    batches = {}
-    monkeypatch.setattr(session, "current", lambda: SimpleNamespace(batches=batches))
-    monkeypatch.setattr(lookup, "find", lambda request: None)
-    ask = lambda text: running.batch("home", {"contributions": Contributions().request(ModelSpec("m"), Prompt(text))})
-    first = ask("one")
-    assert ask("one") is first and ask("two") is not first
-
-
 def test_the_time_to_come_is_that_of_what_is_not_stored():
     spec = ModelRef.parse("ed-demo-8")
     asked = [Contributions().request(spec, Prompt(text)) for text in ("5 + 7 = ", "3 + 4 = ", "1 + 1 = ")]

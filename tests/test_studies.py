@@ -8,7 +8,6 @@ import shutil
 from dataclasses import replace
 from unittest.mock import Mock
 
-import naive
 import numpy as np
 import pandas as pd
 import pyarrow
@@ -18,7 +17,7 @@ from shell import refused, wrote
 
 from ed_core import disk
 from ed_core.cli import main
-from ed_core.depth import rules, sinks
+from ed_core.depth import rules
 from ed_core.errors import JobError, StudyError
 from ed_core.models.bundled import MODELS, load_prompts
 from ed_core.models.tokens import preview
@@ -146,13 +145,6 @@ def test_the_papers_formats_are_written_as_the_papers_write_them():
     assert ones == set("123456789"), "from the least number of so many digits to the largest"
 
 
-def test_split_points_stand_at_the_answer():
-    assert sets.split_points("answer", 7, 20) == (7,)
-    inside = sets.split_points("within_answer", 7, 40)  # 33 tokens: of 7, 11, …, 35
-    assert len(inside) == 4 and set(inside) <= set(range(7, 36, 4)) and len(set(inside)) == 4
-    assert sets.split_points("within_answer", 7, 11) == () != sets.split_points("within_answer", 7, 12)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     here = tmp_path_factory.mktemp("sets")
@@ -184,6 +176,14 @@ def test_any_table_with_its_columns_named_is_a_set(files, name):
     assert {e.prompt.template for e in found.examples} == {"chat"} and found.levels == ("1", "2")
 
 
+def test_a_small_table_that_unpacks_to_much_is_refused(tmp_path):
+    many, long = pd.DataFrame({"text": ["x"] * 100_001}), pd.DataFrame({"text": ["x" * 2**20] * 300})
+    for table, why in ((many, "more than 100000 rows"), (long, "unpacked")):
+        table.to_parquet(tmp_path / "t.parquet", compression="zstd")
+        with pytest.raises(StudyError, match=why):
+            load(tmp_path, 'file = "t.parquet"\ncolumns = {text = "text"}')
+
+
 def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
     cells = ["12", "007", "3.10", " 12", "None", "NA", "true", "1e3", '"a, ""b"""', '"c\nd"']
     rows = "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))
@@ -192,24 +192,6 @@ def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
     texts = [*cells[:-2], 'a, "b"', "c\nd", "x", "y"]
     assert [e.prompt.text for e in found] == [e.prompt.answer for e in found] == texts
     assert [e.level for e in found] == [*map(str, range(len(cells))), "", ""]
-
-
-@pytest.mark.parametrize(
-    "text, body, told",
-    [
-        ("", "", "cannot be read as csv"),
-        ("text,a\nx,1\ny,1,2\n", "", "cannot be read as csv"),
-        ("text,a\nx,1,2\n", "", "cannot be read as csv"),
-        ('text\n"x\n', "", "cannot be read as csv"),
-        ("ctx,endings,label\nA man,\"['sits', 'runs']\",0\n", 'format = "hellaswag"', "row 1: endings is \"['sits'"),
-        ("question,answer\n\nx\n", 'format = "gsm8k"', "row 1: "),
-    ],
-)
-def test_a_csv_file_that_does_not_say_what_it_means_is_refused(tmp_path, text, body, told):
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(StudyError) as error:
-        load(tmp_path, 'file = "t.csv"\n' + body)
-    assert told in str(error.value) and "The set s" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -387,46 +369,6 @@ def test_a_level_is_the_study_of_its_prompts_alone(done, folder, tmp_path):
     assert list(level.value) == list(alone.value) and set(level.prompts) == {3}
 
 
-def test_means_have_intervals_that_hold_them_and_maxima_none(done):
-    summary = aggregates(done[0])
-    whole = summary[(summary.model == "ed-demo-8") & (summary.set == "local")]
-    means = whole[whole.measure.isin(["layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"])]
-    defined = means[means.value.notna()]
-    assert set(defined.measure) == {"layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"}
-    assert (defined.low <= defined.value + 1e-6).all() and (defined.value <= defined.high + 1e-6).all()
-    assert (defined.high > defined.low).any() and whole[whole.measure == "effect"].low.isna().all()
-    one = whole[(whole.measure == "kl") & (whole.layer == 3)].iloc[0]
-    with np.load(done[0].parent / "ed-demo-8.npz") as data:
-        sums = np.array([data[f"logit_lens.kl.{i}"][3].sum() for i in range(10)], float)
-        counts = np.array([data[f"logit_lens.kl.{i}"].shape[1] for i in range(10)])
-    low, high = naive.bootstrap_t(sums, counts)
-    assert (one.low, one.high) == (pytest.approx(low, rel=1e-6), pytest.approx(high, rel=1e-6))
-
-
-@pytest.mark.process
-def test_leaving_the_first_token_out_is_what_run_does(folder, tmp_path, monkeypatch):
-    """With a lower threshold, as the small models' tokens are long at the output only."""
-
-    def found(result):
-        return sinks.find(*(result[name] for name in sinks.READS), 2.0) if "attn_norm" in result.measures else None
-
-    monkeypatch.setattr(sinks, "of_result", found)
-    text = HEAD.replace('"contributions"', '{name = "contributions", first_token = false}').replace("demo-8", "demo-16")
-    shutil.copy(folder / "prompts.jsonl", tmp_path)
-    (tmp_path / "s.toml").write_text(text + SET, encoding="utf-8")
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
-    arguments = ["run", "contributions", "logit_lens", "--model", "ed-demo-16", "--no-cache", "--prompts"]
-    arguments += [str(tmp_path / "prompts.jsonl"), "--set", "contributions.first_token=false"]
-    assert main([*arguments, "--out", str(tmp_path / "r.npz")]) == 0
-    verdict = rows(tmp_path / "out" / "verdict.parquet").set_index(["set", "criterion", "variant"])
-    with np.load(tmp_path / "r.npz") as data:
-        for name in rules.RULES:
-            for variant, key in {"paper": "", "without_sinks": "_without_sinks"}.items():
-                found = verdict.loc["local", name, variant].depth
-                assert found == pytest.approx(float(data[f"effective_depth.{name}{key}"]), nan_ok=True)
-        assert sum(len(data[f"sinks.pos.{i}"]) for i in range(10)), "no prompt has sinks, so this shows nothing"
-
-
 # ---------------------------------------------------------------- going on, failures
 
 
@@ -446,7 +388,7 @@ def test_what_is_there_is_not_computed_again(small):
     whole = running.run(made, out)
     assert whole.counts == {"computed": 5, "there": 0, "failed": 0}
     written = {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
-    assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
+    assert running.run(made, out).counts == {"computed": 0, "there": 5, "failed": 0}
     assert written == {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
     key = list(open_folder(out).item_keys())[2]
     before = open_folder(out).digest()
@@ -472,7 +414,7 @@ def test_a_run_that_dies_while_it_packs_loses_nothing(small, monkeypatch):
     assert open_folder(out).sums("ed-demo-8", "local").index.tolist() == list(range(10))
     items.pack(open_folder(out))
     assert open_folder(out).digest() == before and not (out / "items").exists()
-    assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
+    assert running.run(made, out).counts == {"computed": 0, "there": 5, "failed": 0}
 
 
 def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):
@@ -498,7 +440,7 @@ def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
     running.run(made, out)
     longer = study.parse(HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET)
     again = plan.make(longer, folder)
-    assert running.run(again, out, report=lambda *_: None).counts == {"computed": 5, "there": 5, "failed": 0}
+    assert running.run(again, out).counts == {"computed": 5, "there": 5, "failed": 0}
 
 
 def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, folder, monkeypatch, capsys):
@@ -537,7 +479,7 @@ def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all
     assert set(verdict.model) == {"ed-demo-8"} and "no-model failed" in capsys.readouterr().err
 
 
-def test_a_prompt_that_one_model_has_no_answer_for_stops_that_model_before_it_begins(folder, tmp_path, capsys):
+def test_a_prompt_that_one_model_has_no_answer_for_stops_that_model_with_its_name(folder, tmp_path, capsys):
     (tmp_path / "prompts.jsonl").write_text(
         '{"text": "1 + 1 ="}\n{"text": "' + "1 + " * 600 + '1 ="}\n', encoding="utf-8"
     )

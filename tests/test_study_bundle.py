@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import zipfile
-from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,7 +17,6 @@ from shell import refused
 
 from ed_core.cli import main
 from ed_core.errors import ImportRefused, OtherVersion, StudyError
-from ed_core.files import Bounds
 from ed_core.studies import bundle, plan, report, running, study, tables
 from ed_core.studies.items import SUMS, open_folder
 from ed_core.types import canonical_json
@@ -187,12 +185,6 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
         with pytest.raises(ImportRefused, match=told) as refused:
             bundle.unpack(io.BytesIO(bad), tmp_path / "there")
         assert isinstance(refused.value, OtherVersion) == (bad is later) and not list(tmp_path.iterdir())
-
-
-def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "KIND", replace(bundle.KIND, bounds=Bounds(unpacked=1000)))
-    with pytest.raises(ImportRefused, match="unpacked; at most"):
-        bundle.unpack(io.BytesIO(good), tmp_path / "there")
 
 
 def test_a_report_holds_no_html(computed, tmp_path):

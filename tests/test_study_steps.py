@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from small_models import byte_tokenizer, random_hf, save_random
 
-from ed_core import DepthCallback, figures
+from ed_core import DepthCallback
 from ed_core.api import callback
 from ed_core.cli import main
 from ed_core.errors import StudyError
-from ed_core.figures import colours
-from ed_core.studies import bundle, steps, study, tables
+from ed_core.studies import steps, study, tables
 from ed_core.studies.items import open_folder
 
 TOML = """
@@ -114,12 +113,6 @@ def test_checkpoints_are_steps_in_the_order_of_their_numbers(computed, checkpoin
     assert [r["step"] for r in rows] == sorted(r["step"] for r in rows)
 
 
-def test_a_study_of_steps_goes_elsewhere_whole(computed, tmp_path):
-    (tmp_path / "a.edstudy").write_bytes(bundle.packed(computed))
-    bundle.unpack(tmp_path / "a.edstudy", tmp_path / "there")
-    assert steps.series(open_folder(tmp_path / "there")) == steps.series(open_folder(computed))
-
-
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
     """Measured while the weights move."""
@@ -142,35 +135,5 @@ def test_maps_and_sinks_are_the_rows_of_the_training(training):
         expected = [[own[l, step] for step in labels] for l in range(5)]
         np.testing.assert_allclose(z, expected, rtol=1e-5)
     found = [row.value for row in rows if row.measure == "sinks"]
-    assert steps.sinks(folder, labels, "prompts") == pytest.approx(found)
+    assert [tables.sinks(folder, label, "prompts") for label in labels.values()] == pytest.approx(found)
     assert steps.over_layers(folder, labels.values(), "prompts", "contributions.nothing").shape == (0, 3)
-
-
-def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_layers=8):
-    ends = depth is None or variant == "mean"
-    ratio = None if depth is None else (depth if ends else depth + 1) / n_layers
-    told = dict(step=step, criterion=criterion, variant=variant, depth=depth, ratio=ratio, low=low, high=high)
-    return told | dict(n_layers=n_layers, prompts=9, over="9 prompts")
-
-
-def traces(fig):
-    return {trace.name: trace for trace in fig.data}
-
-
-def test_a_depth_is_drawn_at_its_step_and_a_layer_where_it_ends():
-    rows = [row(step, depth=step / 20, low=step / 40, high=step / 10) for step in (0, 1, 10, 100)]
-    rows += [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (1, None), (10, 3), (100, 5))]
-    rows += [row(step, of, "paper", 2.0) for step in (0, 1, 10, 100) for of in ("kl", "overlap", "cosine")]
-    found = traces(figures.depth_over_steps(rows, 8, {0: 1.0, 10: None, 100: 2.0}, True, 10))
-    mean, turn = found["mean depth, KL"], found["turn"]
-    assert list(mean.x) == [-0.5, 0, 1, 2] and list(mean.y) == [0, 0.05, 0.5, 5]
-    assert list(turn.y)[2:] == [4, 6] and np.isnan(turn.y[:2]).all()
-    assert turn.marker.color == found["papers: cosine"].marker.color == colours.CRITERIA["cosine"]
-    assert set(found["papers: KL"].y) == {3} and found["papers: KL"].marker.symbol == "diamond-open"
-    band = found["range mean depth, KL"]
-    assert list(band.y) == [0, 0.1, 1, 10, 2.5, 0.25, 0.025, 0] and "after layer 4" in turn.text[2]
-    assert list(found["sinks"].x) == [-0.5, 2] and list(found["sinks"].y) == [1, 2]
-    fig = figures.depth_over_steps(rows, 8, None, False, 7)
-    assert list(traces(fig)["mean depth, KL"].x) == [0, 1, 10, 100] and "sinks" not in traces(fig)
-    assert not fig.layout.shapes, "step 7 is none of them"
-    assert list(fig.layout.xaxis.ticktext) == ["0", "10", "100"], "labels stand apart"

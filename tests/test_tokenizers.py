@@ -64,7 +64,7 @@ def ids(text):
     return tuple(WORDS.index(word) for word in text.split())
 
 
-@pytest.mark.parametrize("family", ("qwen2", "phi3", "nemotron", "qwen3", "llama", "gpt2"))
+@pytest.mark.parametrize("family", ("qwen2", "phi3", "llama"))
 def test_the_folders_tokenizer_is_taken_with_its_special_tokens(family, tmp_path):
     spec = save(tmp_path / family, family)
     library = AutoTokenizer.from_pretrained(spec.place)
@@ -76,9 +76,8 @@ def test_the_folders_tokenizer_is_taken_with_its_special_tokens(family, tmp_path
     assert typed.ids == ids("<s> fox") and any("no second one is added" in note for note in typed.notes)
 
 
-@pytest.mark.parametrize("family", ("qwen2", "llama"))
-def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, tmp_path):
-    spec = save(tmp_path / family, family)
+def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(tmp_path):
+    spec = save(tmp_path / "m", "qwen2")
     seen = tokens.preview(spec, Prompt(TEXT))
     assert seen.tokens == open_model(spec).encode(Prompt(TEXT)).tokens and seen.tokens[0] == "<s>"
     assert tokens.preview(spec, Prompt(TEXT, special_tokens=False)).tokens == seen.tokens[1:]
@@ -86,7 +85,7 @@ def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, 
     assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
 
 
-@pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_folder_without_a_tokenizer_is_refused(family, tmp_path):
     random_hf(family).save_pretrained(tmp_path)
     with pytest.raises(ModelNotFound, match=r"has no usable tokenizer: .*[Ee]xpected tokenizer.json next to"):

@@ -33,7 +33,7 @@ class Toy(Probe):
     name: ClassVar[str] = "toy"
     title: ClassVar[str] = "Toy"
     curves: ClassVar[tuple[Curve, ...]] = (Curve("product", "Mean product", "toys"),)
-    score: ClassVar[Score] = Score("its centre", "centre", share=("product", "product"))
+    score: ClassVar[Score] = Score("its centre", "centre")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture("Toy map", ("product",), "a product", "Read it as it is.", "Would show a product."),
     )

@@ -4,14 +4,13 @@ same with it as without."""
 from __future__ import annotations
 
 import csv
-import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from small_models import byte_tokenizer, random_hf
-from test_in_memory import all_state, assert_same_state, lora
+from test_in_memory import lora
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
 import ed_core
@@ -155,23 +154,6 @@ def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tm
     assert list(steps(open_folder(tmp_path / "depth"))) == [0, 2, 4, 6], "the first one's stay"
 
 
-def test_the_model_feels_nothing_between_two_steps(tmp_path):
-    model = random_hf("llama", attention_dropout=0.2).train()
-    ids = torch.arange(8)[None]
-    model(input_ids=ids, labels=ids).loss.backward()
-    before = all_state(model)
-    depth = DepthCallback(PROMPTS, tokenizer=TOKENIZER, out=tmp_path)
-    assert depth.measure(model, 0) and depth.measure(model, 1, always=True)
-    assert_same_state(before, all_state(model))
-
-
-def test_a_model_with_an_adapter_trains_and_is_measured(tmp_path):
-    depth = DepthCallback(PROMPTS[:2], every=3, share=None)
-    trained(tmp_path, [depth], wrapped=True)
-    kl = {row.step: row.value for row in depth.rows if row.measure == "mean_depth.kl"}
-    assert list(kl) == [0, 3, 6] and len(set(kl.values())) == 3
-
-
 class Clock:
     """Time that passes when it is told to."""
 
@@ -207,8 +189,7 @@ def test_measuring_stays_within_its_share_and_says_so(monkeypatch, caplog, share
         assert not said
     else:
         (once,) = said
-        assert f"about every {np.ceil(needed):.0f} steps instead of every 10" in once
-        assert re.search(rf"{100 * share:g} % of the time", once)
+        assert f"to take {100 * share:g} % of the time" in once
 
 
 def test_what_fails_later_is_logged_and_the_training_goes_on(caplog):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from ed_core.depth import mean_depth, published
-from ed_core.errors import StudyError
+from ed_core.depth import mean_depth
+from ed_core.depth.sample import Curves
 from ed_core.figures import study_sizes
 from ed_core.figures.studies import log_sizes
 from ed_core.models.bundled import MODELS, STUDIES
@@ -25,7 +25,7 @@ APART = 1.25  # times the size before
 
 
 def point(model, ratio, parameters=1_000_000_000, where="s", kind=PUBLISHED, layers=28, drawn=(), low=np.nan, **more):
-    given = dict(training="", of="", criterion="kl", prompts=len(drawn) and 9, drawn=np.array(drawn, float))
+    given = dict(training="", of="", criterion="kl", units=units(9 * bool(len(drawn))), drawn=np.array(drawn, float))
     return Point(model=model, parameters=parameters, set=where, ratio=ratio, n_layers=layers, source=kind, low=low,
                  **(given | more))  # fmt: skip
 
@@ -63,7 +63,7 @@ def test_measured_points_are_the_cells_of_the_verdict_with_their_ranges():
         for p in found:
             row = rows[p.model, group, p.criterion]
             depth = np.nan if row["depth"] is None else row["depth"]
-            assert p.depth == pytest.approx(depth, nan_ok=True) and p.prompts == row["prompts"]
+            assert p.depth == pytest.approx(depth, nan_ok=True) and len(p.units.of) == row["prompts"]
             for end in ("low", "high"):
                 layer = p.criterion not in points.MEANS
                 expected = np.nan if row[end] is None else (row[end] + layer) / row["n_layers"]
@@ -79,8 +79,8 @@ def test_models_are_compared_on_the_prompts_that_all_of_them_have_been_through(m
     monkeypatch.setattr(
         type(folder), "sums", lambda self, l, n: whole(l, n).of(np.arange(40)) if l == "ed-demo-8" else whole(l, n)
     )
-    assert {p.prompts for p in points.measured_points(folder, "sums")} == {40}
-    assert {p.prompts for p in points.measured_points(folder, "sums", ["ed-demo-16"])} == {96}
+    assert {len(p.units.of) for p in points.measured_points(folder, "sums")} == {40}
+    assert {len(p.units.of) for p in points.measured_points(folder, "sums", ["ed-demo-16"])} == {96}
 
 
 def test_a_published_entry_stands_in_the_row_of_the_model_that_was_measured():
@@ -110,19 +110,6 @@ def test_the_slope_is_the_one_the_points_were_made_with_and_polyfits(true):
         assert line.end[1] == pytest.approx(np.polyval(expected, math.log10(SIZES[-1] * APART**2)))
 
 
-def test_a_measured_line_is_fitted_anew_in_every_resample_of_the_prompts():
-    rng = np.random.default_rng(1)
-    drawn = {name: rng.choice([0.4, 0.5, 0.6], 1000) for name in "abc"}
-    some = [point(n, 0.5, size, kind=MEASURED, drawn=drawn[n]) for n, size in zip("abc", SIZES)]
-    each = [np.polyfit(np.log10(SIZES[:3]), [drawn[n][i] for n in "abc"], 1)[0] for i in range(1000)]
-    found = trends.slope(some)
-    assert (found.low, found.high) == (pytest.approx(np.quantile(each, 0.05)), pytest.approx(np.quantile(each, 0.95)))
-    assert found.without is None
-    drawn["a"][:250] = np.nan
-    some[0] = replace(some[0], drawn=drawn["a"])
-    assert trends.slope(some).undefined == 0.25 and "no clear trend" in trends.slope(some).sentence
-
-
 def test_a_trend_is_what_the_interval_supports():
     line = trends.slope(made(0.1))
     assert math.isnan(line.low) and not line.trend, "published points have no interval"
@@ -149,10 +136,10 @@ def test_the_model_on_which_a_conclusion_rests_is_named():
 def lens(model, depths, parameters=None, layers=12, forms=()):
     """A measured mean depth: each prompt's lens is the output from a depth of its own on, over three tokens."""
     far = np.array([[float(l < depth) for l in range(layers + 1)] for depth in depths])
-    read = points.Prompts(3 * far, np.full(len(depths), 3.0), units(len(depths), forms))
+    curves = Curves({"kl": 3 * far}, np.full(len(depths), 3.0), tuple(forms))
     ratio = mean_depth.of_curve("kl", far.mean(0)).ratio
     return point(model, ratio, parameters or SIZES[0], kind=MEASURED, layers=layers, criterion="mean_kl",
-                 prompts=len(depths), read=read, over=read.over.words)  # fmt: skip
+                 units=curves.units, lens=curves)  # fmt: skip
 
 
 def test_a_line_through_mean_depths_draws_their_prompts_together():
@@ -164,7 +151,7 @@ def test_a_line_through_mean_depths_draws_their_prompts_together():
     expected = np.polyfit(np.log10(SIZES[:3]), [p.ratio for p in some], 1)[0]
     assert found.slope == pytest.approx(expected) and 0 < found.low < found.slope < found.high
     assert found.over == "12 prompts" and "rises with size" in found.sentence
-    alone = trends.slope([some[0], replace(some[1], read=None), some[2]])
+    alone = trends.slope([some[0], replace(some[1], lens=None), some[2]])
     assert math.isnan(alone.low) and "no clear trend" in alone.sentence and "(no interval)" in alone.sentence
     forms = [f"form {i % 2}" for i in range(12)]
     few = trends.slope([lens(name, own, size, forms=forms) for own, name, size in zip(of_model, "abc", SIZES)])
@@ -183,7 +170,7 @@ def test_two_mean_depths_are_compared_over_the_same_prompts():
     leave_one_out = []
     for i in range(30):
         keep = np.arange(30) != i
-        each = [mean_depth.of_curve("kl", p.read.sums[keep].sum(0) / (3 * 29)).ratio for p in (other, a)]
+        each = [mean_depth.of_curve("kl", p.lens.sums["kl"][keep].sum(0) / (3 * 29)).ratio for p in (other, a)]
         leave_one_out.append(each[0] - each[1])
     error = math.sqrt(29 / 30 * sum((x - np.mean(leave_one_out)) ** 2 for x in leave_one_out))
     assert points.combined([other, a], [1.0, -1.0]).error == pytest.approx(error)
@@ -201,49 +188,8 @@ def test_measured_models_are_compared_resample_by_resample():
     assert 0.027 < found.low < 0.03 < found.high < 0.033 and found.n_layers is None and "b is deeper" in found.sentence
     apart = trends.difference([a, replace(b, drawn=rng.permutation(b.drawn))], "a", "b")
     assert apart.low < 0 < apart.high and "no clear difference" in apart.sentence
-    fewer = trends.difference([a, replace(b, prompts=4)], "a", "b")
+    fewer = trends.difference([a, replace(b, units=units(4))], "a", "b")
     assert math.isnan(fewer.low) and "no clear difference" in fewer.sentence and "(no interval)" in fewer.sentence
-
-
-def test_so_many_prompts_as_are_named_tell_two_models_apart_four_times_of_five():
-    rng, gap, spread, n = np.random.default_rng(5), 0.1, 0.25, 20
-    more = dict(kind=MEASURED, prompts=n)
-    a = point("a", 0.5, drawn=np.full(4000, 0.5), **more)
-    b = point("b", 0.5 + gap, drawn=0.5 + gap + rng.normal(0, spread / math.sqrt(n), 4000), **more)
-    found = trends.difference([a, b], "a", "b")
-    assert found.needed == pytest.approx((2.487 * spread / gap) ** 2, rel=0.05)
-    told = 0
-    for _ in range(400):  # studies of that many prompts
-        own = rng.normal(gap, spread, found.needed)
-        again = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), 400) @ own / len(own)
-        told += np.quantile(again, 0.05) > 0
-    assert 0.72 <= told / 400 <= 0.88
-    close = trends.difference([a, replace(b, ratio=0.52, drawn=b.drawn - 0.08)], "a", "b")
-    assert close.needed > 900 and f"About {close.needed} units like these" in close.sentence
-    assert trends.difference([a, replace(b, ratio=0.5)], "a", "b").needed is None, "no difference, no number"
-    assert trends.difference([a, replace(a, model="b", ratio=0.6)], "a", "b").needed is None, "no spread, no number"
-
-
-def test_the_published_pairs_say_what_the_table_supports():
-    told = {
-        (criterion, kind): trends.over_pairs(
-            [p for p in points.published_points() if p.criterion == criterion], pairs, "the one", "the other"
-        )
-        for criterion in ("cosine", "kl", "overlap")
-        for kind, pairs in (("base", published.PAIRS), ("instruct", published.INSTRUCT_PAIRS))
-    }
-    assert all(one.over == "4 pairs of models" for one in told.values())
-    assert all("no clear difference" in told[criterion, "base"].sentence for criterion in ("cosine", "kl", "overlap"))
-    assert "the one is deeper" in told["cosine", "instruct"].sentence
-    by_hand = [
-        np.mean([points.entry_of(m, n, s, "overlap").effective_depth + 1 for s in ("hellaswag", "gsm8k", "aime24")]) / n
-        for pair, n in zip(published.PAIRS, (28, 28, 48, 64))
-        for m in pair
-    ]
-    expected = np.mean(np.subtract(by_hand[1::2], by_hand[::2]))
-    assert told["overlap", "base"].difference == pytest.approx(expected)
-    with pytest.raises(StudyError, match="None of these pairs"):
-        trends.over_pairs([point("a", 0.5)], published.PAIRS, "x", "y")
 
 
 # ---------------------------------------------------------------- in a figure

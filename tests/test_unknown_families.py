@@ -102,7 +102,7 @@ def test_variants_are_refused_with_the_reason(tmp_path, capsys, variant, config,
 
 
 @pytest.mark.parametrize(
-    "model_type", ["gemma3n_text", "mamba", "jamba", "t5", "bert", "deepseek_v4", "hrm_text", "albert", "huginn_raven"]
+    "model_type", ["gemma3n_text", "mamba", "jamba", "bert", "deepseek_v4", "hrm_text", "albert", "huginn_raven"]
 )
 def test_families_are_refused_by_name_before_anything_is_loaded(small_folder, tmp_path, model_type):
     folder = shutil.copytree(small_folder, tmp_path / "m")
@@ -111,6 +111,13 @@ def test_families_are_refused_by_name_before_anything_is_loaded(small_folder, tm
     with pytest.raises(RefusedFamily, match=f"Refused: m is of the family '{model_type}', and ") as caught:
         open_model(ModelRef.parse(str(folder)))
     assert REFUSED[model_type] in str(caught.value)
+
+
+def test_an_encoder_decoder_is_refused_whatever_its_name(small_folder, tmp_path):
+    folder = shutil.copytree(small_folder, tmp_path / "m")
+    (folder / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(RefusedFamily, match="family 't5', and an encoder's output enters its decoder"):
+        open_model(ModelRef.parse(str(folder)))
 
 
 def test_nothing_is_both_described_and_refused():

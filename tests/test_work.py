@@ -4,7 +4,6 @@ A worker is a list of messages here, or a `Server` in threads of this process; r
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import time
@@ -22,7 +21,7 @@ from ed_core.work import queue as lanes
 from ed_core.work.queue import BATCH, INTERACTIVE, Queue
 from ed_core.work.runs import study as long_work
 from ed_core.work.turn import Turn
-from ed_core.work.worker import DEVICE_LOST, Process, receive, send
+from ed_core.work.worker import DEVICE_LOST, Process
 
 
 class Lab:
@@ -80,12 +79,6 @@ def test_the_batch_lane_takes_one_item_from_each_in_turn(lab):
     lab.workers[BATCH].says("done", i)
     lab.item(s)
     assert lab.order()[8:] == "gish" and h.state == "running"
-
-
-def test_lanes_do_not_wait_for_each_other(lab):
-    lab.submit("s", kept=True)
-    lab.submit("p", INTERACTIVE)
-    assert lab.order() == "s" and lab.order(INTERACTIVE) == "p"
 
 
 def test_progress_and_partial_results_arrive(lab):
@@ -175,15 +168,6 @@ def test_a_model_that_fits_only_without_the_other_lane_s_waits_for_its_memory(la
     assert lab.order() == "sts" and batch.sent[-1]["room"]
     batch.says("item", s, full=True)
     assert batch.sent[-1] == {"type": "step", "job": s.id, "room": False}, "nobody holds any"
-
-
-def test_frames_survive_and_a_cut_one_is_the_end():
-    stream = io.BytesIO()
-    send(stream, {"type": "partial", "job": "ü"}, b"\0" * 1000)
-    whole = stream.getvalue()
-    assert receive(io.BytesIO(whole)) == ({"type": "partial", "job": "ü"}, b"\0" * 1000)
-    for cut in (len(whole) - 1, 5, 0):
-        assert receive(io.BytesIO(whole[:cut])) is None
 
 
 # ---------------------------------------------------------------- which lane

@@ -11,9 +11,9 @@ Every import of the engine imports this file: torch and all else that takes time
 from __future__ import annotations
 
 import os
-from operator import index
+from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ParameterError
 
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from .model import Model
 
 
-BRIDGES = ("hook_names",)  # to other tools
+OFFERED = {  # the module of each name that is not this file's or a probe's
+    "DepthCallback": "api.callback",
+    "Prompt": "types",
+    "compare": "api.model",
+    "hook_names": "api.bridges",
+    "read_jsonl": "prompts",
+}
 
 
 def open(
@@ -32,7 +38,7 @@ def open(
     adapter: str | PathLike[str] = "",
     offload: str | PathLike[str] = "",
     control: str = "",
-    control_seed: SupportsIndex = 0,
+    control_seed: int = 0,
     *,
     name: str = "",
     keep: bool = False,
@@ -65,8 +71,6 @@ def open(
             "A tokenizer, name and keep go with a model in memory; for one that is opened by name leave them out, and "
             "give the rest by name, like precision='bf16'."
         )
-    if isinstance(control_seed, SupportsIndex) and not isinstance(control_seed, bool):
-        control_seed = index(control_seed)  # which may be numpy's
     adapter, offload = (os.fspath(place) if place else "" for place in (adapter, offload))
     model = Model(ref_of(str(source), precision, device, adapter, control, offload=offload, control_seed=control_seed))
     with model.undisturbed():
@@ -78,32 +82,13 @@ def offered() -> list[str]:
     """The names of `ed_core` that are no modules."""
     from ..probes import PROBES
 
-    return ["DepthCallback", "Prompt", "compare", "open", "read_jsonl", *BRIDGES, *(probe.__name__ for probe in PROBES)]
+    return ["open", *OFFERED, *(probe.__name__ for probe in PROBES)]
 
 
 def __getattr__(name: str) -> Any:
-    """`DepthCallback`, `Prompt`, `compare`, `read_jsonl`, the bridges and the probes' classes. The name of a module
-    must import nothing: Python asks here before it imports one."""
-    if name == "DepthCallback":
-        from .callback import DepthCallback
-
-        return DepthCallback
-    if name == "Prompt":
-        from ..types import Prompt
-
-        return Prompt
-    if name == "compare":
-        from .model import compare
-
-        return compare
-    if name == "read_jsonl":
-        from ..prompts import read_jsonl
-
-        return read_jsonl
-    if name in BRIDGES:
-        from . import bridges
-
-        return getattr(bridges, name)
+    """One of `OFFERED`, or a probe's class. A module's name must import nothing: Python asks here before it imports."""
+    if name in OFFERED:
+        return getattr(import_module(f"ed_core.{OFFERED[name]}"), name)
     if name[:1].isupper():
         from ..probes import PROBES
 

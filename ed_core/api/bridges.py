@@ -45,7 +45,7 @@ def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFr
     nnterp and nnsight read modules; of an output that is a tuple the first is meant. A `ParameterError` refuses what
     they cannot read so: nnterp a family that norms or scales what a branch adds; nnsight, which is given the norm's
     module, one that scales it, adds in place, or keeps its modules in one of several places. So are looped models
-    refused, whose passes no tool names, and results of two models."""
+    refused, whose passes no tool names."""
     import pandas as pd
 
     if tool not in (tools := (*NAMES, "nnsight")):
@@ -55,8 +55,8 @@ def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFr
             f"The result is of the class {type(result).__name__}; expected one result, like run(…)[0]."
         )
     origin, n = result.provenance, result.n_layers
-    if len(result.request.models) != 1 or origin.get("passes", 1) > 1:
-        raise ParameterError("No tool has names for the passes of a looped model, or for two models at once.")
+    if origin.get("passes", 1) > 1:
+        raise ParameterError("No tool has names for the passes of a looped model.")
     read = str(origin.get("read", ""))
     if tool == "nnterp" and ("norm" in read or "config." in read):
         raise ParameterError(

@@ -10,12 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import math
 import sys
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsInt
 
@@ -76,28 +74,27 @@ class DepthCallback:
         share: float | None = SHARE,
         layers: bool = False,
     ):
-        several = isinstance(prompts, Iterable) and not isinstance(prompts, str | Mapping)
-        given = list(prompts) if several else []
+        given = [] if isinstance(prompts, str | Mapping) else list(prompts)
         if not given:
             raise ParameterError("There is no list of prompts to measure depth on; expected one at least.")
-        numbers = isinstance(every, Real) and (share is None or isinstance(share, Real))
-        if not numbers or not every >= 1 or not (share is None or 0 < share < 1):
-            raise ParameterError(
-                f"every is {every!r} and share {share!r}; expected 1 step at least, and 0 < share < 1."
-            )
+        if every < 1 or not (share is None or 0 < share < 1):
+            raise ParameterError(f"every is {every} and share {share}; expected 1 step at least, and 0 < share < 1.")
         self.prompts = [Prompt(p) if isinstance(p, str) else p for p in given]
         self.every, self.tokenizer, self.share, self.layers = every, tokenizer, share, layers
-        self.out = None if out is None else Path(out).expanduser()
+        self.out = self._place = None if out is None else Path(out).expanduser()
         self.rows: list[Row] = []
+        self._own_tokenizer = tokenizer is not None
+        self._opened: tuple[Any, InMemory] | None = None
+        self._trainer: Any = lambda: None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a training."""
         self.spent = 0.0  # seconds, on all measurements of this training
         self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
         self._began: float | None = None
-        self._opened: tuple[Any, InMemory] | None = None
         self._kept: Kept | None = None
-        self._follows = tokenizer is None, out is None  # whether they are the trainer's
-        self._first = self.out  # the folder of a first training
         self._warned = False
-        self._trainer: Any = lambda: None
 
     # ---------------------------------------------------------------- any loop
 
@@ -138,17 +135,12 @@ class DepthCallback:
         passed = time.perf_counter() - self._began
         if self.share is None or self.spent + took <= self.share * (passed + took):
             return True
-        if not self._warned and step > last:
+        if not self._warned:
             self._warned = True
-            a_step = (passed - self.spent) / step if step else math.inf
-            needed = math.ceil(took * (1 / self.share - 1) / a_step) if a_step > 0 else self.every
             log.warning(
-                "A measurement of depth takes %.2g s, and a step %.2g s: depth is measured about every %d steps "
-                "instead of every %d, so that it takes %g %% of the time. Fewer or shorter prompts, or a larger share, "
-                "measure more often.",
+                "A measurement of depth takes %.2g s: depth is measured more rarely than every %d steps, to take %g %% "
+                "of the time. Fewer or shorter prompts, or a larger share, measure more often.",
                 took,
-                a_step,
-                max(needed, self.every),
                 self.every,
                 100 * self.share,
             )
@@ -166,33 +158,21 @@ class DepthCallback:
                 assert isinstance(results, list)
                 by_probe[probe.name] = list(results)
         rows = depth_rows(step, by_probe, [p.form for p in self.prompts])
-        self._keep(step, spec, by_probe, rows)
+        if self.out is not None:
+            self._kept = self._kept or Kept(self.out, self.prompts)
+            self._kept.add(step, spec, by_probe, rows)
         return rows
-
-    def _keep(self, step: int, spec: ModelSpec, by_probe: dict[str, list[ProbeResult]], rows: list[Row]) -> None:
-        if self.out is None:
-            return
-        if self._kept is None:
-            self._kept = Kept(self.out, self.prompts, [probe.name for probe in PROBES])
-        of_each = [dict(zip(by_probe, results)) for results in zip(*by_probe.values())]
-        self._kept.add(step, spec, of_each, rows)
 
     # ---------------------------------------------------------------- transformers.Trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Measure before the first step."""
         self._trainer = _trainer_of(self)
-        theirs, place = more.get("processing_class"), getattr(args, "output_dir", None)
-        if self._follows[0] and theirs is not None and theirs is not self.tokenizer:
-            self.tokenizer, self._opened = theirs, None
-        first = Path(place) / "depth" if self._follows[1] and place else self._first
-        new = state.global_step == 0
-        if self._last is not None and (new or state.global_step < self._last[0]):
-            self._last, self._began, self.spent, self._warned = None, None, 0.0, False  # another training
-        if first is not None and (new or self._kept is None or first != self._first):
-            self._first, self._kept, self.out = first, None, folder_of(first, new)
-            if self.out != first:
-                log.info("The depth of this training is kept in %s; the earlier one's is unchanged.", self.out)
+        if not self._own_tokenizer and more.get("processing_class") is not self.tokenizer:
+            self.tokenizer, self._opened = more["processing_class"], None
+        self._begin()
+        self.out = folder_of(self._place or Path(args.output_dir) / "depth", state.global_step == 0)
+        log.info("The depth of this training is kept in %s.", self.out)
         self._step(state, control, more["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -250,8 +230,8 @@ def depth_rows(step: int, by_probe: dict[str, list[ProbeResult]], forms: Sequenc
     if reached.turn is not None:
         figures |= {"turn": reached.turn.layer, "turn.p": reached.turn.p}
     figures |= reached.layers
-    if None not in reached.sinks:
-        figures["sinks"] = float(np.mean([len(sinks) for sinks in reached.sinks if sinks is not None]))
+    if None not in reached.sample.sinks:
+        figures["sinks"] = float(np.mean([len(sinks) for sinks in reached.sample.sinks if sinks is not None]))
     rows = [Row(step, name, None, float(value)) for name, value in figures.items() if value is not None]
     curves = aggregate(PROBES[0], [result.summary for result in written])
     return rows + [Row(step, name, l, float(v)) for name in OF_LAYERS for l, v in enumerate(curves[name])]
@@ -283,23 +263,23 @@ Line = tuple[int, str, int | None, float]
 class Kept:
     """The folder `out` of a training. Of a stopped one, which resumes, the steps before the first new one stay."""
 
-    def __init__(self, out: Path, prompts: Sequence[Prompt], probes: Sequence[str]):
-        self.out, self._prompts, self._probes = out, prompts, probes
+    def __init__(self, out: Path, prompts: Sequence[Prompt]):
+        self.out, self._prompts = out, prompts
         self._models: dict[int, StudyModel] = {}
         self._rows: list[Line] = []
         self._resumes = (out / PLAN).exists()
 
-    def add(
-        self, step: int, spec: ModelSpec, of_each: Sequence[Mapping[str, ProbeResult]], rows: Iterable[Line]
-    ) -> None:
-        """Keep a step: results by probe of each prompt, and its rows. Earlier records of it and of later steps go."""
+    def add(self, step: int, spec: ModelSpec, by_probe: Mapping[str, Sequence[ProbeResult]], rows: list[Row]) -> None:
+        """Keep a step: results by probe, and its rows. Earlier records of it and of later steps go."""
+        import pandas as pd
+
         if self._resumes:
             self._read()
             self._resumes = False
         self._models = {n: model for n, model in self._models.items() if n < step}
         self._rows = [row for row in self._rows if row[0] < step]
-        n_layers = next(iter(of_each[0].values())).n_layers
-        self._models[step] = in_memory(step, spec, n_layers)
+        of_each = [dict(zip(by_probe, results)) for results in zip(*by_probe.values())]
+        self._models[step] = in_memory(step, spec, of_each[0][PROBES[0].name].n_layers)
         self._rows += rows
         plan = of_models(self._study(), list(self._models.values()), self._prompts)
         start = 0
@@ -308,14 +288,9 @@ class Kept:
             items.write(self.out, Item(self._models[step], chunk), items.table(some))
             start += len(some)
         write_plan(plan, self.out)
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(HEAD)
-        lines.writerows(
-            [step, measure, "" if layer is None else layer, value] for step, measure, layer, value in self._rows
-        )
+        table = pd.DataFrame(self._rows, columns=list(HEAD)).astype({"layer": "Int64"})
         try:
-            disk.write(self.out / ROWS, text.getvalue().encode())
+            disk.write(self.out / ROWS, table.to_csv(index=False).encode())
         except OSError as error:
             why = disk.why(error, "out")
             raise StudyError(f"The study's folder {self.out} cannot be written: {why}") from error
@@ -325,7 +300,7 @@ class Kept:
             name="training",
             note=NOTE,
             models=tuple(ModelEntry(source=m.known.name, label=m.label) for m in self._models.values()),
-            probes=tuple(ProbeEntry(name=name) for name in self._probes),
+            probes=tuple(ProbeEntry(name=probe.name) for probe in PROBES),
             sets=(SetEntry(name=SET, file="prompts.jsonl"),),
         )
 
@@ -355,7 +330,7 @@ def rows(out: str | Path) -> list[Line]:
     try:
         text = untrusted.text(Path(out) / ROWS, untrusted.PROMPTS, untrusted.Unreadable)
         (*_,), *lines = csv.reader(io.StringIO(text, newline=""))
-        return [(int(s), m, int(l) if l else None, float(v)) for s, m, l, v in lines]
+        return [(int(s), m, int(l) if l else None, float(v or "nan")) for s, m, l, v in lines]
     except (OSError, ValueError, csv.Error) as error:
         raise StudyError(
             f"The file {Path(out) / ROWS} cannot be read ({type(error).__name__}); expected the folder of a training."

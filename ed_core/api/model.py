@@ -4,7 +4,7 @@ Torch, pandas and plotly are imported when they are used."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
@@ -86,12 +86,12 @@ class Result(ProbeResult):
         where it is one of the prompt's, and the `value`. Where a measure lacks a dim, the cell is empty."""
         import pandas as pd
 
-        tables = []
-        for name in [measure] if measure else self.measures:
-            one = self._measure(name)
-            places = one.places()
-            texts = {"token": np.array(self.tokens, object)[places["pos"]]} if "pos" in places else {}
-            tables.append(pd.DataFrame({"measure": name, **places, **texts, "value": one.values.ravel()}))
+        from ..cases.export import frame
+
+        tables = [
+            frame(self, self._measure(name).name).rename(columns={name: "value"}).assign(measure=name)
+            for name in ([measure] if measure else self.measures)
+        ]
         table = pd.concat(tables, ignore_index=True)
         dims = dict.fromkeys(dim for one in tables for dim in one if dim not in ("measure", "token", "value"))
         gaps = {dim: "Int64" for dim in dims if table[dim].isna().any()}
@@ -99,15 +99,14 @@ class Result(ProbeResult):
 
     def plot(self, measure: str = "") -> go.Figure:
         """The picture that the probe declares for a measure, its first one unless a measure is named."""
-        from ..cases.drawings import OVER_SEVERAL
+        from ..cases.drawings import of_several
         from ..figures.pictures import figure
         from ..probes import find
 
-        together = OVER_SEVERAL.get(find(self.request.probe))
-        if together and not measure:
-            picture = next(together([self])).figure
-        else:
+        if measure or find(self.request.probe).pictures is not None:
             picture = figure(self, self._measure(measure).name if measure else "")
+        else:
+            picture = next(of_several([self])).figure
         return picture.update_layout(paper_bgcolor="white")  # the colours of the text are for light paper
 
     def _measure(self, name: str) -> Measure:
@@ -115,37 +114,26 @@ class Result(ProbeResult):
             raise ParameterError(f"There is no measure {name!r} here; there is {', '.join(self.measures)}.")
         return self.measures[name]
 
-    def _headline(self) -> dict[str, Any]:
-        prompt = self.request.prompts[0]
-        return {
-            "probe": self.request.probe,
-            "model": ", ".join(full_name(model) for model in self.request.models),
-            "prompt": repr(prompt.text + prompt.answer),
-            "size": f"{self.n_layers} layers, {self.n_tokens} tokens",
-        }
-
     def __repr__(self) -> str:
-        about = self._headline()
-        prompt = about["prompt"] if len(about["prompt"]) <= 60 else about["prompt"][:59] + "…"
-        return f"<{about['probe']} on {about['model']}, {prompt}, {about['size']}: {', '.join(self.measures)}>"
+        prompt = self.request.prompts[0]
+        text = repr(prompt.text + prompt.answer)
+        text = text if len(text) <= 60 else text[:59] + "…"
+        size = f"{self.n_layers} layers, {self.n_tokens} tokens"
+        name = full_name(self.request.models[0])
+        return f"<{self.request.probe} on {name}, {text}, {size}: {', '.join(self.measures)}>"
 
     def _repr_html_(self) -> str:
-        """Everything is escaped; and in `code`, where a notebook sets no formula between dollars."""
+        """Everything is escaped, and no dollars are read as a formula."""
+        import pandas as pd
 
-        def code(text: object) -> str:
-            return f"<code>{escape(str(text))}</code>"
-
-        about = "".join(f"<div>{name}: {code(text)}</div>" for name, text in self._headline().items())
-        notes = "".join(f"<div>note: {code(note)}</div>" for note in self.notes)
-        head = "".join(f"<th>{name}</th>" for name in ("measure", "dims", "shape", "unit", "meaning"))
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{code(cell)}</td>" for cell in cells) + "</tr>"
-            for cells in (
-                (name, ", ".join(m.spec.dims), " × ".join(map(str, m.values.shape)), m.spec.unit, m.spec.meaning)
-                for name, m in self.measures.items()
-            )
-        )
-        return f"{about}{notes}<table><tr>{head}</tr>{rows}</table>"
+        rows = [
+            (name, ", ".join(m.spec.dims), " × ".join(map(str, m.values.shape)), m.spec.unit, m.spec.meaning)
+            for name, m in self.measures.items()
+        ]
+        table = pd.DataFrame(rows, columns=["measure", "dims", "shape", "unit", "meaning"])
+        with pd.option_context("display.html.use_mathjax", False, "display.max_colwidth", None):
+            cells = table.to_html(index=False)
+        return f"<pre>{escape(chr(10).join([repr(self), *self.notes]))}</pre>{cells}"
 
 
 # ---------------------------------------------------------------- models
@@ -207,7 +195,7 @@ class Model:
         probe.check_idle()
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
-        single = isinstance(prompt, str | bytes | Mapping | Prompt) or not isinstance(prompt, Iterable)
+        single = isinstance(prompt, str | Prompt)
         given: Any = [prompt] if single else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
         for p in prompts:
@@ -222,7 +210,7 @@ class Model:
             todo = [(probe, request) for request in requests if request.key not in by_key]
             self.compute_missing(todo, lookup.store() if kept and todo else None, by_key)
         results = [Result.of(by_key[request.key]) for request in requests]
-        return results[0] if isinstance(prompt, str | Prompt) else results
+        return results[0] if single else results
 
     def compute_missing(
         self,
@@ -381,8 +369,7 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
     Refuses with a `ParameterError` models of other numbers of layers, and results of other prompts."""
     import pandas as pd
 
-    several = isinstance(prompts, Iterable) and not isinstance(prompts, str)
-    given = [Prompt(p) if isinstance(p, str) else p for p in prompts] if several else []
+    given = [] if isinstance(prompts, str) else [Prompt(p) if isinstance(p, str) else p for p in prompts]
     if not given:
         raise ParameterError("There is no list of prompts; expected one at least, eight for an interval.")
     before, after = (_measured(side, given, name) for side, name in ((a, "a"), (b, "b")))
@@ -391,57 +378,39 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
             f"The models have {layers} and {after[0].n_layers} layers, so no difference in layers is one of depth; "
             "compare their ratios in a study."
         )
-    ks = [dict(side[0].request.parameters)["k"] for side in (before, after)]
-    if ks[0] != ks[1]:
-        raise ParameterError(
-            f"The overlap of a is over its {ks[0]} likeliest tokens, that of b over {ks[1]}, so their depths are not "
-            "alike; measure both with one k."
-        )
+    if before[0].request.parameters != after[0].request.parameters:
+        raise ParameterError("The results of a and b are of other parameters (k); measure both with the same.")
     over = statistics.units(len(given), [p.form for p in given])
     rows: list[tuple[object, ...]] = []
-    for i, prompt in enumerate(given):
-        both = [verdict(Sample.of(lens=side[i])).means for side in (before, after)]
+    forms = [p.form for p in given]
+    groups = [([one], p.id or p.text) for one, p in zip(zip(before, after), given)]
+    for results, name in [*groups, (list(zip(before, after)), ALL_PROMPTS)]:
+        together = name is ALL_PROMPTS
+        both = [verdict(Sample.of(lens=side, forms=forms if together else ())).means for side in zip(*results)]
         for by in MEAN_DEPTH:
             x, y = (np.nan if (depth := side[by].depth) is None else depth for side in both)
-            rows.append((prompt.id or prompt.text, by, x, y, y - x, np.nan, np.nan, layers, ""))
-    of_all = [verdict(Sample.of(lens=side, forms=[p.form for p in given])).means for side in (before, after)]
-    for by in MEAN_DEPTH:
-        x, y = (np.nan if (depth := side[by].depth) is None else depth for side in of_all)
-        low, high = _interval(by, before, after, over) if over.enough else (np.nan, np.nan)
-        rows.append((ALL_PROMPTS, by, x, y, y - x, low, high, layers, over.words if over.enough else ""))
+            interval = together and over.enough
+            low, high = _interval(by, before, after, over) if interval else (np.nan, np.nan)
+            rows.append((name, by, x, y, y - x, low, high, layers, over.words if interval else ""))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeResult]:
     """The logit lens of a side, prompt by prompt."""
-    if isinstance(side, Model):
-        measured = side.run(LogitLens(), prompts)
-        return list(measured) if isinstance(measured, list) else [measured]
-    if (results := of_lens(side)) is None:
+    results: Any = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
+    known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
+    if not known:
         raise ParameterError(
             f"{name} is neither an opened model nor a list of results of ed_core.LogitLens(); give what ed_core.open "
             "gave, or run for a list of prompts."
         )
+    if len({r.request.series for r in results}) > 1:
+        raise ParameterError(f"The results of {name} are of several models or settings; give those of one run.")
     if [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
         raise ParameterError(
             f"The results of {name} are of other prompts than those given, or in another order; measure these prompts."
         )
-    return results
-
-
-def of_lens(given: Any) -> list[ProbeResult] | None:
-    """A list of results of the logit lens, of one model and one setting; None where something else is given, one result
-    alone for instance."""
-    if isinstance(given, ProbeResult) or not isinstance(given, Iterable):
-        return None
-    results = list(given)
-    if not all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results):
-        return None
-    if len({r.request.series for r in results}) > 1:
-        raise ParameterError(
-            "These results are of several models or settings; give what one run(ed_core.LogitLens(), prompts) gave."
-        )
-    return results
+    return list(results)
 
 
 def _interval(

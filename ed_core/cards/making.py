@@ -28,8 +28,10 @@ from ..models.bundled import set_names
 from ..models.ref import ModelRef
 from ..probes.lenses import LENSES
 from ..statistics import Interval, Resampled, Units
-from ..studies import precisions, running, tables
+from ..studies import precisions, tables
+from ..studies.plan import writing
 from ..types import ENGINE_VERSION, command_line
+from ..work.turn import Turn
 from . import card, page
 from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth, Value
 
@@ -62,8 +64,6 @@ class Asked(claims.Asked):
             if name not in sizes.PRECISIONS:
                 expected = ", ".join(sizes.PRECISIONS)
                 raise CardError(f"The precision is {name!r}; expected some of {expected}, with commas.")
-        if self.most < 1:
-            raise CardError(f"A card takes {self.most} prompts; expected 1 or more.")
         self.entry()
 
 
@@ -73,15 +73,8 @@ def check_model(model: ModelRef) -> None:
         raise CardError(f"A card needs the weights, and those of {model.name} are remote; take a model that is here.")
 
 
-def make(
-    asked: Asked,
-    out: Path,
-    progress: claims.Progress = lambda share, stage: None,
-    engine: running.MakesEngine | None = None,
-    opened: Any = None,
-) -> Card:
-    """Measure what is missing, and write the card in its three forms. `engine`: who computes, this process unless
-    given."""
+def make(asked: Asked, out: Path, turn: Turn) -> Card:
+    """Measure what is missing, and write the card in its three forms."""
     asked.check()
     spec, missing = asked.ref(), []
     own = sizes.PRECISIONS.get(asked.precision, asked.precision)
@@ -92,7 +85,7 @@ def make(
     fits = {fit.kind: fit for fit in reversed(of_model(spec))}
     missing += [f"No {say.lens(kind)} is fitted to these weights." for kind in LENSES if kind not in {*fits, "logit"}]
     stems = ",".join(sorted(fit.path.stem for fit in fits.values()))
-    m = claims.measure(asked, out, CLAIMS, progress, READ, engine, others, stems, opened)
+    m = claims.measure(asked, out, CLAIMS, turn, READ, others, stems)
     report = claims.judged(m, CLAIMS)
     report = report.but(findings=adjusted(report.findings))
     claims.write(report, out)
@@ -106,7 +99,7 @@ def make(
         engine=ENGINE_VERSION,
         model=_model(spec),
         set=_prompts(m),
-        over=verdict.units.words,
+        over=verdict.sample.units.words,
         depths=tuple(_depths(verdict)),
         said=tuple(say.lines(verdict)),
         rules=tuple(say.rule_table(verdict)),
@@ -117,19 +110,17 @@ def make(
         commands=(asked.command, command_line("verify", asked.model)),
     )
     write(made, out)
-    progress(1.0, "")
+    turn.tell(1.0)
     return card.read(out / card.FILE)
 
 
 def write(made: Card, out: Path) -> None:
     """Write the card as JSON, as a page, and as Markdown."""
-    try:
+    with writing(out):
         disk.write(out / card.FILE, card.to_json(made))
         made = card.read(out / card.FILE)
         disk.write(out / card.HTML, page.html(made))
         disk.write(out / card.MARKDOWN, page.markdown(made).encode())
-    except OSError as error:
-        raise CardError(f"The card cannot be written to {out}: {disk.why(error, disk.moves(out))}") from error
 
 
 def _depths(verdict: Verdict) -> Iterator[Depth]:

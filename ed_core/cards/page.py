@@ -4,7 +4,6 @@ that they read in light, dark and on paper."""
 from __future__ import annotations
 
 import math
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
 from ..claims import words as claim_words
@@ -31,7 +30,6 @@ LINES = {  # name, colour and dashes
     "affine": ("affine lens", colours.LENSES["affine"], "2 2"),
     "jacobian": ("Jacobian lens", colours.LENSES["jacobian"], "7 2 2 2"),
 }
-INK, GREY = {"light": "#1f2430", "dark": "#e6e8ee"}, "#808080"  # letters, as the style has them
 
 
 def markdown(card: Card) -> str:
@@ -41,29 +39,25 @@ def markdown(card: Card) -> str:
 
 def html(card: Card) -> bytes:
     """The page."""
-    title = f"Depth card: {card.model.name}"
-    return report.page(title, _body(card, title, "")).encode()
+    return report.page(f"Depth card: {card.model.name}", _body(card)).encode()
 
 
-def fragment(card: Card, scheme: str = "") -> str:
-    """Style and body, for another page; `scheme`: "light" or "dark" where that is known, for its pictures."""
-    body = _body(card, f"Depth card: {card.model.name}", INK.get(scheme, GREY))
-    return f'<style>{report.style()}</style><div class="report">{body}</div>'
+def fragment(card: Card) -> str:
+    """Style and body, for another page."""
+    return f'<style>{report.style()}</style><div class="report">{_body(card)}</div>'
 
 
-def _body(card: Card, title: str, ink: str) -> str:
-    """The text as HTML, with the curves in their place: as SVG, or with `ink` as pictures, which a page that takes no
-    SVG shows too; they know no page's colours."""
-    before, _, after = _text(card, "#", title).partition(f"\n{CURVES}\n")
+def _body(card: Card) -> str:
+    """The text as HTML, with the curves in their place."""
+    before, _, after = _text(card, "#", f"Depth card: {card.model.name}").partition(f"\n{CURVES}\n")
     panels = []
     for name, (heading, axis) in PANELS.items():
         if curves := card.curves[name]:
             one = card.depth(name, mean=True) or card.depth(name, mean=False)
             marks = [one.depth] if one and one.depth is not None else []
             svg = drawing(curves, axis, marks, BENT.get(name, 0.0))
-            coloured = svg.replace("<svg ", f'<svg style="color: {ink}" ', 1).encode()
             legend = [(LINES[key][1], LINES[key][0]) for key in curves if key in LINES]
-            panels.append((heading, svg, b64encode(coloured).decode() if ink else "", legend))
+            panels.append((heading, svg, legend))
     figures: str = templates().get_template("curves.html").render(panels=panels)
     return report.body(before) + figures + report.body(after)
 

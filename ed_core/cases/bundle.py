@@ -153,7 +153,7 @@ def _item(name: str, packed: bytes, shown: Shown) -> Item:
     with open_sealed(packed, replace(RESULT, bounds=Bounds(size, MAX_ARRAYS, size, size, size)), name) as sealed:
         result = result_of(sealed)
     request, origin = result.request, result.provenance
-    expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
+    expect(result.complete and len(request.models) == 1 and len(request.prompts) >= 1, "a result is not complete")
     parts: list[ModelSpec | Prompt] = [*request.models, *request.prompts]
     for part in parts:
         expect(all(type(getattr(part, f.name)).__name__ == f.type for f in fields(part)), "the request")

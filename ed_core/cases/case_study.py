@@ -104,13 +104,13 @@ class Case(Words):
             raise CaseError(f"{self.id!r} is not the id of a case study; expected 10 characters, a to z and 2 to 7.")
         if not 0 < len(self.items) <= ITEMS:
             raise CaseError(f"A case study has 1 to {ITEMS} results; found {len(self.items)}.")
-        _line("title", self.title, TITLE)
-        _text("notes", self.notes, NOTES)
-        _text("verdict", self.verdict, NOTES)
+        _check("title", self.title, TITLE, line=True)
+        _check("notes", self.notes, NOTES)
+        _check("verdict", self.verdict, NOTES)
         if len(self.tags) > TAGS or len(set(self.tags)) < len(self.tags):
             raise CaseError(f"A case study has at most {TAGS} tags, each once; found {len(self.tags)}.")
         for tag in self.tags:
-            _line("tag", tag, TAG)
+            _check("tag", tag, TAG, line=True)
         for item in self.items:
             _check_shown(item.shown, item.result.n_tokens)
 
@@ -225,7 +225,7 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
             forms = [prompts[0].form for prompts in of_prompt]
             sample = Sample.of(*results, first_token=case.first_token, forms=forms)
             of_all = verdict(sample, case.kl_threshold, case.overlap_threshold)
-            yield f"{controls.full_name(group[0].models[0])}, {of_all.n_prompts} prompts: {say.verdict(of_all)}"
+            yield f"{controls.full_name(group[0].models[0])}, {of_all.sample.n_prompts} prompts: {say.verdict(of_all)}"
 
 
 def lead(text: str) -> str:
@@ -258,25 +258,17 @@ def _newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _line(what: str, text: str, limit: int) -> None:
-    """Refuse anything but a line of text."""
-    _text(what, text, limit)
-    if not text.strip() or text != tidy(text):
-        wrong = "has line breaks or spaces around it" if text.strip() else "is empty"
-        raise CaseError(f"The {what} {wrong}; expected one line of text.")
-    if char := next((c for c in text if c in REORDERING), ""):
-        raise CaseError(f"The {what} holds a character that reorders text (U+{ord(char):04X}); remove it.")
-
-
-def _text(what: str, text: str, limit: int) -> None:
-    """Refuse text that is too long or holds control characters or halves of surrogate pairs."""
+def _check(what: str, text: str, limit: int, line: bool = False) -> None:
+    """Refuse text that is too long or not printable; and a `line` that is empty, has breaks, or is not in the order in
+    which it reads."""
     if len(text) > limit:
         raise CaseError(f"The {what}: {len(text)} characters found, at most {limit} are kept; shorten it.")
-    for i, char in enumerate(text):
-        if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t":
-            raise CaseError(
-                f"Character {i} of the {what} is not printable (U+{ord(char):04X}, control or surrogate); remove it."
-            )
+    if line and (not text or text != tidy(text)):
+        raise CaseError(f"The {what} is {text[:40]!r}; expected one line of text that is not empty.")
+    refused = REORDERING if line else ""
+    for char in text:
+        if char in refused or (unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t"):
+            raise CaseError(f"The {what} has a character that is not printable (U+{ord(char):04X}); remove it.")
 
 
 def _check_shown(shown: Shown, n_tokens: int) -> None:
@@ -284,9 +276,7 @@ def _check_shown(shown: Shown, n_tokens: int) -> None:
     inside = all(0 <= t < n_tokens for t in tokens) and (shown.window is None or shown.window[0] <= shown.window[1])
     named = NAME.fullmatch(shown.page) and all(NAME.fullmatch(name) for name, _ in shown.settings)
     if not (inside and named and len(shown.settings) <= SETTINGS):
-        raise CaseError(
-            f"The view is not one of these {n_tokens} tokens on a page of this program: {str(shown)[:200]}."
-        )
+        raise CaseError(f"The view is not one of {n_tokens} tokens on a page of this program: {str(shown)[:200]}.")
     for name, value in shown.settings:
         if isinstance(value, str):
-            _text(f"setting {name}", value, SETTING)
+            _check(f"setting {name}", value, SETTING)

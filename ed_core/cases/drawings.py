@@ -6,7 +6,7 @@ drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,15 +14,15 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, say, side_by_side, surgery, writing
-from ..depth.answer import is_right
-from ..depth.course import Course
+from ..depth import among_others, exits, say, side_by_side, surgery
+from ..depth.answer import Course, is_right
 from ..depth.sample import positions
 from ..depth.verdict import Verdict
 from ..figures import View
-from ..figures.canvas import shown, size
+from ..figures.canvas import shown
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, LOW, WIDTH, Look, curve_of, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
+from ..figures.skips import ADDED
 from ..models import controls
 from ..probes import Probe, find
 from ..probes.answers import ExactAnswers
@@ -31,13 +31,14 @@ from ..probes.generation import Generation
 from ..probes.lenses import EarlyExit
 from ..probes.loops import Loops
 from ..probes.surgery import PROXIES, Prune, Surgery
-from ..results.aggregate import aggregate, probe_of
+from ..results.aggregate import probe_of
 from ..types import ProbeResult, Prompt
 from . import case_study
 from .case_study import Case, Item
 
 SIZE: dict[str, Any] = dict(height=CURVES_HEIGHT, width_px=WIDTH)
 SMALL = View(**SIZE)
+MOVED = View(height=HEIGHT, width_px=WIDTH)
 
 
 @dataclass(frozen=True)
@@ -59,152 +60,110 @@ class Drawing:
         if not self.alt:
             object.__setattr__(self, "alt", f"{self.title}: {self.caption}")
 
-    @property
-    def notes(self) -> list[str]:
-        """What must be read with its numbers, each once."""
-        return list(dict.fromkeys(note for result in self.results for note in result.notes))
-
 
 # ---------------------------------------------------------------- over several results
 
+Curves = Mapping[str, np.ndarray]
 
-def prune(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
-    """The cost of every stretch over these prompts, above the spread of the single ones, and how the proxies rank the
-    stretches."""
-    probe = probe_of(results[0])
-    assert isinstance(probe, Prune)
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
-    singles = [among_others.curves_of(probe, r.summary) for r in results]
-    x = _stretches(probe.n)
-    titles = {
-        "kl": ("Divergence from the whole model", _cheapest(probe, curves, results[0]), "nats"),
-        "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
-    }
-    if not np.isnan(curves["nll_whole"]):
-        all_layers = size(float(curves["perplexity_whole"]))
-        titles["perplexity"] = ("Perplexity without the stretch", f"{all_layers} with all layers", "perplexity")
-    for name, (title, caption, unit) in titles.items():
-        spread, n = among_others.quantiles([c[name] for c in singles])
-        words: dict[str, Any] = dict(label="over all tokens", others=say.spread(n, "prompts"), x=x)
-        figure = figures.spread_curve(curves[name], spread, unit, log=name == "perplexity", **words, **SIZE)
-        yield _of_several(title, caption, figure, results, f"prune.{name}", x, curves[name], title)
-    ranks = {name.replace("_", " "): curves[f"spearman_{name}"] for name in PROXIES}
-    ranked = ", ".join(f"{name} {rank:+.2f}" for name, rank in ranks.items() if np.isfinite(rank))
-    too_few = "too few stretches, too even ones, or ones without a finite value, to rank"
-    proxies = {name.replace("_", " "): curves[name] for name in PROXIES}
+
+def prune(lengths: Mapping[int, Curves], results: Sequence[ProbeResult]) -> Iterator[Drawing]:
+    """What removing each stretch costs, a line for each length, and the usual proxies of the first length. `lengths`:
+    the aggregates over `results` by how many layers are removed."""
+    first = next(iter(lengths.values()))
+    lines = {say.count(n, "layer"): curves["kl"] for n, curves in lengths.items()}
     yield _of_several(
-        "Proxies of the same stretches",
-        f"rank correlation with the measured divergence: {ranked}" if ranked else too_few,
-        figures.layer_curves(proxies, "", "proxy", x=x, **SIZE),
+        "How much do the predictions change?",
+        "divergence from the whole model",
+        figures.layer_curves(lines, "", "nats", x="first layer removed", log=True, **SIZE),
+        results,
+        "prune.kl",
+        "first layer removed",
+        first["kl"],
+        "divergence from the whole model",
+    )
+    ranks = {name.replace("_", " "): float(first[f"spearman_{name}"]) for name in PROXIES}
+    ranked = ", ".join(f"{name} {say.number(rank, '+.2f')}" for name, rank in ranks.items() if np.isfinite(rank))
+    proxies = {name.replace("_", " "): first[name] for name in PROXIES}
+    yield _of_several(
+        "Would the usual proxies choose the same?",
+        f"rank correlation with the measured change: {ranked or 'not defined'}",
+        figures.layer_curves(proxies, "", "proxy", x="layer removed", **SIZE),
         results,
         "prune.block_influence",
-        x,
-        curves["block_influence"],
-        "1 - cos(h[s], h[s+n])",
+        "layer removed",
+        first["block_influence"],
+        "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result",
     )
 
 
-def _cheapest(probe: Prune, curves: dict[str, Any], result: ProbeResult) -> str:
-    """The caption of the divergence: the cheapest stretch, and what the chosen layers cost."""
-    best = surgery.best_stretch(curves["kl"], probe.n)
-    which = f"cheapest without {_layers(best)}"
-    if surgery.whole_passes(probe.n, result):
-        which = "whichever stretch is left out, it is whole passes"
-    cost = surgery.costs(curves, best[0])
-    words = f"{which}: KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} of the best guesses stay"
-    if not np.isfinite(cost["kl"]):
-        words = "whichever is left out, the predictions are not finite"
-    if probe.drop:
-        cost = surgery.costs(curves, None)
-        changed = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} stay"
-        words += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
-    return words
-
-
-def early_exit(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
-    """Agreement with the output and confidence, depth by depth."""
-    probe = probe_of(results[0])
-    assert isinstance(probe, EarlyExit)
-    curves = aggregate(probe, [r.summary for r in results])
-    lines = {name: curves[name] for name in ("agreement", "confidence")}
+def moved(
+    curves: Curves, kind: str, results: Sequence[ProbeResult], value: str = "loss", view: View = MOVED
+) -> Iterator[Drawing]:
+    """The map of one kind of layer surgery, and what the cheapest variant of every length adds to the loss."""
+    rows, name = surgery.rows(curves, kind, random_layers(kind, results)), f"{kind}_{value}"
+    spec = Surgery.spec(name)
+    figure = figures.surgery_map(curves, kind, view, value, rows)
+    title, caption = SURGERY[kind]
     yield _of_several(
-        "Early exit through the lens",
-        say.exits(writing.exits_of_prompts(results, probe.threshold)),
-        figures.layer_curves(lines, "", "share", x="depth", **SIZE),
-        results,
-        "early_exit.agreement",
-        "depth",
-        curves["agreement"],
-        "best token is the output's",
+        title, caption, figure, results, f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning
     )
+    if lines := surgery.added(curves, kind, rows):
+        x = "distance" if kind == "swap" else "length of the stretch"
+        figure = figures.added_curves(lines, x, view.height, view.width_px)
+        title = f"Loss above the whole model's, by {x}"
+        yield _of_several(title, kind, figure, results, f"surgery.{kind}_loss", x, lines["least"], LEAST)
 
 
-def answers(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
-    """The share of known answers that are written without each stretch."""
-    probe = probe_of(results[0])
-    assert isinstance(probe, ExactAnswers)
-    curves = aggregate(probe, [r.summary for r in results])
-    x, share = _stretches(probe.n), float(curves["exact_whole"])
-    of_all = {"all layers": np.full(len(curves["exact"]), curves["exact_whole"])}
-    yield _of_several(
-        "Known answers that are written exactly",
-        f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes {say.share(share)}",
-        figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=of_all, **SIZE),
-        results,
-        "exact_answers.exact",
-        x,
-        curves["exact"],
-        "share of known answers that are written exactly without the stretch",
-    )
+def random_layers(kind: str, results: Sequence[ProbeResult]) -> Sequence[int]:
+    """The layers that a repeat's control runs again."""
+    return results[0]["random_layer"].tolist() if kind == "repeat" else ()
 
 
-def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
-    """The maps of layers left out, exchanged and run twice, and what the cheapest of every length adds to the loss."""
-    probe = probe_of(results[0])
-    assert isinstance(probe, Surgery)
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
-    loss = float(curves["loss_whole"])
-    for kind in surgery.kinds_of(curves):
-        random = results[0]["random_layer"].tolist() if kind == "repeat" else ()
-        rows, title, name = surgery.rows(curves, kind, random), SURGERY[kind], f"{kind}_loss"
-        spec = probe.spec(name)
-        figure = figures.surgery_map(curves, kind, View(height=CURVES_HEIGHT + 140, width_px=WIDTH), chosen=rows)
-        of_map = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning)
-        yield _of_several(title, say.cheapest(loss, kind, rows), figure, results, *of_map)
-        if lines := surgery.added(curves, kind, rows):
-            x = "distance" if kind == "swap" else "length of the stretch"
-            yield _of_several(
-                f"{title}, by {x}",
-                f"loss above the whole model's {say.number(loss)} nats per token",
-                figures.added_curves(lines, x, **SIZE),
-                results,
-                f"surgery.{name}",
-                x,
-                lines["least"],
-                "loss above the whole model's, of the variant that costs least",
-            )
-
-
-SURGERY = {"drop": "Loss without a stretch", "swap": "Loss with two exchanged", "repeat": "Loss with a stretch twice"}
-OVER_SEVERAL: dict[type[Probe], Callable[[Sequence[ProbeResult]], Iterator[Drawing]]] = {
-    Prune: prune,
-    Surgery: layers_moved,
-    EarlyExit: early_exit,
-    ExactAnswers: answers,
+MARKED = f"marked up to +{ADDED[-1]:g} nats"
+SURGERY = {
+    "drop": (
+        "Dropped",
+        "layers from a row to a column · ring: least loss at its length, cross: angular distance's choice, " + MARKED,
+    ),
+    "swap": ("Swapped", f"the layers of a row and a column · ring: least loss at its distance, {MARKED}"),
+    "repeat": ("Run twice", f"layers from a row to a column · ring: least loss at its length, {MARKED}"),
 }
-"""Probes that have figures over prompts in place of their pictures."""
+LEAST = "loss above the whole model's, of the variant that costs least; length 0 is the whole model"
+
+
+def of_several(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
+    """The figures of a probe that declares no pictures, over the prompts of its results."""
+    probe = probe_of(results[0])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
+    if isinstance(probe, Prune):
+        yield from prune({probe.n: curves}, results)
+    elif isinstance(probe, Surgery):
+        for kind in surgery.kinds_of(curves):
+            yield from moved(curves, kind, results)
+    elif isinstance(probe, Loops):
+        for _, title, measure, x, name, line in figures.loop_curves(curves):
+            spec = probe.spec(measure)
+            figure = figures.layer_curves({name: line}, "", spec.unit, x=x, **SIZE)
+            yield _of_several(title, f"{name} by {x}", figure, results, f"loops.{measure}", x, line, spec.meaning)
+    else:
+        yield from _curves(probe, curves, results)
+
+
+def _curves(probe: Probe, curves: Curves, results: Sequence[ProbeResult]) -> Iterator[Drawing]:
+    """Aggregates over the first dim, a figure for each unit and length."""
+    grouped: dict[tuple[str, str, int], dict[str, np.ndarray]] = {}
+    for spec in probe.measures:
+        if (values := curves.get(spec.name)) is not None and values.ndim == 1 and len(values) > 1:
+            grouped.setdefault((spec.dims[0], spec.unit, len(values)), {})[spec.name] = values
+    for (dim, unit, _), lines in grouped.items():
+        name, x = next(iter(lines)), "first layer taken out" if dim == "start" else dim
+        figure = figures.layer_curves(lines, "", unit, x=x, **SIZE)
+        of_first = (f"{probe.name}.{name}", dim, lines[name], probe.spec(name).meaning)
+        yield _of_several(probe.title, ", ".join(lines), figure, results, *of_first)
 
 
 def _of_several(title: str, caption: str, figure: go.Figure, results: Sequence[ProbeResult], *curve: Any) -> Drawing:
     return Drawing(title, caption, figure, results=tuple(results), curve=curve)
-
-
-def _layers(drop: Sequence[int]) -> str:
-    return f"layer{'s' * (len(drop) > 1)} {', '.join(str(layer + 1) for layer in sorted(drop))}"
-
-
-def _stretches(n: int) -> str:
-    return "first layer taken out" if n > 1 else "layer taken out"
 
 
 # ---------------------------------------------------------------- sections
@@ -232,7 +191,7 @@ class Section:
     @property
     def written(self) -> list[str]:
         """The texts that *Writing* wrote."""
-        return [writing.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
+        return [exits.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
 
     @property
     def notes(self) -> list[str]:
@@ -263,33 +222,51 @@ def sections(case: Case) -> list[Section]:
     verdicts = {id(view.first): v for view, v in case.verdicts()}
     first = [pair] if (pair := _of_pair(case, verdicts)) is not None else []
     return first + [
-        Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first)))), tuple(_sentences(view)))
+        Section(
+            (view,),
+            tuple(_of_view(case, view, verdicts.get(id(view.first)))),
+            tuple(sentence for item in view.by_probe.values() for sentence in _sentences([item.result])),
+        )
         for view in case.views
     ]
 
 
-def _sentences(view: case_study.View) -> Iterator[str]:
-    """The sentences of the pages that have no verdict."""
-    if item := view.by_probe.get(Generation.name):
-        yield say.exits(writing.exits(item.result))
-    if item := view.by_probe.get(Loops.name):
-        yield say.loops(aggregate(Loops(), [item.result.summary]))
+def _sentences(results: Sequence[ProbeResult]) -> Iterator[str]:
+    """The sentences of the pages that have no verdict, on results of one probe."""
+    probe = probe_of(results[0])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
+    if isinstance(probe, Generation):
+        yield say.exits(exits.exits(results[0]))
+    elif isinstance(probe, EarlyExit):
+        yield say.exits(exits.exits_of_prompts(results, probe.threshold))
+    elif isinstance(probe, Loops):
+        yield say.loops(curves)
+    elif isinstance(probe, ExactAnswers):
+        yield f"The whole model writes {say.share(float(curves['exact_whole']))} of the known answers."
+    elif isinstance(probe, Prune):
+        yield say.cheapest_cut(curves, probe.n, results[0])
+        if probe.drop:
+            own = ", ".join(str(layer + 1) for layer in sorted(probe.drop))
+            yield f"Without layers {own}: {say.cost(surgery.costs(curves, None))}."
+    elif isinstance(probe, Surgery):
+        for kind in surgery.kinds_of(curves):
+            rows = surgery.rows(curves, kind, random_layers(kind, results))
+            yield say.cheapest(float(curves["loss_whole"]), kind, rows)
 
 
 def _of_page(case: Case) -> Section | None:
     """All results under one heading, where they were kept from a page over several prompts and are all that it
     shows."""
-    results = [item.result for item in case.items]
     by_probe: dict[str, list[ProbeResult]] = {}
-    for result in results:
-        by_probe.setdefault(result.request.probe, []).append(result)
-    pages = {item.shown.page for item in case.items}
-    if len(pages & set(by_probe)) != 1 or len(pages) != 1 or find(*pages) not in OVER_SEVERAL:
+    for item in case.items:
+        by_probe.setdefault(item.result.request.probe, []).append(item.result)
+    page, *others = {item.shown.page for item in case.items}
+    of_prompts = not others and page in by_probe and find(page).pictures is None
+    if not of_prompts or len({item.result.request.series for item in case.items}) != len(by_probe):
         return None
-    if len({r.request.series for r in results}) != len(by_probe):
-        return None
-    of_probe = ((drawer, by_probe[probe.name]) for probe, drawer in OVER_SEVERAL.items() if probe.name in by_probe)
-    return Section(tuple(case.views), tuple(drawing for drawer, some in of_probe for drawing in drawer(some)))
+    drawn = (drawing for results in by_probe.values() for drawing in of_several(results))
+    said = (sentence for results in by_probe.values() for sentence in _sentences(results))
+    return Section(tuple(case.views), tuple(drawn), tuple(said))
 
 
 def _of_pair(case: Case, verdicts: dict[int, Verdict]) -> Section | None:
@@ -361,10 +338,10 @@ def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
 
 
 def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.View | None) -> Iterator[Drawing]:
+    """The declared pictures of a result, with the settings of its page."""
     result, settings = item.result, dict(item.shown.settings)
-    probe = find(result.request.probe)
-    if probe in OVER_SEVERAL:
-        yield from OVER_SEVERAL[probe]([result])
+    if find(result.request.probe).pictures is None:
+        yield from of_several([result])
         return
     control = twin.by_probe.get(result.request.probe) if twin is not None else None
     view = View(
@@ -374,47 +351,31 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
         selected=item.shown.selected,
         answer_start=result.answer_start,
         depth_lines=verdict.layers if verdict is not None else {},
-        sinks=tuple(s.pos for group in (verdict.sinks if verdict else ()) for s in group or ()),
+        sinks=tuple(s.pos for group in (verdict.sample.sinks if verdict else ()) for s in group or ()),
         count_sinks=settings.get("count_sinks", False) is True,
-        read_at=positions(result, verdict.read_for) if verdict is not None else None,
-        read_for=say.read_for(verdict.read_for, result.answer_start is not None) if verdict is not None else "",
+        read_at=positions(result, verdict.sample.read_for) if verdict is not None else None,
+        read_for=say.read_for(verdict.sample.read_for, result.answer_start is not None) if verdict is not None else "",
         control=control.result if control is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and control is not None else "",
     )
-    parameters = "".join(f" · {words}" for words in _parameters(probe_of(result)))
-    for title, caption, figure, *names in _pictures(case, item, view):
-        caption += parameters
-        alt = figures.describe_curves(figure, f"{title}: {caption}")
-        if names and figures.is_map(figure):
-            place = settings.get("boundary")
-            one = place if isinstance(place, int) and names[0] == "effect_by_boundary" else None
-            alt = figures.describe(result, names[0], one)
-        yield Drawing(title, caption, figure, alt, (result,), tuple(names))
-
-
-def _pictures(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
-    """Title, caption, figure and measures of a result's pictures, with the settings of its page."""
-    result, probe = item.result, find(item.result.request.probe)
-    if probe is Loops:
-        for _, title, measure, x, name, line in figures.loop_curves(aggregate(Loops(), [result.summary])):
-            unit = result.measures[measure].spec.unit
-            yield title, f"{name} by {x}", figures.layer_curves({name: line}, "", unit, x=x, **SIZE), measure
-        return
-    if probe.pictures is None:
-        yield from _aggregates(case, item)
-        return
-    place = dict(item.shown.settings).get("boundary", -1)
+    boundary = settings.get("boundary", -1)
     n = len(result["boundaries"]) if "boundaries" in result.measures else 0
     look = Look(
         item.shown.setting("branch", "layer"),
         item.shown.setting("shade", "prob"),
-        place if type(place) is int and 0 <= place < n else None,
+        boundary if type(boundary) is int and 0 <= boundary < n else None,
         case.first_token,
     )
+    parameters = "".join(f" · {words}" for words in _parameters(probe_of(result)))
     for picture in pictures(result, look):
+        names = measures(picture, look)
         figure = draw(picture, result, SMALL if picture.kind in LOW else view, look)
-        caption = picture_caption(picture, result, look) + curve_of(picture, view, look)
-        yield picture.title, caption, figure, *measures(picture, look)
+        caption = picture_caption(picture, result, look) + curve_of(picture, view, look) + parameters
+        alt = figures.describe_curves(figure, f"{picture.title}: {caption}")
+        if figures.is_map(figure):
+            one = look.boundary if names[0] == "effect_by_boundary" else None
+            alt = figures.describe(result, names[0], one)
+        yield Drawing(picture.title, caption, figure, alt, (result,), names)
 
 
 def _parameters(probe: Probe) -> Iterator[str]:
@@ -423,18 +384,6 @@ def _parameters(probe: Probe) -> Iterator[str]:
         if f.name in probe.settings():
             label, words = described(f, getattr(probe, f.name))
             yield f"{label}: {shown(words.rpartition('/')[2], 40)}"
-
-
-def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
-    """Curves over the first dim, a figure for each unit and length."""
-    probe = probe_of(item.result)
-    grouped: dict[tuple[str, str, int], dict[str, np.ndarray]] = {}
-    for name, values in aggregate(probe, [item.result.summary], case.first_token).items():
-        if values.ndim == 1 and len(values) > 1 and not name.endswith("_mean"):
-            spec = probe.spec(name)
-            grouped.setdefault((spec.dims[0], spec.unit, len(values)), {})[name] = values
-    for (dim, unit, _), curves in grouped.items():
-        yield probe.title, ", ".join(curves), figures.layer_curves(curves, "", unit, x=dim, **SIZE), *curves
 
 
 def says(continuation: ProbeResult) -> tuple[str, bool | None]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,15 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from .. import disk, settings, untrusted
 from ..errors import CaseChanged, CaseError, EffectiveDepthError, ImportRefused, StoreError
 from . import bundle
 from .bundle import Card
 from .case_study import ID, Case, new_id
-
-log = logging.getLogger(__name__)
 
 LOCK_SECONDS, POLL_SECONDS = 10.0, 0.005  # how long a write waits for another process's write, how often it looks
 SHIPPED = Path(__file__).parent.parent / "demo" / "cases"
@@ -60,9 +57,6 @@ class Kept:
         own = self._listed(self.path, problems)
         ids = {card.id for card in own}
         shipped = [c for c in self._listed(self.shipped, problems) if c.id not in ids] if self.shipped else []
-        for problem in problems:
-            if problem not in self.problems:
-                log.warning(problem)
         self.problems = problems
         in_order = partial(sorted, key=key, reverse=downwards)
         words = search.casefold().split()
@@ -75,9 +69,7 @@ class Kept:
             case = bundle.decode(data, f"{id}{SUFFIX}")
         except ImportRefused as error:
             raise CaseError(f"The case study {id} cannot be opened: {error}") from error
-        if case.id != id:
-            raise CaseError(_renamed(f"{id}{SUFFIX}", case.id))
-        return case, _state(data)
+        return replace(case, id=id), _state(data)
 
     def read(self, id: str) -> bytes:
         """The bytes of a case study's file."""
@@ -101,10 +93,7 @@ class Kept:
         files = [*_files(self.path), *(_files(self.shipped) if self.shipped else [])]
         for file in files:
             try:
-                if (id := bundle.decode(self._bytes(file), file.name).id) != file.stem:
-                    problems.append(_renamed(file.name, id))
-            except FileNotFoundError:  # deleted since
-                continue
+                bundle.decode(self._bytes(file), file.name)
             except EffectiveDepthError as error:
                 problems.append(str(error))
         return len(files), problems
@@ -173,17 +162,8 @@ class Kept:
     def _locked(self) -> Iterator[None]:
         """Exclude other writers, in threads and processes, and remove what killed ones left unfinished."""
         with self._disk("written"):
-            if not self.path.is_dir():
-                self.path.mkdir(parents=True, exist_ok=True)
-                disk.sync_folder(self.path.parent)
-            try:
-                lock = self._lock.acquire(LOCK_SECONDS)
-            except Timeout:
-                raise StoreError(
-                    f"Another process has been writing case studies for {LOCK_SECONDS:g} s. Try again, or stop that "
-                    "process."
-                ) from None
-            with lock:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self._lock.acquire(LOCK_SECONDS):
                 for unfinished in self.path.glob(f"*{disk.UNFINISHED}"):
                     unfinished.unlink()
                 yield
@@ -216,15 +196,10 @@ class Kept:
         for file in _files(folder):
             try:
                 stat = file.stat()
-                if kind := untrusted.kind_of(stat.st_mode):
-                    raise ImportRefused(f"{file.name} is {kind}, and a file is expected; move it away.")
                 stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
                 if self._cards.get(file, (None,))[0] != stamp:
-                    self._cards[file] = (stamp, bundle.card(file))
-                card = self._cards[file][1]
-                if card.id != file.stem:
-                    raise ImportRefused(_renamed(file.name, card.id))
-                cards.append(card)
+                    self._cards[file] = (stamp, replace(bundle.card(file), id=file.stem))
+                cards.append(self._cards[file][1])
             except FileNotFoundError:  # deleted since
                 continue
             except (ImportRefused, StoreError) as error:
@@ -243,10 +218,7 @@ def _checked(case: Case) -> bytes:
                 f"The results of this case study take {untrusted.size(n)}, at most {untrusted.size(most)} are kept; "
                 "keep fewer, or of shorter prompts."
             )
-    if bundle.decode(data) != case:
-        raise CaseError(
-            "Internal error: the saved case study could not be read back. Nothing was saved; please report this."
-        )
+    assert bundle.decode(data) == case, "a saved case study reads back as it was"
     return data
 
 
@@ -260,7 +232,3 @@ def _files(folder: Path) -> list[Path]:
 
 def _missing(id: str) -> CaseError:
     return CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")
-
-
-def _renamed(file: str, id: str) -> str:
-    return f"{file} holds the case study {id}: it was renamed. Import it to open it."

@@ -23,7 +23,6 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
 
-from ..errors import CaseError
 from ..figures.canvas import shown
 from ..settings import ROOT
 from ..types import ProbeResult
@@ -32,7 +31,6 @@ from .drawings import Drawing, Section, says, sections
 from .snippet import snippet
 
 FOLDER = Path(__file__).parent
-FIRST = ("run", "engine", "probe", "model", "family", "device", "libraries", "time", "seconds")  # of a provenance
 
 
 def report(case: Case) -> str:
@@ -50,20 +48,14 @@ def plotly_script() -> str:
 def contents(case: Case) -> dict[str, object]:
     """The variables of the template `report.html`, all but `plotly`, its script."""
     parts = sections(case)
-    commands, refused = {}, ""
-    try:
-        code = snippet(case)
-        commands = {"command line": code.shell, "Python": code.python}
-    except CaseError as error:
-        refused = str(error)
+    code = snippet(case)
     return dict(
         case=case,
         changed=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(case.changed)),
         sections=parts,
         number=count().__next__,
         figures=[plain(drawing) for section in parts for drawing in section.drawings],
-        again=commands,
-        refused=refused,
+        again={"command line": code.shell, "Python": code.python},
     )
 
 
@@ -99,9 +91,8 @@ def _by_prompts(section: Section) -> Collection[View]:
 
 
 def _certificate(result: ProbeResult) -> str:
-    """The birth certificate as JSON, the fields of `FIRST` first."""
-    origin = result.provenance
-    return json.dumps({k: origin[k] for k in FIRST if k in origin} | dict(origin), indent=1, ensure_ascii=False)
+    """The birth certificate as JSON."""
+    return json.dumps(dict(result.provenance), indent=1, ensure_ascii=False)
 
 
 def plain(drawing: Drawing) -> dict[str, Any]:

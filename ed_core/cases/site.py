@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,6 @@ from ..studies import bundle as study_bundle
 from ..studies import items, steps, tables
 from ..studies import report as study_report
 from ..studies.items import Folder, open_folder
-from ..types import from_json
 from . import bundle, case_study, report
 from .drawings import Drawing
 from .kept import SUFFIX, Kept
@@ -68,41 +68,41 @@ class Page:
 
 def write(pages: Iterable[Page], out: Path) -> list[Page]:
     """The pages, without their files, of a site that is now in a folder: one that is new, empty, or was published
-    before. All of it is made before the folder is touched; then each file is replaced all or nothing, the index last,
-    and old pages are removed."""
-    before = _published(out)
-    written: list[Page] = []
-    names: set[str] = set()
+    before. All of it is made before the folder is touched."""
+    before, written = _published(out), []
     try:
-        with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # next to `out` may be another disk
-            for name, data in _files(pages, written):
-                if name.lower() in names:
-                    raise PublishError(
-                        f"Two files of the site would be called {name}: rename one of two studies, or name one of two "
-                        "cards of the same."
-                    )
-                names.add(name.lower())
-                (made / name).parent.mkdir(exist_ok=True)
-                disk.write(made / name, data)
-            files = [file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file()]
-            _put(made, out, sorted(files, key=lambda name: (name == INDEX, name)), before)
+        with disk.hidden(out) as made:
+            for page in pages:
+                _put(made, page.files)
+                written.append(replace(page, files={}))
+            _put(made, _shared(written))
+            files = sorted(file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file())
+            _put(made, {MARKER: json.dumps({"format": FORMAT, "files": files}, indent=0).encode()})
+            for name in {*before} - {*files}:
+                (out / name).unlink(missing_ok=True)
+            shutil.copytree(made, out, dirs_exist_ok=True)
     except OSError as error:
         raise PublishError(f"The site {out} cannot be written: {disk.why(error, '--out')}") from error
     return written
 
 
-def _files(pages: Iterable[Page], written: list[Page]) -> Iterator[tuple[str, bytes]]:
-    """Every file of the site by name, the pages' first; `written` is filled with the pages."""
+def _put(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def _shared(pages: Iterable[Page]) -> dict[str, bytes]:
+    """The files that are no page's own."""
     by_kind: dict[str, list[Page]] = {}
     for page in pages:
-        yield from page.files.items()
-        written.append(replace(page, files={}))
-        by_kind.setdefault(page.kind, []).append(written[-1])
-    yield INDEX, render("index.html", kinds=by_kind, here="")
-    yield f"{ASSETS}/site.css", b"".join((report.FOLDER / name).read_bytes() for name in ("report.css", "site.css"))
-    for name in ("site.js", "report.js"):
-        yield f"{ASSETS}/{name}", (report.FOLDER / name).read_bytes()
-    yield f"{ASSETS}/plotly.js", report.plotly_script().encode()
+        by_kind.setdefault(page.kind, []).append(page)
+    scripts = {f"{ASSETS}/{name}": (report.FOLDER / name).read_bytes() for name in ("site.js", "report.js")}
+    return scripts | {
+        INDEX: render("index.html", kinds=by_kind, here=""),
+        f"{ASSETS}/site.css": b"".join((report.FOLDER / name).read_bytes() for name in ("report.css", "site.css")),
+        f"{ASSETS}/plotly.js": report.plotly_script().encode(),
+    }
 
 
 def render(template: str, **words: object) -> bytes:
@@ -112,47 +112,19 @@ def render(template: str, **words: object) -> bytes:
 
 def _published(out: Path) -> list[str]:
     """The files of the site in a folder; none where it is empty or missing."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return []
     try:
-        if not out.exists() or (out.is_dir() and all(file.name.endswith(disk.UNFINISHED) for file in out.iterdir())):
-            return []
-        marker = from_json(untrusted.regular(out / MARKER).read(untrusted.CONFIG))
+        marker = untrusted.json_of(out / MARKER)
         files: list[str] = marker["files"]
         if marker["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
             return files
-        raise ValueError
-    except FileNotFoundError:
-        why = "is not empty, and no site was published into it"
-    except NotADirectoryError:
-        why = "is no folder"
-    except OSError as error:
-        why = f"cannot be read ({error.strerror or error})"
-    except (ValueError, KeyError, TypeError):
-        why = f"has a {MARKER} that this program did not write"
-    raise PublishError(f"{out} {why}; give --out a folder that is empty, new, or was published before.")
-
-
-def _put(made: Path, out: Path, files: list[str], before: list[str]) -> None:
-    """Move the new files over the old ones, then remove the rest of the old ones. The marker names every file of the
-    site at every moment, so the next publication cleans up after a crash."""
-    out.mkdir(parents=True, exist_ok=True)
-    for folder in {(out / name).parent for name in (*files, *before)} - {out}:
-        if folder.is_symlink():
-            raise PublishError(f"{folder} is a link, and a site is written into its own folder alone; remove it.")
-    gone = sorted(name for name in set(before) - set(files) if not (out / name).is_dir())
-    _mark(out, [*files, *gone])
-    for name in files:
-        (out / name).parent.mkdir(exist_ok=True)
-        disk.move(made / name, out / name)
-    for name in gone:
-        (out / name).unlink(missing_ok=True)
-    for folder in {(out / name).parent for name in gone} - {out}:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    _mark(out, files)
-
-
-def _mark(out: Path, files: list[str]) -> None:
-    disk.write(out / MARKER, json.dumps({"format": FORMAT, "files": files}, indent=0).encode())
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise PublishError(
+        f"{out} is not empty, and no site was published into it; give --out a folder that is empty, new, or was "
+        "published before."
+    )
 
 
 # ---------------------------------------------------------------- the pages
@@ -164,17 +136,14 @@ def publish(
     """The pages of a site that is now in `out`, and what could not be published: of what is named, of everything kept
     here (`own`, or where nothing is named) and of what is `shipped`. Something named that cannot be published is an
     error."""
-    kept, problems, places = Kept(), [], set()
+    kept, places = Kept(), set()
+    problems: list[str] = []
     own = own or not (case_ids or studies or card_files or shipped)
     named = {*case_ids, *studies, *card_files}
     listed = kept.cards() if own or shipped else []
     cases = [*case_ids, *(c.id for c in listed if (shipped if kept.is_shipped(c.id) else own))]
-    folders = [*studies, *(items.made_here() if own else ())]
-    files = [*card_files, *(cards.made_here() if own else ())]
-    if shipped:
-        names = {folder.name for folder in folders}
-        folders += [folder for folder in items.shipped() if folder.name not in names]
-        files += cards.shipped()
+    folders = [*studies, *(items.made_here() if own else ()), *(items.shipped() if shipped else ())]
+    files = [*card_files, *(cards.made_here() if own else ()), *(cards.shipped() if shipped else ())]
     if not (cases or folders or files):
         raise PublishError("Nothing is kept here; give --shipped for what comes with the product.")
 
@@ -183,14 +152,15 @@ def publish(
             for one in dict.fromkeys(of_kind):
                 try:
                     page = make(one)
+                    if page.place not in places:
+                        yield page
+                    elif one in named:
+                        raise PublishError(f"{one} would be {page.place}, as another is; rename one of them.")
+                    places.add(page.place)  # what was made here comes before what is shipped of the same
                 except EffectiveDepthError as error:
                     if one in named:
                         raise
                     problems.append(f"{one}: {error}")
-                    continue
-                if page.place not in places or one in named or one not in cards.shipped():
-                    yield page  # a shipped card of a model that was measured here too is left out
-                places.add(page.place)
 
     return write(pages(), out), [*kept.problems, *problems]
 
@@ -282,9 +252,8 @@ def _drawings(folder: Folder) -> dict[str, list[Drawing]]:
     for series, labels in steps.series(folder).items():
         for name in folder.sets:
             if rows := steps.depths(verdict, labels, name):
-                figure = depth_over_steps(
-                    rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name)))
-                )
+                sinks = {step: tables.sinks(folder, label, name) for step, label in labels.items()}
+                figure = depth_over_steps(rows, rows[0]["n_layers"], sinks)
                 title = f"Depth over training{f' of {series}' if series else ''} on {name}"
                 by_heading["Depths"].append(Drawing(title, OVER_TRAINING, figure))
     for name in folder.sets:

@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
-from ..errors import CaseError
 from ..models.ref import Folder, ModelRef
 from ..models.remote import KEY, SERVED
 from ..models.sizes import PRECISIONS
@@ -34,12 +33,8 @@ class Snippet:
 
 
 def snippet(case: Case) -> Snippet:
-    """The commands of a case study; a `CaseError` where the command line has none."""
+    """The commands of a case study."""
     views = case.views
-    if any(len(view.models) != 1 for view in views):
-        raise CaseError("This case study has several models in one result; no command computes that yet.")
-    if any(view.models[0].attention != "default" for view in views):
-        raise CaseError("This case study's model has a special attention implementation; no command opens that yet.")
     names = [f"case-{case.id}" + (f"-{i}" if len(views) > 1 else "") for i in range(1, len(views) + 1)]
     notes = "".join(f"# {note}\n" for note in dict.fromkeys(note for view in views for note in _notes(view)))
     classes = {type(probe).__name__ for view in views for probe in _probes(view)}

@@ -15,8 +15,9 @@ from ..depth.matching import RAISED
 from ..errors import ClaimRefused
 from ..probes.base import layer_effect
 from ..statistics import Resampled, all_above, beyond, over_layers, rank_correlations, some_below, stretch_mean
+from ..studies.part import Part
 from .claim import claim
-from .evidence import Evidence, Measured, Part, fisher
+from .evidence import Evidence, Measured, fisher
 from .judging import ALONE, Estimate, Quantity, Range
 
 INF = math.inf
@@ -66,7 +67,7 @@ def turn(evidence: Evidence) -> Measured:
 
     share = math.nan if failed else (k + 1) / n
     unclear = 1.0 if failed == "twins" else max(signs, order)
-    note = f"{100 * fit.p:.1f} % of random orders of the layers split at least as well."
+    note = f"{say.number(100 * fit.p, '.1f')} % of random orders of the layers split at least as well."
     note += " At least half of five untrained copies turn there too." * (failed == "twins")
     return Measured.of(
         part,

@@ -11,8 +11,9 @@ from ..depth.mean_depth import MEAN_DEPTH
 from ..errors import ClaimRefused
 from ..probes.base import depth_score, layer_effect
 from ..statistics import over_layers
+from ..studies.part import Part, require
 from .claim import claim
-from .evidence import Evidence, Line, Measured, Part, fisher, line, require, slope_of
+from .evidence import Evidence, Measured, fisher, line
 from .judging import Estimate, Quantity
 
 INF = math.inf
@@ -77,18 +78,17 @@ def static_ratio(evidence: Evidence) -> Measured:
     levels=True,
 )
 def no_harder_deeper(evidence: Evidence) -> Measured:
-    names = evidence.level_names
+    names, n = evidence.level_names, float(evidence.n_layers)
     skipped, lens = (evidence.parts[part].by_level(names) for part in ("future", "logit_lens"))
-    lines = [line([np.asarray(depth_score(layer_effect(p["effect"]))) for p in skipped], skipped)]
+    lines = [line([np.asarray(depth_score(layer_effect(p["effect"]))) for p in skipped], skipped, n)]
     for rule, name in MEAN.items():
         depths = [MEAN_DEPTH[rule](part[f"{rule}.sum"] / part["n_tokens"][:, None]) for part in lens]
         lost = sum(int((~np.isfinite(own)).sum()) for own in depths)
-        lines.append(f"{lost} prompts have no {name}" if lost else line(depths, lens))
-    fits = [one for one in lines if isinstance(one, Line)]
-    if not fits:
+        lines.append((Estimate.undefined(f"{lost} prompts have no {name}"), "") if lost else line(depths, lens, n))
+    over = [words for _, words in lines if words]
+    if not over:
         raise ClaimRefused("No level has enough prompts with a depth.")
-    estimates = tuple(slope_of(one, float(evidence.n_layers)) for one in lines)
-    return Measured(estimates, len(evidence.parts["logit_lens"]), fits[-1].over)
+    return Measured(tuple(slope for slope, _ in lines), len(evidence.parts["logit_lens"]), over[-1])
 
 
 @claim(
@@ -111,11 +111,11 @@ def adaptive(evidence: Evidence) -> Measured:
     parts = part.by_level(names)
     values = [p["stays_depth"] for p in parts]
     never = sum(int((~np.isfinite(v)).sum()) for v in values)
-    fit = line(values, parts)
-    if isinstance(fit, str):
-        raise ClaimRefused(f"Of {len(part)} prompts {never} have no answer among the best five: {fit}.")
+    slope, over = line(values, parts)
+    if not over:
+        raise ClaimRefused(f"Of {len(part)} prompts {never} have no answer among the best five: {slope.why}.")
     note = f"{never} prompts without an answer among the best five are left out." if never else ""
-    return Measured((slope_of(fit),), len(part) - never, fit.over, note)
+    return Measured((slope,), len(part) - never, over, note)
 
 
 @claim(

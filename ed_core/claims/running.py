@@ -3,6 +3,7 @@ resumes where it was stopped."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,6 +25,7 @@ from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets, tables
 from ..studies.items import Folder, open_folder
+from ..studies.part import Part
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..studies.study import read as read_study
 from ..types import changed, command_line
@@ -31,7 +33,7 @@ from ..work.resolve import settle
 from ..work.turn import Turn
 from . import CLAIMS, find, words
 from .claim import Claim, adjusted
-from .evidence import Evidence, Measured, Part, Sized
+from .evidence import Evidence, Measured, Sized
 from .record import KIND, Report
 
 MODEL, TWIN, REPLACEMENT = "model", "untrained copy", "replacement"
@@ -40,8 +42,6 @@ WORKED, ANSWERED = "_worked", " answered"  # set of the same tasks worked out; t
 FOUND, REPORT = "claims.json", "claims.md"
 LENSES = "lenses"  # the probe of fitted lenses
 REPLACED, MAPS = 100, 3  # prompts of the maps in the layers' place; raise when their losses are computed otherwise
-Progress = Callable[[float, str], None]
-"""Gets the share that is done, and the name of what is being done."""
 
 
 @dataclass(frozen=True)
@@ -175,16 +175,14 @@ class Measurement:
         set_name = _set_of(taken, self.asked, self.folder.sets)
         if label not in self.folder.models or set_name not in self.folder.sets:
             return None
-        some, one = self.folder.sums(label, set_name), self.folder.sets[set_name]
-        columns, ran = some.probe(name), some.ran(name)
-        if not columns:
+        part = self.folder.read(label, set_name, name)
+        if not len(part):
             return None
-        levels, pairs = (tuple(str(one[key][i]) for i in ran) if one[key] else () for key in ("levels", "pairs"))
-        forms = tuple(map(str, self.folder.forms(set_name)[ran]))
         if taken.answered or taken.worked:
-            examples = self.examples[set_name]
-            columns["answer_length"] = np.array([len(examples[i].prompt.answer.strip()) for i in ran])
-        return Part(columns, levels, pairs, ran, forms, self.asked.seed)
+            answers = [self.examples[set_name][i].prompt.answer for i in part.index]
+            lengths = np.array([len(answer.strip()) for answer in answers])
+            part = replace(part, columns={**part.columns, "answer_length": lengths})
+        return part
 
     def evidence(self, label: str) -> Evidence:
         """Everything that was measured of the model, or of its untrained copy."""
@@ -215,16 +213,13 @@ def measure(
     asked: Asked,
     out: Path,
     claims: Sequence[Claim],
-    progress: Progress = lambda share, stage: None,
+    turn: Turn,
     more: Collection[str] = (),
-    engine: running.MakesEngine | None = None,
     others: Sequence[str] = (),
     fits: str = "",
-    opened: Any = None,
 ) -> Measurement:
     """Measure what is missing. `more`: parts that no claim needs; `others`: precisions that the rules are read in too;
-    `fits`: fitted lenses, by the names of their files. `engine`: who computes, this process unless given;
-    `opened`: its models, where it has some."""
+    `fits`: fitted lenses, by the names of their files."""
     spec = asked.ref()
     _require_family(asked, spec)
     full_set = asked.load()
@@ -247,16 +242,10 @@ def measure(
         passes=spec.n_passes or 1,
     )
     needed = {part for claim in claims if not claim.refusal(bare) for part in claim.parts} | set(more)
-    opened = Turn().models if opened is None else opened
     plan = _plan(_study(asked, needed, full_set, spec.n_layers, others, fits), out, asked.device)
     planning.write_plan(plan, out)
     share = 0.9 if REPLACEMENT in needed else 1.0
-    outcome = running.run(
-        plan,
-        out,
-        report=lambda model, done, total: progress(share * done / max(total, 1), model.label),
-        engine=engine or partial(running.Here, opened=opened),
-    )
+    outcome = running.run(plan, out, turn, lambda done, label: turn.tell(share * done, label))
     if MODEL in outcome.failed:
         raise StudyError(f"{spec.name} cannot be measured: {outcome.failed[MODEL]}")
     tables.store(open_folder(out))
@@ -264,10 +253,10 @@ def measure(
     for i, label in enumerate((MODEL, TWIN) if REPLACEMENT in needed else ()):
 
         def within(done: float, i: int = i) -> None:
-            progress(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
+            turn.tell(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
 
         try:
-            replaced[label] = _replaced(asked, out, label, opened, within)
+            replaced[label] = _replaced(asked, out, label, turn.models, within)
         except (StudyError, OSError):
             raise
         except EffectiveDepthError as error:
@@ -322,15 +311,13 @@ def _study(
 
 def _plan(study: Study, out: Path, device: str) -> planning.Plan:
     """The plan of the study, or of an earlier one in this folder that includes it and is complete."""
-    try:
+    with contextlib.suppress(StudyError):
         earlier = read_study(out / planning.STUDY)
-    except StudyError:
-        return planning.make(study, Path(), device)
-    same = (earlier.models, earlier.sets, earlier.seed) == (study.models, study.sets, study.seed)
-    if same and {entry.column for entry in study.probes} <= {entry.column for entry in earlier.probes}:
-        plan = planning.make(earlier, Path(), device)
-        if not running.missing(plan, out):
-            return plan
+        same = (earlier.models, earlier.sets, earlier.seed) == (study.models, study.sets, study.seed)
+        if same and {entry.column for entry in study.probes} <= {entry.column for entry in earlier.probes}:
+            plan = planning.make(earlier, Path(), device)
+            if not running.missing(plan, out):
+                return plan
     return planning.make(study, Path(), device)
 
 
@@ -343,7 +330,7 @@ def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable
     prompts = [e.prompt for e in examples]
     key = digest_of(REPLACEMENT, MAPS, spec.identity(), digest_of_prompts(prompts))
     kept = Checkpoint(out / f"{REPLACEMENT}-{key[:16]}.npz", key)
-    if (columns := kept.read()) is None:
+    if not (columns := kept.read()):
         columns = replacement.by_prompt(opened.get(spec), prompts, within)
         kept.write(columns)
     index = np.asarray(columns["index"], int)
@@ -352,20 +339,14 @@ def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable
     return Part(columns, index=index, forms=forms, seed=asked.seed)
 
 
-def run(
-    asked: Asked,
-    out: Path,
-    progress: Progress = lambda share, stage: None,
-    engine: running.MakesEngine | None = None,
-    opened: Any = None,
-) -> Report:
+def run(asked: Asked, out: Path, turn: Turn) -> Report:
     """Measure what is missing, judge the claims together with those of earlier runs on the same model and prompts, and
     write both files. A claim that does not apply says so; what makes all of them impossible is refused."""
     claims = asked.chosen()
-    measured = measure(asked, out, claims, progress, engine=engine, opened=opened)
+    measured = measure(asked, out, claims, turn)
     report = _with_earlier(judged(measured, claims), asked, out)
     report = report.but(findings=adjusted(report.findings))
-    progress(1.0, "")
+    turn.tell(1.0)
     write(report, out)
     return report
 
@@ -399,33 +380,26 @@ def _measured(claim: Claim, evidence: Evidence) -> Measured | str:
         return str(error)
 
 
-def read(out: Path) -> Report | None:
-    """The report of a run; None where there is none. `StudyError` where it is damaged."""
-    try:
-        with open_sealed(out / FOUND, KIND) as sealed:
-            return sealed.head
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StudyError(f"{out / FOUND} cannot be read: {disk.why(error)}") from error
+def read(out: Path) -> Report:
+    """The report of a run; `StudyError` where it is damaged, `OSError` where there is none."""
+    with open_sealed(out / FOUND, KIND) as sealed:
+        return sealed.head
 
 
 def write(report: Report, out: Path) -> None:
     """Write the report of a run as JSON and as Markdown."""
-    try:
+    with planning.writing(out):
         disk.write(out / FOUND, seal(KIND, report.fields()))
         disk.write(out / REPORT, words.markdown(report).encode())
-    except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def _with_earlier(report: Report, asked: Asked, out: Path) -> Report:
     """The findings, and those of earlier runs on the same model and prompts."""
     try:
         earlier = read(out)
-    except StudyError:
-        earlier = None
-    if earlier is None or earlier.about != report.about:
+    except (StudyError, OSError):
+        return report
+    if earlier.about != report.about:
         return report
     by_id = {one.id: one for one in (*earlier.findings, *report.findings)}
     findings = tuple(by_id[claim.id] for claim in CLAIMS if claim.id in by_id)

@@ -6,20 +6,16 @@ import atexit
 import gc
 import os
 import sys
-import traceback
-from hashlib import sha256
 from io import TextIOWrapper
-from pathlib import Path
 
 import typer
 
 from .. import disk
 from ..errors import EffectiveDepthError
 from ..models import permits
-from ..settings import current
 from . import cases, fits, measure, models, studies
+from .options import grouped
 
-LOG = "shell.log"  # in the cache's folder: tracebacks of internal errors
 STORED = "stopped; finished prompts are in the store, and the same command continues from there."
 RESUMED = "stopped; the same command continues from what was finished."
 STOPPED = {"run": STORED, "fit": RESUMED, "study": RESUMED, "reproduce": RESUMED, "claims": RESUMED, "card": RESUMED}
@@ -30,8 +26,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for module in (models, measure, fits, studies, cases):
-    module.register(app)
+case = typer.Typer(help="Case studies: list, show, export, import, delete.")
+app.add_typer(case, name="case")
+for group, commands in (
+    (app, (models.models, models.fetch, models.estimate)),
+    (app, (measure.run, measure.verify, measure.cache, measure.settings, measure.app_, fits.fit)),
+    (app, (studies.study, studies.reproduce, studies.claims, studies.card, cases.check, cases.publish)),
+    (case, (cases.list_, cases.show, cases.export, cases.import_, cases.delete)),
+):
+    for command in commands:
+        group.command(command.__name__.rstrip("_"))(grouped(command))
 
 
 def main(words: list[str] | None = None) -> int:
@@ -39,22 +43,9 @@ def main(words: list[str] | None = None) -> int:
     atexit.register(gc.freeze)  # skips the collector's last look at everything torch holds: a second
     words = (sys.argv[1:] if words is None else words) or ["--help"]
     try:
-        try:
-            return _main(words)
-        finally:
-            print(end="", flush=True)  # a failing pipe shows here, not while Python ends
-    except BrokenPipeError:  # the reader has gone, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # as the shell reports a command that SIGPIPE ended
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _refuse(f"The output cannot be written: {error.strerror or error}.")
-
-
-def _main(words: list[str]) -> int:
-    try:
-        command = typer.main.get_command(app)
-        return command.main(args=words, prog_name="effective-depth", standalone_mode=False) or 0
+        code = typer.main.get_command(app).main(args=words, prog_name="effective-depth", standalone_mode=False)
+        print(end="", flush=True)  # a failing pipe shows here, not while Python ends
+        return code or 0
     except typer.TyperException as error:
         return _refuse(" ".join(error.format_message().replace("Value error, ", "").split()))
     except EffectiveDepthError as error:
@@ -63,35 +54,18 @@ def _main(words: list[str]) -> int:
         stopped = STOPPED.get(words[0], "stopped.")
         print(f"ed_core: {'stopped; nothing was stored.' if '--no-cache' in words else stopped}", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # the reader has gone, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as the shell reports a command that SIGPIPE ended
     except Exception as error:
-        return _internal_error(error, any(word.split("=")[0] == "--out" for word in words))
+        if lacks := disk.lacks(error, "--out or ED_CACHE"):
+            return _refuse(lacks)
+        raise
 
 
 def _refuse(why: str) -> int:
     print(f"ed_core: {why}", file=sys.stderr)
     return 2
-
-
-def _internal_error(error: Exception, has_out: bool) -> int:
-    """Print one sentence: what the machine lacks, else where the traceback was logged (shown with `ED_DEBUG`).
-    `has_out`: whether the command was given an --out."""
-    file = getattr(error, "filename", None)
-    in_cache = not has_out or (file and disk.moves(Path(str(file))) == "ED_CACHE")
-    if lacks := disk.lacks(error, "ED_CACHE" if in_cache else "--out"):
-        return _refuse(lacks)
-    if os.environ.get("ED_DEBUG", "") not in ("", "0"):
-        traceback.print_exception(error)
-        return 70
-    text = "".join(traceback.format_exception(error))
-    id = sha256(text.encode(errors="replace")).hexdigest()[:8]
-    try:
-        where = f"see {disk.log(LOG, f'{id}{os.linesep}{text}{os.linesep}', current().cache)} under {id}"
-    except (OSError, EffectiveDepthError):
-        where = f"the log could not be written ({id})"
-    print(f"ed_core: internal error; {where}, or set ED_DEBUG=1 to see it here.", file=sys.stderr)
-    return 70
 
 
 def shell() -> int:

@@ -16,17 +16,7 @@ from ..depth import say
 from ..errors import ParameterError, StoreError
 from ..models.controls import full_name
 
-case = typer.Typer(help="Case studies: list, show, export, import, delete.")
 Id = Annotated[str, typer.Argument(help="As `case list` prints it.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (list_, show, export, import_, delete):
-        case.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(case, name="case")
-    app.command()(check)
-    app.command()(publish)
 
 
 def list_(
@@ -72,12 +62,6 @@ def export(
     case, _ = kept.open(id)
     if (ending := untrusted.ending(file)) not in EXPORTS:
         raise ParameterError(f"{file.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
-    for option, value, endings in (
-        ("--measure", measure, (".csv",)),
-        ("--figure", figure, (".png", ".svg")),
-    ):
-        if value and ending not in endings:
-            raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {ending}.")
     disk.require_out(file, kept.path.rglob("*"), "FILE")
     data = kept.read(id) if ending == ".edcase" else exported(case, ending, measure or figure)
     try:

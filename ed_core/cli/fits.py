@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
 
-from ..machine import ROOM, free_memory
+from ..lenses.measured import JACOBIAN_TOKENS
+from ..models.ref import ModelRef
 from ..work.runs import fit as fits
-from ..work.runs.fit import JACOBIAN_TOKENS, LENSES, Fit, Opened
+from ..work.runs.fit import Fit
 from ..work.runs.foreground import run
-from .options import (
-    Adapter,
-    Control,
-    ControlSeed,
-    Device,
-    DryRun,
-    Memory,
-    ModelOption,
-    Offload,
-    Precision,
-    Progress,
-    control_seed,
-    named_precision,
-)
+from .options import Memory, ModelOption, Opening, Progress, control_seed, named_precision
 
 OF_B = "A's unless given."
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(fit)
-
-
 def fit(
-    kind: Literal["affine", "jacobian", "maps", "replacement"],
+    kind: Annotated[Literal["affine", "jacobian", "maps", "replacement"], typer.Argument()],
     model: ModelOption,
     prompts: Annotated[str, typer.Option("--set", metavar="FILE.jsonl", help="The prompts to fit on.")],
     out: Annotated[str, typer.Option(metavar="FILE", help=".safetensors for a lens, .npz for maps.")],
+    opening: Opening,
     test: Annotated[str, typer.Option(metavar="FILE.jsonl", help="Held-out prompts; a fifth of the forms else.")] = "",
-    precision: Precision = "fp32",
-    device: Device = "auto",
-    adapter: Adapter = "",
-    offload: Offload = "",
-    control: Control = "",
-    seed: ControlSeed = None,
     other: Annotated[str, typer.Option(metavar="B", help="maps: the second model, with the same tokenizer.")] = "",
     other_precision: Annotated[str, typer.Option(metavar="P", help=f"maps: B's; {OF_B}")] = "",
     other_control: Annotated[str, typer.Option(metavar="KIND", help="maps: a copy instead of B.")] = "",
@@ -54,7 +33,6 @@ def fit(
         int | None, typer.Option(help=f"jacobian: read so many tokens of a prompt ({JACOBIAN_TOKENS} unless given).")
     ] = None,
     memory: Memory = "",
-    dry_run: DryRun = False,
     progress: Progress = False,
 ) -> int:
     """Fit a lens (affine, jacobian), linear maps between two models (maps) or maps that replace layers (replacement).
@@ -71,19 +49,20 @@ def fit(
             raise typer.BadParameter(f"--{name} is an option of fit {owner}, not of fit {kind}.")
     if kind == "maps" and not other:
         raise typer.BadParameter("--other is missing: maps need a second model.")
+    first = replace(ModelRef.named(model), **opening.arguments())
+    precision = named_precision(other_precision) if other_precision else first.precision
+    second = replace(
+        ModelRef.named(other or model),
+        precision=precision,
+        device=first.device,
+        offload=first.offload,
+        control=other_control,
+        control_seed=control_seed(other_control, other_seed, "other-"),
+    )
     request = Fit(
         kind=kind,
-        model=Opened(model, precision, device, adapter, offload, control, control_seed(control, seed)),
-        other=Opened(
-            other,
-            named_precision(other_precision) if other_precision else precision,
-            device,
-            offload=offload,
-            control=other_control,
-            control_seed=control_seed(other_control, other_seed, "other-"),
-        )
-        if other
-        else None,
+        model=first,
+        other=second if other else None,
         prompts=prompts,
         test=test,
         out=out,
@@ -91,21 +70,4 @@ def fit(
         rank=rank,
         max_tokens=JACOBIAN_TOKENS if max_tokens is None else max_tokens,
     )
-    return _dry_run(request) if dry_run else run(fits.fit, request, lines=progress)
-
-
-def _dry_run(request: Fit) -> int:
-    """Print what would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is
-    free."""
-    from ..lenses import affine, measured
-    from ..models import devices
-
-    memory = request.check()[2] or (measured.BYTES if request.kind in LENSES else None)
-    if memory is None:
-        on_cpu = request.model.device == "cpu"
-        free = None if on_cpu else devices.free_bytes(devices.pick(request.model.device))
-        memory = int(ROOM * (free_memory() if free is None else free))
-    sizes = [one.ref.size() for one in request.models]
-    affine.require_rank(request.rank, sizes[0].d_model, request.model.source)
-    print(measured.plan_of(request.kind, sizes, memory).sentence())
-    return 0
+    return run(fits.fit, request, lines=progress)

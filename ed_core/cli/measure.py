@@ -12,21 +12,13 @@ import typer
 from .. import machine
 from ..api.model import Model as Opened
 from ..errors import ParameterError
-from ..machine import gigabytes, uncollected
-from ..models import gguf_files
+from ..machine import uncollected
 from ..probes import PROBES
 from ..settings import ROOT, current
-from .options import Adapter, Control, ControlSeed, Device, Memory, Model, Offload, Precision, Prompts, model_of
+from .options import Memory, Model, Opening
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (run, verify, cache, settings):
-        app.command()(command)
-    app.command("app")(serve)
-
-
-def serve(
+def app_(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8501,
     address: Annotated[str, typer.Option(help="Where to listen; read docs/deploy.md first.")] = "127.0.0.1",
 ) -> None:
@@ -43,14 +35,11 @@ def serve(
 def run(
     probes: Annotated[list[str], typer.Argument(metavar="PROBE", help=", ".join(probe.name for probe in PROBES))],
     model: Annotated[str, typer.Option(help="A bundled name, a folder, a GGUF file, a hub id or ndif:ORG/NAME.")],
-    prompts: Prompts,
+    prompts: Annotated[
+        str, typer.Option(metavar="FILE.jsonl", help="One JSON object a line: text, and where needed answer, id.")
+    ],
     out: Annotated[str, typer.Option(metavar="FILE.npz")],
-    precision: Precision = "fp32",
-    device: Device = "auto",
-    adapter: Adapter = "",
-    offload: Offload = "",
-    control: Control = "",
-    seed: ControlSeed = None,
+    opening: Opening,
     set: Annotated[
         list[str] | None, typer.Option(metavar="PROBE.PARAMETER=VALUE", help="Any field of any probe; repeatable.")
     ] = None,
@@ -73,7 +62,7 @@ def run(
     chosen = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(probes)]
     inputs = [prompts, *(value for of_probe in settings.values() for value in of_probe.values())]
     file = require_out(out, inputs, expected=".npz")
-    examples, ref = read_jsonl(prompts), model_of(model, precision, device, adapter, offload, control, seed)
+    examples, ref = read_jsonl(prompts), opening.ref(model)
     require_out(out, ref.read_files(), expected=".npz")
     for probe in chosen:
         probe.check_idle()
@@ -120,21 +109,11 @@ def probe_settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, st
             raise ParameterError(
                 f"--set {pair!r} names the probe '{probe}', which is not among those run ({', '.join(names)})."
             )
-        of_probe = settings.setdefault(probe, {})
-        if of_probe.setdefault(parameter, value) != value:
-            raise ParameterError(f"--set gives {name} as {of_probe[parameter]!r} and as {value!r}; give it once.")
+        settings.setdefault(probe, {})[parameter] = value
     return settings
 
 
-def verify(
-    model: Model,
-    precision: Precision = "fp32",
-    device: Device = "auto",
-    adapter: Adapter = "",
-    offload: Offload = "",
-    control: Control = "",
-    seed: ControlSeed = None,
-) -> int:
+def verify(model: Model, opening: Opening) -> int:
     """Open a model and print its residual identities, layer by layer."""
     from ..depth import certificate
     from ..errors import IdentityFailed
@@ -143,7 +122,7 @@ def verify(
     from ..models.verify import check_device
     from ..models.verify import verify as measure
 
-    opened = load_model(model_of(model, precision, device, adapter, offload, control, seed))
+    opened = load_model(opening.ref(model))
     figures = opened.identities or measure(opened)
 
     def show(slope: float | None) -> str:
@@ -160,32 +139,27 @@ def verify(
         print(f"{layer:>5}  {miss:>9.2e}  {show(attn):>15}  {show(mlp):>15}")
     allowed = f"1 ± {figures.slope_limit:g}"
     print(f"limit  {figures.miss_limit:>9.0e}  {allowed:>15}  {allowed:>15}")
-    replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
-    print(
-        f"closure {figures.closure:.2e}   replay {replay}   detour {figures.detour:.2e}   left behind "
-        f"{figures.left_behind:.1e}   next to two rows {figures.batch:.2e} (limit {figures.miss_limit:.0e})"
-    )
-    print(
-        f"suffix  {'not possible' if figures.suffix is None else f'{figures.suffix:.2e}'}: erasure "
-        f"{'reuses' if figures.suffix_holds else 'cannot reuse'} the prefix's keys and values"
-    )
+    rows = {
+        "closure": f"{figures.closure:.2e}",
+        "replay": ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items()),
+        "next to two rows": f"{figures.batch:.2e} (limit {figures.miss_limit:.0e})",
+        "detour": f"{figures.detour:.2e}",
+        "left behind": f"{figures.left_behind:.1e}",
+        "suffix": "not possible" if figures.suffix is None else f"{figures.suffix:.2e}",
+    }
     if figures.between:
-        misses = ", ".join(f"{r} to {r + 1}: {miss:.2e}" for r, miss in enumerate(figures.between))
-        print(f"between passes {misses}: the modules there give the stream that enters the later one")
+        rows["between passes"] = ", ".join(f"{r} to {r + 1}: {miss:.2e}" for r, miss in enumerate(figures.between))
     sizes = {"d_vocab": opened.d_vocab, "d_model": opened.d_model}
-    for row, text in certificate.text_rows(sizes | {"text": opened.text_identities, "identities": figures.to_json()}):
-        print(f"{row.lower()}: {text}")
+    made = sizes | {"text": opened.text_identities, "identities": figures.to_json()}
+    rows |= {row.lower(): text for row, text in certificate.text_rows(made)}
     if opened.architecture.note:
-        print(f"note: {opened.architecture.note}")
-    on_device = check_device(opened, always=True)
-    if on_device:
-        print(
-            "against float32 on the CPU: "
-            + (
-                on_device.unchecked
-                or f"layers {max(on_device.blocks):.2e}, logits {on_device.logits:.2e} (limit {on_device.limit:g})"
-            )
+        rows["note"] = opened.architecture.note
+    if on_device := check_device(opened, always=True):
+        rows["against float32 on the CPU"] = on_device.unchecked or (
+            f"layers {max(on_device.blocks):.2e}, logits {on_device.logits:.2e} (limit {on_device.limit:g})"
         )
+    for row, text in rows.items():
+        print(f"{row}: {text}")
     try:
         figures.require(opened.architecture)
         if on_device:
@@ -209,8 +183,6 @@ def cache(action: Literal["info", "clear"]) -> None:
     problems = info.pop("problems")
     for name, value in info.items():
         print(f"{name:>9}: {value}")
-    for name, n_bytes, place in gguf_files.conversions():
-        print(f"converted: {name}, {gigabytes(n_bytes)} in {place}")
     for problem in problems:
         print(f"ed_core: {problem}", file=sys.stderr)
 

@@ -14,12 +14,6 @@ from ..types import ModelSpec
 from .options import Device, Model, Precision
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (models, fetch, estimate):
-        app.command()(command)
-
-
 def fetch(
     model: Annotated[str, typer.Argument(help="org/name, org/name@revision, smollm2 or gemma3-270m.")],
 ) -> None:
@@ -114,5 +108,5 @@ def _families() -> None:
     from ..models.families import FAMILIES, REFUSED
 
     for family in FAMILIES:
-        print(f"{family.family} ({', '.join(family.model_types)}): {family.modules_read()}; norms {family.norms}")
+        print(f"{family.family} ({', '.join(family.model_types)}): {family.modules_read()}")
     print(f"refused by name: {', '.join(sorted(REFUSED))}")

@@ -4,44 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import disk, untrusted
-from ..api.model import device_of, fetch
+from ..api.model import fetch
 from ..cards.card import OTHERS, PROMPTS
 from ..errors import ParameterError, StudyError
-from ..models.bundled import default_set
 from ..work.runs import study as studies
 from ..work.runs.foreground import run
-from .options import (
-    Adapter,
-    Also,
-    BootstrapSeed,
-    Device,
-    DryRun,
-    ModelOption,
-    Processes,
-    Progress,
-    PromptSet,
-    Ray,
-)
+from .options import DryRun, OnSet, Progress, Workers
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
 
-Precision = Annotated[str, typer.Option(metavar="P", help="fp32, bf16, fp16, int8 or 4bit.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (study, reproduce, claims, card):
-        app.command()(command)
-
 
 def study(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="Or FILE.edstudy, to open; or DIR, with --export.")],
+    workers: Workers,
     out: Annotated[str, typer.Option(metavar="DIR", help="The study's folder; finished items stay.")] = "",
     export: Annotated[
         list[str] | None,
@@ -52,14 +33,9 @@ def study(
         ),
     ] = None,
     dry_run: DryRun = False,
-    device: Device = "auto",
-    processes: Processes = 1,
-    ray: Ray = "",
 ) -> int:
     """Run a study's file (models × prompt sets × probes), or continue it."""
     if export:
-        if out or dry_run:
-            raise ParameterError("--export computes nothing; leave --out and --dry-run out.")
         return _export(Path(file), export)
     if not out:
         raise ParameterError("--out is missing; give the study's folder.")
@@ -72,8 +48,8 @@ def study(
         else:
             print(f"{out}: measures {bundle.unpack(Path(file), Path(out))[:16]}, as the file says")
         return 0
-    who = _processes(processes, ray, device)
-    return run(studies.study, file, disk.require_out_folder(Path(out)), device, dry_run, **who)
+    folder = disk.require_out_folder(Path(out))
+    return run(studies.study, file, folder, workers.device, dry_run, **workers.arguments())
 
 
 def reproduce(
@@ -82,6 +58,7 @@ def reproduce(
         list[str],
         typer.Option(metavar="[NAME=]MODEL", help="Repeatable; NAME= says which published model a folder holds."),
     ],
+    workers: Workers,
     sets: Annotated[
         list[str] | None,
         typer.Option(metavar="SET[=FILE]", help="Only these of the paper's sets, from the hub or a file; repeatable."),
@@ -90,91 +67,51 @@ def reproduce(
     precision: Annotated[str | None, typer.Option(metavar="P", help="The paper's unless given.")] = None,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="A folder of the paper's name unless given.")] = None,
     dry_run: DryRun = False,
-    device: Device = "auto",
-    processes: Processes = 1,
-    ray: Ray = "",
 ) -> int:
     """Measure a paper's figures by its protocol, and say for each entry how it compares."""
-    who = _processes(processes, ray, device)
-    request = paper, tuple(models), tuple(sets or ()), limit, precision, device
+    request = paper, tuple(models), tuple(sets or ()), limit, precision, workers.device
     if dry_run:
         with TemporaryDirectory() as place:
-            return run(studies.reproduce, *request, Path(place), True, **who)
-    return run(studies.reproduce, *request, disk.require_out_folder(paper if out is None else out), False, **who)
+            return run(studies.reproduce, *request, Path(place), True, **workers.arguments())
+    folder = disk.require_out_folder(paper if out is None else out)
+    return run(studies.reproduce, *request, folder, False, **workers.arguments())
 
 
 def claims(
-    model: ModelOption,
+    about: OnSet,
     out: Annotated[str, typer.Option(metavar="FOLDER", help="Finished items there stay.")],
+    workers: Workers,
     claim: Annotated[list[str] | None, typer.Option(metavar="ID", help="Repeatable; all unless given.")] = None,
     prompts: Annotated[int, typer.Option(min=0, help="At most so many prompts for any claim; 0: no limit.")] = 0,
-    set: PromptSet = "",
-    also: Also = None,
-    precision: Precision = "fp32",
-    device: Device = "auto",
-    adapter: Adapter = "",
-    seed: BootstrapSeed = 0,
-    processes: Processes = 1,
-    ray: Ray = "",
     progress: Progress = False,
 ) -> int:
     """Check published statements about depth on a model and a prompt set."""
     from ..claims.running import Asked
 
-    how = _on_a_set(model, set, also, precision, device, adapter, seed)
-    setup = Asked(claims=tuple(claim or ()), most=prompts, **how)
-    return run(
-        studies.claims, setup, disk.require_out_folder(out), lines=progress, **_processes(processes, ray, device)
-    )
+    setup = Asked(claims=tuple(claim or ()), most=prompts, **about.arguments(workers.device))
+    return run(studies.claims, setup, disk.require_out_folder(out), lines=progress, **workers.arguments())
 
 
 def card(
-    model: ModelOption,
+    about: OnSet,
+    workers: Workers,
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="The app's own folder unless given.")] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts per measurement, balanced across levels.")] = PROMPTS,
     precisions: Annotated[
         str, typer.Option(metavar="P,P", help="Compared with the card's own; empty for none.")
     ] = ",".join(OTHERS),
-    set: PromptSet = "",
-    also: Also = None,
-    precision: Precision = "fp32",
-    device: Device = "auto",
-    adapter: Adapter = "",
-    seed: BootstrapSeed = 0,
-    processes: Processes = 1,
-    ray: Ray = "",
     progress: Progress = False,
 ) -> int:
     """Write a depth card: rules, lenses, claims, cuts, sinks and precisions of a model in one document."""
     from ..cards.making import Asked
 
     others = tuple(name.strip() for name in precisions.split(",") if name.strip())
-    setup = Asked(most=prompts, others=others, **_on_a_set(model, set, also, precision, device, adapter, seed))
+    setup = Asked(most=prompts, others=others, **about.arguments(workers.device))
     setup.check()
     if out is None:
-        fetch(model)  # its content names the folder
+        fetch(setup.model)  # its content names the folder
     place = disk.require_out_folder(setup.place if out is None else out)
-    return run(studies.card, setup, place, lines=progress, **_processes(processes, ray, device))
-
-
-def _on_a_set(
-    model: str, set: str, also: list[str] | None, precision: str, device: str, adapter: str, seed: int
-) -> dict[str, Any]:
-    return {
-        "model": model,
-        "prompts": set or default_set(model),
-        "also": tuple(also or ()),
-        "precision": precision,
-        "device": device_of(device)[0],
-        "adapter": adapter,
-        "seed": seed,
-    }
-
-
-def _processes(processes: int, ray: str, device: str) -> dict[str, Any]:
-    """Who computes; the device matters only to several processes."""
-    here = processes == 1 and not ray
-    return {"processes": processes, "ray": ray, "device": "cpu" if here else device_of(device)[0]}
+    return run(studies.card, setup, place, lines=progress, **workers.arguments())
 
 
 def _export(place: Path, names: list[str]) -> int:

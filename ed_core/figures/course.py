@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import say
-from ..depth.course import Course
+from ..depth.answer import Course
 from ..depth.verdict import Verdict
 from . import colours
 from .canvas import FONT, PLAIN, STEADY, Canvas, letters, visible

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.headroom import THRESHOLDS, Headroom
+from ..depth.exits import THRESHOLDS, Headroom
 from ..types import ProbeResult
 from . import colours
 from .canvas import (

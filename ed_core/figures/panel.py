@@ -388,8 +388,8 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
     canvas.layout["xaxis2"] = dict(PLAIN, domain=domain, anchor="y", title=named, **scale, **ticks)
     if strip.low < 0:
         low = first_place(row) - 0.5
-        ends = dict(x0=0, x1=0, y0=low, y1=low + len(strip.values))
-        canvas.line(colours.GREY, 1.0, xref="x2", yref="y", layer="below", **ends)
+        high = low + len(strip.values)
+        canvas.line(colours.GREY, 1.0, x0=0, x1=0, y0=low, y1=high, xref="x2", yref="y", layer="below")
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:

@@ -96,7 +96,8 @@ class Rows:
         """What the rules give, then the answer's depth, the average depths and the switch, each where there is one."""
         for name, rule in verdict.rules.items():
             self._rule(name, rule)
-        look = verdict.answers[0] if len(verdict.answers) == 1 else ()
+        answers = verdict.sample.answers
+        look = answers[0] if len(answers) == 1 else ()
         if (best := first_choice(look)) is not None:
             what = f"{'answer' if look[-1].given else 'next token'} {visible(look[-1].token, 30)}"
             self._mark(ANSWER, self.depth(best), "", f"{what}: first choice from {say.layers(best, self.n_layers)} on")

@@ -6,7 +6,7 @@ It minimises squared error and not the divergence, so it is not the tuned lens (
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..types import Prompt
 from . import judged
-from .driver import Read, Tick
-from .judged import Lens, LensFitting
+from .driver import Tick
+from .judged import LensFitting
 from .least_squares import RIDGE, Sums
-from .measured import BYTES, plan_of
+from .measured import AFFINE
 from .streams import few, other_tokens
 
 AT_ONCE = 512  # tokens that are summed together: prompt by prompt, most time would go into reading and writing sums
@@ -41,7 +41,7 @@ class Affine(LensFitting[Sums, Maps]):
     `memory`: bytes that sums may take; the depths beyond it are summed in further passes. `rank`: write `A_l` as
     `scale I + U V` of this rank in half precision, and judge that."""
 
-    kind, summing = "affine", 0.7
+    kind, summing = AFFINE, 0.7
 
     def __init__(
         self,
@@ -52,29 +52,31 @@ class Affine(LensFitting[Sums, Maps]):
         rank: int | None = None,
     ):
         require_rank(rank, model.d_model, model.spec.name)
-        super().__init__(model, prompts=prompts, test=test, first=None)
+        super().__init__(model, prompts=prompts, test=test, memory=memory)
         if not self.tokens:
             raise FitRefused("No prompt of the set has a token besides its first; give longer ones.")
         d, self.rank = model.d_model, rank
-        self.plan = plan_of(self.kind, (model,), memory or BYTES)
         self.about |= {"ridge": RIDGE} | ({"rank": rank} if rank else {})
         one, half = np.float32, np.float16
         maps: Any = {"A": ((d, d), one), "b": ((d,), one)}
         if rank:
             maps = {"scale": ((), one), "U": ((d, rank), half), "V": ((rank, d), half), "b": ((d,), half)}
+        self.by_depth = tuple(name for name in maps if name != "scale")
         self.rows = maps | {"mean": ((d,), one)} | judged.shapes(len(self.test[0].prompts), "shuffled")
 
-    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int, read: Read) -> None:
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int) -> Iterator[int]:
         last = self.on[0].before(begin)
         before = None if last is None else last[-1]
         waiting: list[list[Tensor]] = []
+        summed = begin
         for i, resid in self.on[0].each(begin):
             y = resid[-1]
             waiting.append([*(resid[depth] for depth in sources), y, other_tokens(y, before, i)])
             before = y
             if sum(len(one[-1]) for one in waiting) >= AT_ONCE:
                 _add(waiting, sums)
-            read(i + 1, added=not waiting)
+                summed = i + 1
+            yield summed
         _add(waiting, sums)
 
     def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> Maps:
@@ -94,21 +96,15 @@ class Affine(LensFitting[Sums, Maps]):
         return maps
 
     def evaluate(self, sources: Sequence[int], maps: Maps, tick: Tick) -> dict[str, np.ndarray]:
-        shuffled = _lens(sources, maps["shuffled.A"], maps["shuffled.b"])
-        lens = _lens_of_rank(sources, maps) if self.rank else _lens(sources, maps["A"], maps["b"])
+        row = {depth: k for k, depth in enumerate(sources)}
+        lens = judged.lens_of(lambda name, depth: maps[name][row[depth]], self.kind, self.rank)
+        shuffled = judged.lens_of(lambda name, depth: maps[f"shuffled.{name}"][row[depth]], self.kind)
         rows = judged.evaluate(self.test[0], sources, lens, {"shuffled": shuffled}, maps["mean"][0], tick)
         return rows | {name: torch.stack(maps[name]).cpu().numpy() for name in self.rows if name in maps}
 
-    def counts(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "too_short": self.on[0].lengths().count(0)}
-
-    def more(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return {"notes": few(self.tokens, self.model)}
-
-    def tensors(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        names = ("U", "V", "b") if self.rank else ("A", "b")
-        by_depth = {f"{name}.{depth}": rows[name][depth] for name in names for depth in range(self.model.n_layers)}
-        return by_depth | ({"scale": rows["scale"]} if self.rank else {})
+    def described(self, rows: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+        counts = {"tokens": self.tokens, "too_short": self.on[0].lengths().count(0)}
+        return counts, {"notes": few(self.tokens, self.model)}
 
 
 def _add(waiting: list[list[Tensor]], sums: Sequence[Sums]) -> None:
@@ -118,18 +114,3 @@ def _add(waiting: list[list[Tensor]], sums: Sequence[Sums]) -> None:
         for source, one in zip(sources, sums):
             one.add(source, targets, others)
         waiting.clear()
-
-
-def _lens(sources: Sequence[int], a: Sequence[Tensor], b: Sequence[Tensor]) -> Lens:
-    row = {depth: k for k, depth in enumerate(sources)}
-    return lambda depth, h: h.float() @ a[row[depth]].T + b[row[depth]]
-
-
-def _lens_of_rank(sources: Sequence[int], maps: Maps) -> Lens:
-    row = {depth: k for k, depth in enumerate(sources)}
-
-    def read(depth: int, h: Tensor) -> Tensor:
-        scale, u, v, b = (maps[name][row[depth]] for name in ("scale", "U", "V", "b"))
-        return scale * h.float() + (h.float() @ v.T) @ u.T + b
-
-    return read

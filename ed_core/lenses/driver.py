@@ -1,35 +1,33 @@
 """One driver for every fit: accumulate sums over prompts, solve for the maps, evaluate them on held-out prompts.
 
 A *source* is what a map reads: a depth, a tap or a layer. Sources are fitted in groups that fit into memory; each group
-that is finished is a partial result, and a fit that was stopped resumes from its checkpoint."""
+that is finished is a partial result, and a fit that was stopped resumes from its checkpoint: after its finished
+sources, and within a group after the prompts already summed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..machine import free_memory
+from ..models import devices
 from ..models.language_model import LanguageModel
 from ..types import Prompt
-from .checkpoint import Checkpoint, Rows, Summed, checkpoint_file
-from .least_squares import Sums
-from .measured import Plan
-from .streams import FOR_R2, Streams, require_same_tokens, require_tokens, split
+from .checkpoint import Checkpoint, checkpoint_file
+from .least_squares import Kept, Sums
+from .measured import JACOBIAN, plan_of
+from .streams import Streams, prompts_entry, require_same_tokens, require_tokens, split
 
-S = TypeVar("S", bound=Summed)  # the sums of one source
+S = TypeVar("S", bound=Kept)  # the sums of one source
 M = TypeVar("M")  # the maps of some sources
 R = TypeVar("R")  # the result
 Tick = Callable[[float], None]
 """Takes the share that is done; an exception of it ends the fit."""
-
-
-class Read(Protocol):
-    """Takes how many prompts were read, and whether the sums hold all of them."""
-
-    def __call__(self, prompts: float, added: bool = True) -> None: ...
 
 
 def silent(share: float) -> None:
@@ -40,31 +38,38 @@ class Fitting(Generic[S, M, R]):
     """A kind of fit: how it accumulates, solves and evaluates.
 
     `on`, `test`: the streams it is fitted and judged on, one per model. `plan`: its sources, and how many are summed at
-    once. `about`: everything that can change a number. `rows`: shape and type of each array of results, without the
-    axis of the sources. `summing`: about the share of the time that sums take."""
+    once, so that the sums take `memory` bytes. `about`: everything that can change a number. `rows`: shape and type of
+    each array of results, without the axis of the sources. `summing`: about the share of the time that sums take."""
 
-    plan: Plan
+    kind: ClassVar[str]
+    summing: ClassVar[float]
     about: dict[str, Any]
     rows: Mapping[str, tuple[tuple[int, ...], DTypeLike]]
-    summing: ClassVar[float]
-    needs: ClassVar[int] = FOR_R2  # held-out tokens
 
-    def __init__(self, *models: LanguageModel, prompts: Sequence[Prompt], test: Sequence[Prompt] | None, first: Any):
+    def __init__(
+        self,
+        *models: LanguageModel,
+        prompts: Sequence[Prompt],
+        test: Sequence[Prompt] | None,
+        memory: int | None,
+        first: int | None = None,
+    ):
         """`test`: a fifth of the forms by default; `first`: the tokens of each prompt that are read, None for all."""
         used, held_out = split(prompts, test)
         if len(models) == 2:
             require_same_tokens(*models, [*used, *held_out])
         self.on, self.test = ([Streams(model, some, first) for model in models] for some in (used, held_out))
         self.model, self.n_prompts = models[0], len(used)
-        self.tokens = sum(self.on[0].lengths())
-        self.test_tokens = require_tokens(self.test[0], False, self.needs)
+        self.tokens, self.test_tokens = sum(self.on[0].lengths()), require_tokens(self.test[0])
+        self.plan = plan_of(self.kind, models, free_bytes(self.kind, str(self.model.device)), memory)
+        self.about = {"kind": self.kind, "prompts": prompts_entry(used), "held_out": prompts_entry(held_out)}
 
     def sums(self, sources: Sequence[int]) -> list[S]:
         """Empty sums for these sources."""
         return [cast(S, Sums(self.plan.d_x, self.plan.d_y, self.model.device)) for _ in sources]
 
-    def accumulate(self, sources: Sequence[int], sums: Sequence[S], begin: int, read: Read) -> None:
-        """Add the prompts from number `begin` on to the sums."""
+    def accumulate(self, sources: Sequence[int], sums: Sequence[S], begin: int) -> Iterator[int]:
+        """Add the prompts from number `begin` on to the sums; yield how many prompts the sums hold."""
         raise NotImplementedError
 
     def solve(self, sources: Sequence[int], sums: Sequence[S]) -> M:
@@ -85,30 +90,55 @@ class Fitting(Generic[S, M, R]):
 
     def fit(self, out: Path | None = None, tick: Tick = silent, partial: Callable[[R], None] | None = None) -> R:
         """Fit, and write to `out` where it is given. `partial` takes the result after every group but the last."""
-        kept = Checkpoint(checkpoint_file(out) if out else None, self.about)
-        rows = Rows(kept, self.plan, self.rows)
-        for sources in rows.groups():
-            rows.finish(sources, self._group(sources, rows, tick))
-            if partial and not rows.finished.all():
-                partial(self.result(rows.arrays))
-        result = self.result(rows.arrays)
+        checkpoint, n = Checkpoint(checkpoint_file(out) if out else None, self.about), self.plan.n_taps
+        stored = checkpoint.read()
+        finished = stored.get("finished", np.zeros(n, bool))
+        empty = {name: np.full((n, *shape), np.nan, dtype) for name, (shape, dtype) in self.rows.items()}
+        rows = {name: stored.get(name, values) for name, values in empty.items()}
+
+        def report(sources: Sequence[int], judging: bool, share: float) -> None:
+            within = self.summing + (1 - self.summing) * share if judging else self.summing * share
+            tick(float(finished.sum() + within * len(sources)) / n)
+
+        for sources in self.plan.groups(np.flatnonzero(~finished).tolist()):
+            sums = self.sums(sources)
+            begin = _restore(stored, sources, sums)
+            stored.clear()
+            for summed in self.accumulate(sources, sums, begin):
+                report(sources, False, summed / self.n_prompts)
+                if checkpoint.due:
+                    checkpoint.write(rows | {"finished": finished} | _arrays(sources, sums, summed))
+            maps = self.solve(sources, sums)
+            for name, values in self.evaluate(sources, maps, functools.partial(report, sources, True)).items():
+                rows[name][list(sources)] = values
+            finished[list(sources)] = True
+            if not finished.all():
+                checkpoint.write(rows | {"finished": finished})
+                if partial:
+                    partial(self.result(rows))
+        result = self.result(rows)
         if out:
-            self.write(out, rows.arrays, result)
-        kept.remove()
+            self.write(out, rows, result)
+        checkpoint.remove()
         tick(1.0)
         return result
 
-    def _group(self, sources: Sequence[int], rows: Rows, tick: Tick) -> Mapping[str, np.ndarray]:
-        """The rows of these sources."""
-        sums = self.sums(sources)
 
-        def read(prompts: float, added: bool = True) -> None:
-            tick(rows.share(sources, self.summing * prompts / self.n_prompts))
-            if added:
-                rows.keep(sources, sums, int(prompts))
+def free_bytes(kind: str, device: str) -> int:
+    """Bytes free where a kind of fit has its sums: on the model's device, but the Jacobian lens on the host."""
+    return free_memory() if kind == JACOBIAN else devices.free_bytes(device)
 
-        def judged(share: float) -> None:
-            tick(rows.share(sources, self.summing + (1 - self.summing) * share))
 
-        self.accumulate(sources, sums, rows.restore(sources, sums), read)
-        return self.evaluate(sources, self.solve(sources, sums), judged)
+def _arrays(sources: Sequence[int], sums: Sequence[Kept], prompts: int) -> dict[str, np.ndarray]:
+    """The sums over the first `prompts` prompts, for a checkpoint."""
+    named = {f"{source}.{name}": a for source, one in zip(sources, sums) for name, a in one.arrays().items()}
+    return named | {"sources": np.asarray(sources), "prompts": np.asarray(prompts)}
+
+
+def _restore(stored: Mapping[str, np.ndarray], sources: Sequence[int], sums: Sequence[Kept]) -> int:
+    """Fill these sums from a checkpoint, where it has those of the same sources; return how many prompts they hold."""
+    if "sources" not in stored or stored["sources"].tolist() != list(sources):
+        return 0
+    for source, one in zip(sources, sums):
+        one.restore({name: stored[f"{source}.{name}"] for name in one.names})
+    return int(stored["prompts"])

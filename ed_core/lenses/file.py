@@ -7,6 +7,7 @@ depth. Numbers may be float32, float16 or bfloat16."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -23,7 +24,7 @@ from safetensors.numpy import save
 
 from .. import disk, settings, untrusted
 from ..errors import BrokenWeights, FitRefused, ParameterError
-from ..files import expect, parse
+from ..files import parse
 from ..models import weights
 from ..models.bundled import FITS
 from ..types import ModelSpec
@@ -31,7 +32,7 @@ from ..types import ModelSpec
 ENDING = ".safetensors"
 FORMAT, VERSION = "effective-depth fit", 1
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
-DTYPES = ("F32", "F16", "BF16")
+DTYPES = {"F32", "F16", "BF16"}
 MOST_CERTIFICATE = 4 << 20  # bytes of JSON
 REFIT = "fit it again with `python -m ed_core fit`"
 JUDGED = "held_out"  # in a certificate: the figures on held-out prompts
@@ -52,7 +53,8 @@ class Fit:
     @cached_property
     def content(self) -> str:
         """SHA-256 of the file, the fit's identity in keys."""
-        return _content(self.path, self.path.stat().st_mtime_ns, self.path.stat().st_size)
+        with self.path.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -92,24 +94,27 @@ def find(text: str) -> Fit:
     """The fit of that name, bundled or kept, or in that file."""
     if not is_name(text):
         return read(text)
-    for place in (FITS, folder()):
-        if (file := place / f"{text}{ENDING}").is_file():
-            return read(file)
-    known = ", ".join(sorted(file.stem for place in (FITS, folder()) for file in place.glob(f"*{ENDING}"))) or "none"
-    raise FitRefused(f"There is no fit {text!r}; those of this installation are: {known}.")
+    known = {file.stem: file for file in reversed(_files())}
+    if text not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise FitRefused(f"There is no fit {text!r}; those of this installation are: {names}.")
+    return read(known[text])
 
 
 def of_model(model: ModelSpec) -> list[Fit]:
     """The bundled and kept fits of a model's weights, bundled ones first; damaged files are skipped."""
     fits = []
-    for file in (*sorted(FITS.glob(f"*{ENDING}")), *sorted(folder().glob(f"*{ENDING}"))):
-        try:
+    for file in _files():
+        with contextlib.suppress(FitRefused):
             fit = read(file)
             fit.require(model)
-        except FitRefused:
-            continue
-        fits.append(fit)
+            fits.append(fit)
     return fits
+
+
+def _files() -> list[Path]:
+    """The files of fits, bundled ones first."""
+    return [file for place in (FITS, folder()) for file in sorted(place.glob(f"*{ENDING}"))]
 
 
 def weights_of(model: ModelSpec) -> dict[str, Any]:
@@ -140,18 +145,16 @@ def _read(path: Path, changed: int, size: int) -> Fit:
         raise FitRefused(f"{path.name} is damaged or no safetensors file; {REFIT}.") from error
     certificate = _certificate(path, text)
     kind, n_layers, d = certificate["kind"], certificate["n_layers"], certificate["d_model"]
-    differs = f"{path.name} does not hold what its certificate says ({kind} lens, {n_layers} layers × {d})"
-    if n_layers > len(shapes):
-        raise FitRefused(f"{differs}: it has {len(shapes)} tensors; {REFIT}.")
     of_layer: dict[str, tuple[int, ...]] = {"J": (d, d)} if kind == "jacobian" else {"A": (d, d), "b": (d,)}
     if rank := certificate.get("rank"):
         of_layer = {"U": (d, rank), "V": (rank, d), "b": (d,)}
-    expected = {f"{name}.{l}": shape for l in range(n_layers) for name, shape in of_layer.items()}
-    expected |= {"mean": (d,)} | ({"scale": (n_layers,)} if rank else {})
-    actual = {name: shape for name, (_, shape) in shapes.items()}
-    if actual != expected or any(dtype not in DTYPES for dtype, _ in shapes.values()):
-        wrong = next((name for name in expected if actual.get(name) != expected[name]), next(iter(actual)))
-        raise FitRefused(f"{differs}, wrong at {wrong}; {REFIT}.")
+    layers = range(min(n_layers, len(shapes)))
+    expected = {f"{name}.{l}": shape for l in layers for name, shape in of_layer.items()} | {"mean": (d,)}
+    expected |= {"scale": (n_layers,)} if rank else {}
+    if {name: shape for name, (_, shape) in shapes.items()} != expected or {t for t, _ in shapes.values()} - DTYPES:
+        raise FitRefused(
+            f"{path.name} does not hold what its certificate says ({kind} lens, {n_layers} layers × {d}); {REFIT}."
+        )
     return Fit(path, kind, n_layers, d, certificate)
 
 
@@ -166,34 +169,24 @@ class Certificate(BaseModel, strict=True, extra="allow"):
     """The fields of every certificate."""
 
     format: Literal["effective-depth fit"]
-    version: PositiveInt
+    version: Literal[1]
     kind: Literal["affine", "jacobian"]
     n_layers: PositiveInt
     d_model: PositiveInt
     model: Model
+    rank: PositiveInt | None = None
 
 
 def _certificate(path: Path, text: str) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = parse(text.encode(), MOST_CERTIFICATE)
         Certificate.model_validate(fields)
-        rank = fields.get("rank")
-        right = type(rank) is int and 0 < rank <= fields["d_model"] and fields["kind"] == "affine"
-        expect(rank is None or right, "the rank")
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise FitRefused(
-            f"{path.name} has no certificate of this program in its header, so its model and prompts are unknown; "
-            f"{REFIT}."
+            f"{path.name} has no certificate of this version of the program in its header, so its model and prompts "
+            f"are unknown; {REFIT}."
         ) from error
-    if fields["version"] != VERSION:
-        raise FitRefused(f"{path.name} was written by another version of this program; {REFIT}.")
     return fields
-
-
-@lru_cache(maxsize=64)
-def _content(path: Path, changed: int, size: int) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def write(path: Path, tensors: Mapping[str, np.ndarray], certificate: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import FitRefused, NotFinite, TooLarge
-from ..machine import ROOM, free_memory, gigabytes
+from ..errors import FitRefused, NotFinite
 from ..models.devices import total_bytes
 from ..models.identities import to_float64
 from ..models.language_model import LanguageModel
@@ -27,13 +26,12 @@ from ..models.trace import Trace
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import judged
-from .driver import Read, Tick, silent
+from .driver import Tick
 from .judged import LensFitting
 from .least_squares import Kept
-from .measured import plan_of
+from .measured import JACOBIAN, JACOBIAN_TOKENS
 
 FIRST = 16  # positions that are not valid, as models read them differently
-MAX_TOKENS = 128  # of a prompt, as the authors do
 
 
 class Halves(Kept):
@@ -63,7 +61,7 @@ class Jacobian(LensFitting[Halves, Maps]):
     """The matrices of all depths at once. `max_tokens`: how many tokens of a prompt are read; `memory`: bytes of the
     backward passes. Prompts without a valid position are left out and counted."""
 
-    kind, summing = "jacobian", 0.95
+    kind, summing, by_depth = JACOBIAN, 0.95, ("J",)
 
     def __init__(
         self,
@@ -71,28 +69,23 @@ class Jacobian(LensFitting[Halves, Maps]):
         prompts: Sequence[Prompt],
         test: Sequence[Prompt] | None = None,
         memory: int | None = None,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int = JACOBIAN_TOKENS,
     ):
         require_gradients(model.spec.precision, "the Jacobian lens")
-        super().__init__(model, prompts=prompts, test=test, first=max_tokens)
+        super().__init__(model, prompts=prompts, test=test, memory=None, first=max_tokens)
+        self.about["prompts"] |= {"max_tokens": max_tokens}
         d, self.memory = model.d_model, memory
-        self.plan = plan_of(self.kind, (model,), 0)
         maps: Any = {"J": ((d, d), np.float32), "drift": ((), float), "mean": ((d,), np.float32)}
         self.rows = maps | judged.shapes(len(self.test[0].prompts))
 
     def sums(self, sources: Sequence[int]) -> list[Halves]:
-        _require_room(self.model)
         return [Halves(self.model.n_layers, self.model.d_model)]
 
-    def accumulate(self, sources: Sequence[int], sums: Sequence[Halves], begin: int, read: Read) -> None:
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Halves], begin: int) -> Iterator[int]:
         for i, prompt in enumerate(self.on[0].prompts[begin:], begin):
             ids = self.on[0].ids(prompt)
             if len(ids) > FIRST + 1:
-
-                def within(share: float, i: int = i) -> None:
-                    read(i + share, added=False)
-
-                jacobians, last = of_prompt(self.model, ids, self.memory, within)
+                jacobians, last = of_prompt(self.model, ids, self.memory)
                 if not torch.isfinite(jacobians).all():
                     raise NotFinite(
                         f"The Jacobians of {self.model.spec.name} contain NaN or infinite values in "
@@ -100,7 +93,7 @@ class Jacobian(LensFitting[Halves, Maps]):
                         "prompt out."
                     )
                 sums[0].add(jacobians, last)
-            read(i + 1)
+            yield i + 1
 
     def solve(self, sources: Sequence[int], sums: Sequence[Halves]) -> Maps:
         a, b, n = sums[0].first, sums[0].second, sums[0].n.tolist()
@@ -115,43 +108,23 @@ class Jacobian(LensFitting[Halves, Maps]):
         return {"J": a.add_(b).div_(sum(n)).float(), "drift": drift, "mean": mean.expand(len(sources), -1)}
 
     def evaluate(self, sources: Sequence[int], maps: Maps, tick: Tick) -> dict[str, np.ndarray]:
-        mean = maps["mean"][0].to(self.model.device)
-
-        def lens(depth: int, h: Tensor) -> Tensor:
-            return h.float() @ maps["J"][depth].to(h.device).T
-
-        rows = judged.evaluate(self.test[0], sources, lens, {}, mean, tick)
+        device = self.model.device
+        lens = judged.lens_of(lambda name, depth: maps[name][depth].to(device), self.kind)
+        rows = judged.evaluate(self.test[0], sources, lens, {}, maps["mean"][0].to(device), tick)
         return rows | {name: x.numpy() for name, x in maps.items()}
 
-    def counts(self) -> dict[str, Any]:
+    def described(self, rows: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
         valid = [n - FIRST for n in self.on[0].lengths() if n > FIRST]
-        return {"fitted": len(valid), "too_short": self.n_prompts - len(valid), "tokens": sum(valid)}
-
-    def more(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
         longest = max(len(self.on[0].ids(prompt)) for prompt in self.on[0].prompts)
-        return {
+        return {"fitted": len(valid), "too_short": self.n_prompts - len(valid), "tokens": sum(valid)}, {
             "batch": min(self.model.d_model, _rows(self.model, longest, _budget(self.model, self.memory))),
             "drift": [round(float(one), 9) for one in rows["drift"]],
             "notes": ["The lens is made to be read by ranks: its distribution is not calibrated."],
         }
 
-    def tensors(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {f"J.{depth}": x for depth, x in enumerate(rows["J"])}
-
-
-def _require_room(model: LanguageModel) -> None:
-    """Raise `TooLarge`, before any pass, where the fit's three sums do not fit into the host's free memory."""
-    needed, free = 3 * 8 * model.n_layers * model.d_model**2, free_memory()
-    if needed > ROOM * free:
-        raise TooLarge(
-            f"The Jacobian lens of {model.spec.name} sums {model.n_layers} matrices of {model.d_model} × "
-            f"{model.d_model} in float64, which takes {gigabytes(needed)} of memory, and {gigabytes(free)} are free; "
-            "fit a smaller model, or on a machine with more memory."
-        )
-
 
 def of_prompt(
-    model: LanguageModel, ids: Sequence[int], memory: int | None = None, tick: Tick = silent
+    model: LanguageModel, ids: Sequence[int], memory: int | None = None
 ) -> tuple[Float[Tensor, "depth d d"], Float[Tensor, "valid d"]]:
     """One prompt's `J_l` for every depth l < L, float64 in the host's memory, and `h[L]` at its valid positions."""
     n_layers, d, n_tokens = model.n_layers, model.d_model, len(ids)
@@ -172,7 +145,6 @@ def of_prompt(
         except Exception:
             graph = []  # where memory ran out a smaller one is made: this one would run out again
             raise
-        tick(dims.stop / d)
 
     def slopes_of(dims: slice, rows: int) -> Float[Tensor, "depth dim d"]:
         """Derivatives of these entries of the last residual by the residual at every depth, mean over tokens."""

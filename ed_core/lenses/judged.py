@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..statistics import mean, units
 from ..sweeps import metrics
-from ..types import Prompt
 from .driver import Fitting, M, S, Tick
 from .file import REFIT, Fit, weights_of, write
-from .streams import Streams, prompts_entry
+from .measured import JACOBIAN
+from .streams import Streams
 
 KL_TOKENS = 1000  # held-out tokens whose predictions are compared, at least: those of a large vocabulary cost more
 KL_LOGITS = 10**8  # of one lens at one depth, where the vocabulary is small enough for more than KL_TOKENS
@@ -31,22 +31,14 @@ Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"
 """Maps the stream at a depth to an estimate of `h[L]`."""
 
 
-def drawn(lengths: Sequence[int], budget: int, seed: int = SEED) -> list[np.ndarray]:
-    """The tokens of each prompt that are compared, in order: all where there are no more than `budget`, else the same
-    share of each prompt, rounded up, so that every prompt set has its share. `lengths`: the tokens of each prompt."""
-    total = sum(lengths)
-
-    def some(i: int, n: int) -> np.ndarray:
-        few = -(-n * min(budget, total) // max(total, 1))
-        return np.sort(np.random.default_rng([seed, i]).choice(n, few, replace=False)) if n else np.arange(0)
-
-    return [some(i, n) for i, n in enumerate(lengths)]
-
-
-def compared(streams: Streams, budget: int | None = None) -> list[np.ndarray]:
-    """The `drawn` tokens of held-out prompts: about `budget`, or as many as make `KL_LOGITS` logits."""
-    most = max(KL_TOKENS, KL_LOGITS // streams.model.d_vocab) if budget is None else budget
-    return drawn(streams.lengths(), most)
+def compared(streams: Streams) -> list[np.ndarray]:
+    """The tokens of each held-out prompt that are compared, in order: all where there are few, else the same share of
+    each prompt, rounded up, so that every prompt set has its share; about as many as make `KL_LOGITS` logits."""
+    lengths = streams.lengths()
+    total, most = sum(lengths), max(KL_TOKENS, KL_LOGITS // streams.model.d_vocab)
+    draws = [np.random.default_rng([SEED, i]) for i in range(len(lengths))]
+    shares = [-(-n * min(most, total) // max(total, 1)) for n in lengths]
+    return [np.sort(draw.choice(n, share, replace=False)) for draw, n, share in zip(draws, lengths, shares)]
 
 
 def shapes(n_prompts: int, *controls: str) -> dict[str, tuple[tuple[int, ...], type]]:
@@ -62,7 +54,6 @@ def evaluate(
     controls: Mapping[str, Lens],
     constant: Tensor,
     tick: Tick,
-    budget: int | None = None,
 ) -> dict[str, np.ndarray]:
     """On held-out prompts, for each of these depths of a lens `f`, with `y = h[L]`:
 
@@ -77,7 +68,7 @@ def evaluate(
     y_sum, y_square, n = zeros(model.d_model), zeros(()), 0
     lenses: dict[str, Lens] = {"lens": lens, "logit": lambda depth, h: h, **controls}
     sums = {name: np.zeros((len(depths), len(streams.prompts))) for name in (*lenses, "constant")}
-    some = compared(streams, budget)
+    some = compared(streams)
     for i, resid in streams.each():
         y = resid[-1].to(model.device, torch.float64)
         n += len(y)
@@ -111,7 +102,7 @@ def _divergence(
         return sums | {"constant": np.full(len(resid), divergence(constant.to(last).expand(len(last), -1)))}
 
 
-def certificate(streams: Streams, rows: Mapping[str, np.ndarray], budget: int | None = None) -> dict[str, Any]:
+def certificate(streams: Streams, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The certificate's figures on held-out prompts, of `evaluate`'s rows for all depths:
 
     - `relative_error`, `r2`, and by lens and control `kl`, the mean divergence, each prompt weighted by its tokens
@@ -121,7 +112,7 @@ def certificate(streams: Streams, rows: Mapping[str, np.ndarray], budget: int | 
     - `tokens`, `kl_tokens`, `kl_drawn`: how many tokens were read and compared, and how those were drawn
 
     Intervals are left out where there are too few prompts."""
-    lengths, some = streams.lengths(), compared(streams, budget)
+    lengths, some = streams.lengths(), compared(streams)
     places = [i for i, tokens in enumerate(lengths) if tokens]
     counts, over = [lengths[i] for i in places], units(len(places), [streams.prompts[i].form for i in places])
     weights = np.array([lengths[i] / len(some[i]) for i in places])[:, None]
@@ -153,45 +144,51 @@ def _rounded(values: np.ndarray) -> list[float]:
 
 
 class LensFitting(Fitting[S, M, dict[str, Any]]):
-    """A fit of a lens: its certificate and its file."""
+    """A fit of a lens: its certificate and its file. `by_depth`: the rows that are tensors of the file, one a depth."""
 
-    kind: ClassVar[str]
+    by_depth: tuple[str, ...]
 
-    def __init__(self, model: LanguageModel, *, prompts: Sequence[Prompt], test: Sequence[Prompt] | None, first: Any):
-        super().__init__(model, prompts=prompts, test=test, first=first)
+    def __init__(self, model: LanguageModel, **how: Any):
+        super().__init__(model, **how)
         spec = model.spec
-        self.about = {
-            "kind": self.kind,
+        self.about |= {
             "n_layers": model.n_layers,
             "d_model": model.d_model,
             "model": {"name": spec.name, "precision": spec.precision, "identity": weights_of(spec)},
-            "prompts": prompts_entry(self.on[0].prompts) | ({"max_tokens": first} if first else {}),
-            "held_out": prompts_entry(self.test[0].prompts),
         }
 
-    def counts(self) -> dict[str, Any]:
-        """How many tokens and prompts it was fitted on."""
-        raise NotImplementedError
-
-    def more(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The certificate's other fields."""
-        raise NotImplementedError
-
-    def tensors(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The file's tensors but for `mean`."""
+    def described(self, rows: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """How many tokens and prompts it was fitted on, and the certificate's other fields."""
         raise NotImplementedError
 
     def result(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        figures = {"held_out": self.about["held_out"] | certificate(self.test[0], rows)}
-        return self.about | {"prompts": self.about["prompts"] | self.counts()} | figures | self.more(rows)
+        counts, more = self.described(rows)
+        held_out = self.about["held_out"] | certificate(self.test[0], rows)
+        return self.about | {"prompts": self.about["prompts"] | counts, "held_out": held_out} | more
 
     def write(self, out: Path, rows: Mapping[str, np.ndarray], result: dict[str, Any]) -> None:
-        write(out, self.tensors(rows) | {"mean": rows["mean"][0]}, result)
+        tensors = {f"{name}.{depth}": x for name in self.by_depth for depth, x in enumerate(rows[name])}
+        tensors |= {"scale": rows["scale"]} if "scale" in rows else {}
+        write(out, tensors | {"mean": rows["mean"][0]}, result)
+
+
+def lens_of(tensor: Callable[[str, int], Tensor], kind: str, rank: int | None = None) -> Lens:
+    """A fitted lens, float32, by its tensors at a depth: `J h`, `A h + b`, or with a rank `scale h + U V h + b`."""
+
+    def read(depth: int, h: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_model"]:
+        if kind == JACOBIAN:
+            return h.float() @ tensor("J", depth).T
+        if rank:
+            low = (h.float() @ tensor("V", depth).T) @ tensor("U", depth).T
+            return tensor("scale", depth) * h.float() + low + tensor("b", depth)
+        return h.float() @ tensor("A", depth).T + tensor("b", depth)
+
+    return read
 
 
 class Reader:
-    """Estimates `h[L]` from the stream at a depth with a fitted lens, float32: `A h + b`, or `J h`. Each matrix is read
-    from the file when it is needed, so one at a time is in memory."""
+    """A fitted lens from its file: estimates `h[L]` from the stream at a depth. Each matrix is read from the file when
+    it is needed, so one at a time is in memory."""
 
     def __init__(self, fit: Fit, model: LanguageModel):
         if (fit.n_layers, fit.d_model) != (model.n_layers, model.d_model):
@@ -200,22 +197,17 @@ class Reader:
                 f"× {model.d_model}; {REFIT}."
             )
         self.fit, self.device = fit, model.device
-        self._scale = self._tensor("scale") if fit.certificate.get("rank") else None
+        self.lens = lens_of(self._tensor_at, fit.kind, fit.certificate.get("rank"))
 
     @property
     def mean(self) -> Tensor:
         """The mean of `h[L]` over the tokens it was fitted on."""
         return self._tensor("mean")
 
+    def _tensor_at(self, name: str, depth: int) -> Tensor:
+        return self._tensor(name)[depth] if name == "scale" else self._tensor(f"{name}.{depth}")
+
     def _tensor(self, name: str) -> Tensor:
         with safe_open(self.fit.path, framework="pt") as file:
             tensor: Tensor = file.get_tensor(name).to(self.device, torch.float32)
         return tensor
-
-    def __call__(self, depth: int, h: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_model"]:
-        if self.fit.kind == "jacobian":
-            return h.float() @ self._tensor(f"J.{depth}").T
-        if self._scale is not None:
-            low = (h.float() @ self._tensor(f"V.{depth}").T) @ self._tensor(f"U.{depth}").T
-            return self._scale[depth] * h.float() + low + self._tensor(f"b.{depth}")
-        return h.float() @ self._tensor(f"A.{depth}").T + self._tensor(f"b.{depth}")

@@ -16,33 +16,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..machine import ROOM, free_memory
 from ..models.language_model import LanguageModel
 from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
 from . import measured
-from .driver import Fitting, Read, Tick
+from .driver import Fitting, Tick
 from .least_squares import RIDGE, Sums
-from .measured import Maps, Plan, Replacement, plan_of
-from .streams import Streams, few, model_entry, other_tokens, prompts_entry, require_tokens
+from .measured import Maps
+from .streams import Streams, few, model_entry, other_tokens, require_tokens
 
 PIECE = 256 << 20  # bytes of the targets of tokens that are read together
 PER_PAIR = ("error", "r2", "error_shuffled", "r2_shuffled")
 OF_MEAN = ("error_mean", "r2_mean")  # rows too, all alike
-
-
-def plan(model: LanguageModel, *other: LanguageModel, memory: int | None = None) -> Plan:
-    """How many sources are summed at once, maps to an `other` model or replacements in one; raises `TooLarge` where one
-    has no room. `memory`: nine tenths of what is free by default."""
-    free, kind = free_bytes(model), Maps.kind if other else Replacement.kind
-    planned = plan_of(kind, (model, *other), memory or int(ROOM * free))
-    measured.require_room(planned, free, f"A fit to {model.spec.name}")
-    return planned
-
-
-def free_bytes(model: LanguageModel) -> int:
-    """Free bytes of memory where the model computes."""
-    return torch.cuda.mem_get_info(model.device)[0] if model.device.type == "cuda" else free_memory()
 
 
 class Solved:
@@ -66,7 +51,7 @@ class Between(Fitting[Sums, Solved, Maps]):
     """A map from each tap of A, with targets `[B's taps, B's taps of other tokens]`. `memory`: bytes that sums may
     take; the taps beyond it are summed in further passes, and no number depends on it."""
 
-    summing = 0.6
+    kind, summing = Maps.kind, 0.6
 
     def __init__(
         self,
@@ -76,14 +61,13 @@ class Between(Fitting[Sums, Solved, Maps]):
         test: Sequence[Prompt] | None = None,
         memory: int | None = None,
     ):
-        super().__init__(a, b, prompts=prompts, test=test, first=None)
-        require_tokens(self.on[0], True)
-        self.plan, self.n_b, self.d_b = plan(a, b, memory=memory), b.n_layers + 1, b.d_model
-        self.about = {"kind": Maps.kind, "a": model_entry(a), "b": model_entry(b), "ridge": RIDGE}
-        self.about |= {"prompts": prompts_entry(self.on[0].prompts), "held_out": prompts_entry(self.test[0].prompts)}
+        super().__init__(a, b, prompts=prompts, test=test, memory=memory)
+        require_tokens(self.on[0], fitted=True)
+        self.n_b, self.d_b = b.n_layers + 1, b.d_model
+        self.about |= {"a": model_entry(a), "b": model_entry(b), "ridge": RIDGE}
         self.rows = dict.fromkeys((*PER_PAIR, *OF_MEAN), ((self.n_b,), float))
 
-    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int, read: Read) -> None:
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int) -> Iterator[int]:
         last = self.on[1].before(begin)
         before = None if last is None else torch.cat(last, 1).to(self.model.device)
         for i, resid, y in self._both(self.on, begin):
@@ -93,7 +77,7 @@ class Between(Fitting[Sums, Solved, Maps]):
                 for tap, one in zip(sources, sums):
                     one.add(resid[tap][piece], both)
             before = y
-            read(i + 1)
+            yield i + 1
 
     def _both(
         self, streams: Sequence[Streams], begin: int = 0

@@ -25,7 +25,6 @@ from ..models import controls
 ENDING = ".npz"
 MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
 FLOAT = 8  # bytes
-BYTES = 1 << 30  # that the sums of a lens may take by default
 PARTS = 8  # of the taps of maps between models: each part is shown once it is finished
 
 
@@ -50,6 +49,9 @@ class Maps:
     test_tokens: int
     certificate: Mapping[str, Any] = field(repr=False)
     kind: ClassVar[str] = "maps"
+    dims: ClassVar[dict[str, str]] = dict.fromkeys(("error", "r2", "error_shuffled", "r2_shuffled"), "ab")
+    dims |= dict.fromkeys(("error_mean", "r2_mean"), "b")
+    sides: ClassVar[tuple[str, ...]] = ("a", "b")  # in the certificate
 
     @property
     def n_layers(self) -> tuple[int, int]:
@@ -60,18 +62,6 @@ class Maps:
     def names(self) -> tuple[str, str]:
         """The names of the two models."""
         return _name(self.certificate["a"]), _name(self.certificate["b"])
-
-    def sound(self) -> bool:
-        """Whether its shapes and names agree; those of a stranger's file may not."""
-        both = (self.error, self.r2, self.error_shuffled, self.r2_shuffled)
-        return (
-            self.error.ndim == 2
-            and min(self.error.shape) >= 2
-            and all(one.shape == self.error.shape for one in both)
-            and all(one.shape == self.error.shape[1:] for one in (self.error_mean, self.r2_mean))
-            and all(isinstance(self.certificate.get(side), dict) for side in "ab")
-            and all(isinstance(self.certificate[side].get("name"), str) for side in "ab")
-        )
 
 
 @dataclass(frozen=True)
@@ -93,6 +83,9 @@ class Replacement:
     test_tokens: int
     certificate: Mapping[str, Any] = field(repr=False)
     kind: ClassVar[str] = "replacement"
+    dims: ClassVar[dict[str, str]] = dict.fromkeys(("loss", "loss_fitted", "error"), "s")
+    dims |= {"whole": "", "whole_fitted": ""}
+    sides: ClassVar[tuple[str, ...]] = ("model",)
 
     @property
     def n_layers(self) -> int:
@@ -103,18 +96,6 @@ class Replacement:
         """The name of the model."""
         return _name(self.certificate["model"])
 
-    def sound(self) -> bool:
-        """Whether its shapes and names agree."""
-        curves = (self.loss, self.loss_fitted, self.error)
-        model = self.certificate.get("model")
-        return (
-            self.loss.ndim == 1
-            and len(self.loss) > 0
-            and all(one.shape == self.loss.shape for one in curves)
-            and isinstance(model, dict)
-            and isinstance(model.get("name"), str)
-        )
-
 
 def _name(model: Mapping[str, Any]) -> str:
     """A certificate's model by name, with its control."""
@@ -124,18 +105,10 @@ def _name(model: Mapping[str, Any]) -> str:
 
 def csv(found: Maps | Replacement) -> str:
     """A line per pair of taps, or per block; every number in full."""
-    if isinstance(found, Maps):
-        names = ("error", "r2", "error_shuffled", "r2_shuffled")
-        places = np.ndindex(found.error.shape)
-        rows = [
-            [i, j, *(getattr(found, name)[i, j] for name in names), found.error_mean[j], found.r2_mean[j]]
-            for i, j in places
-        ]
-        head = ["tap_a", "tap_b", *names, "error_mean", "r2_mean"]
-    else:
-        head = ["layer", "loss", "loss_whole", "loss_fitted", "loss_fitted_whole", "error"]
-        curves = zip(found.loss, found.loss_fitted, found.error)
-        rows = [[s, loss, found.whole, fitted, found.whole_fitted, off] for s, (loss, fitted, off) in enumerate(curves)]
+    values = {name: np.asarray(getattr(found, name)) for name in found.dims}
+    places = [*np.ndindex(found.error.shape)]
+    rows = [[*place, *(x[place[len(place) - x.ndim :]] for x in values.values())] for place in places]
+    head = [*(("tap_a", "tap_b") if isinstance(found, Maps) else ("layer",)), *values]
     return "".join(",".join(map(str, row)) + "\n" for row in (head, *rows))
 
 
@@ -188,23 +161,30 @@ def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replace
     with open_sealed(source, MAPS, name) as sealed:
         kind, arrays = KINDS[sealed.head.kind], sealed.arrays()
         certificate = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
-        notes = certificate.get("notes", [])
-        expect(isinstance(notes, list) and all(isinstance(note, str) for note in notes), "its notes")
+        texts = [*(certificate[side]["name"] for side in kind.sides), *certificate.get("notes", [])]
+        expect(all(isinstance(text, str) for text in texts), "its names and notes")
         expect(set(arrays) == {f.name for f in fields(kind)} - {"certificate"}, "its arrays")
-        parts: dict[str, Any] = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
-        parts |= {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
-        result = kind(**parts, certificate=certificate)
-        expect(result.sound(), "its arrays are not as large as the models")
-        return result
+        sizes: dict[str, int] = {}
+        for name, dims in kind.dims.items():
+            same = [sizes.setdefault(dim, n) == n > 0 for dim, n in zip(dims, arrays[name].shape)]
+            expect(len(dims) == arrays[name].ndim and all(same), f"the shape of {name}")
+        parts: dict[str, Any] = {key: values.item() if values.ndim == 0 else values for key, values in arrays.items()}
+        return kind(**parts, certificate=certificate)
 
 
 # ---------------------------------------------------------------- memory and time, before anything is opened
 
+AFFINE, JACOBIAN = "affine", "jacobian"
+JACOBIAN_TOKENS = 128  # of a prompt that are read, as the lens's authors do
+SYMMETRIC = 0.625  # of a Gram matrix: the blocks that are computed
+FASTER = 2.0  # float32 against float64
+TOKENS = 32  # of a prompt
+
 
 @dataclass(frozen=True)
 class Plan:
-    """How the sums of `n_taps` sources, of width `d_x` and with targets of width `d_y`, are made: `each` bytes a
-    source, `at_once` sources a pass over the prompts."""
+    """How the sums of `n_taps` sources, of width `d_x` and with targets of width `d_y`, are made: `at_once` sources a
+    pass over the prompts."""
 
     n_taps: int
     d_x: int
@@ -248,11 +228,6 @@ class Plan:
         return (fitting + forward) / products_per_second(self.d_x)
 
 
-SYMMETRIC = 0.625  # of a Gram matrix: the blocks that are computed
-FASTER = 2.0  # float32 against float64
-TOKENS = 32  # of a prompt
-
-
 @cache
 def products_per_second(d: int) -> float:
     """Float64 multiply-adds a second when a prompt's tokens are added to sums of width `d`, measured once."""
@@ -273,22 +248,18 @@ class Size(Protocol):
     def d_model(self) -> int: ...
 
 
-def plan_of(kind: str, models: Sequence[Size], memory: int) -> Plan:
-    """The plan of a kind of fit: as many sources at once as `memory` bytes hold, one at least. The Jacobian lens sums
-    all depths at once; maps between two models are made in `PARTS` parts at least, so that results can be shown."""
-    a, b = models[0], models[-1]
-    n, d, most = a.n_layers, a.d_model, a.n_layers
-    if kind == Maps.kind:
-        n, most = a.n_layers + 1, -(-(a.n_layers + 1) // PARTS)
-    d_y = {Maps.kind: 2 * (b.n_layers + 1) * b.d_model, "affine": 2 * d}.get(kind, d)
-    each = FLOAT * d * (d + d_y)
-    return Plan(n, d, d_y, most if kind == "jacobian" else max(1, min(most, memory // each)))
-
-
-def require_room(planned: Plan, free: int, what: str) -> None:
-    """Raise `TooLarge` where the sums of one source do not fit."""
-    if planned.each > free:
+def plan_of(kind: str, models: Sequence[Size], free: int, memory: int | None = None) -> Plan:
+    """The plan of a kind of fit: as many sources at once as `memory` bytes hold, by default half of the `free` ones,
+    and one at least. The Jacobian lens sums all depths at once; maps between two models are made in `PARTS` parts at
+    least, so that results can be shown. Raises `TooLarge` where the sums do not fit."""
+    n, d, b = models[0].n_layers, models[0].d_model, models[-1]
+    n, most = (n + 1, -(-(n + 1) // PARTS)) if kind == Maps.kind else (n, n)
+    d_y = {Maps.kind: 2 * (b.n_layers + 1) * b.d_model, Replacement.kind: d}.get(kind, 2 * d)
+    at_once = most if kind == JACOBIAN else min(most, (memory or free // 2) // (FLOAT * d * (d + d_y)))
+    planned = Plan(n, d, d_y, max(1, at_once))
+    if planned.bytes > free:
         raise TooLarge(
-            f"{what} needs {gigabytes(planned.each)} for the sums of one source tap, and {gigabytes(free)} are free; "
-            "use smaller models, or a machine with more memory."
+            f"The fit holds sums of {gigabytes(planned.bytes)} at once, and {gigabytes(free)} are free; use a smaller "
+            "model, or a machine with more memory."
         )
+    return planned

@@ -6,7 +6,7 @@ output. The paper fits and measures on the same text; here both that and held-ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..machine import ROOM
-from ..models.devices import total_bytes
+from ..models import devices
 from ..models.language_model import LanguageModel
 from ..models.trace import Trace
 from ..sweeps import metrics
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import measured
-from .driver import Fitting, Read, Tick, silent
+from .driver import Fitting, Tick, silent
 from .least_squares import RIDGE, Sums
-from .maps import free_bytes, plan
-from .measured import Replacement
-from .streams import FOLDS, Streams, distinct, few, folds, model_entry, prompts_entry, require_tokens
+from .measured import Replacement, plan_of
+from .streams import FOLDS, Streams, distinct, few, folds, model_entry, require_tokens
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
 SUFFIXES = ("", "_fitted")  # on held-out prompts, on those fitted on
@@ -37,7 +35,7 @@ class Within(Fitting[Sums, dict[int, Map], Replacement]):
     """A map in place of each block. `memory`: bytes that sums may take; the blocks beyond it are summed in further
     passes."""
 
-    summing, needs = 0.2, 1
+    kind, summing = Replacement.kind, 0.2
 
     def __init__(
         self,
@@ -46,17 +44,15 @@ class Within(Fitting[Sums, dict[int, Map], Replacement]):
         test: Sequence[Prompt] | None = None,
         memory: int | None = None,
     ):
-        super().__init__(model, prompts=prompts, test=test, first=None)
-        require_tokens(self.on[0], True)
-        self.plan = plan(model, memory=memory)
-        self.about = {"kind": Replacement.kind, "model": model_entry(model), "ridge": RIDGE}
-        self.about |= {"prompts": prompts_entry(self.on[0].prompts), "held_out": prompts_entry(self.test[0].prompts)}
+        super().__init__(model, prompts=prompts, test=test, memory=memory)
+        require_tokens(self.on[0], fitted=True)
+        self.about |= {"model": model_entry(model), "ridge": RIDGE}
         self.rows = {f"{name}{suffix}": ((), float) for suffix in SUFFIXES for name in LOSSES}
 
-    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int, read: Read) -> None:
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int) -> Iterator[int]:
         for i, trace in self.on[0].traces(begin):
             add(trace, sources, sums)
-            read(i + 1)
+            yield i + 1
 
     def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> dict[int, Map]:
         return {block: one.solve() for block, one in zip(sources, sums)}
@@ -89,7 +85,7 @@ class Within(Fitting[Sums, dict[int, Map], Replacement]):
 
 
 def by_prompt(
-    model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, memory: int | None = None, seed: int = 0
+    model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """The loss of every prompt with each block replaced by a map that was fitted on the other four of five folds of
     forms (`streams.folds`): `loss` `[prompt, block]` and `whole` `[prompt]`, sums of -log p over the `tokens`
@@ -97,11 +93,11 @@ def by_prompt(
     streams = Streams(model, distinct(prompts))
     fold = folds(streams.prompts, seed)
     for held_out in range(FOLDS):
-        require_tokens(Streams(model, [p for p, f in zip(streams.prompts, fold) if f != held_out]), True)
+        require_tokens(Streams(model, [p for p, f in zip(streams.prompts, fold) if f != held_out]), fitted=True)
     lengths = np.array(streams.lengths(), np.float64)
     judged = np.flatnonzero(lengths > 0)
     loss, whole_loss = np.zeros((len(lengths), model.n_layers)), np.zeros(len(lengths))
-    planned = plan(model, memory=(memory or int(ROOM * free_bytes(model))) // FOLDS)
+    planned = plan_of(Replacement.kind, [model], devices.free_bytes(str(model.device)) // FOLDS)
     for group, blocks in enumerate(groups := planned.groups(range(model.n_layers))):
 
         def within(share: float, group: int = group) -> None:
@@ -134,7 +130,9 @@ def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tu
     """`(loss [blocks], whole, error [blocks])`: the mean over next tokens of `-log p`, nats, with each block replaced
     by its map and of the whole model; and the maps' own error `mean_t |h[s+1] - f(h[s])| / |h[s+1]|`."""
     model, blocks = streams.model, list(maps)
-    budget = Budget(None, model.device.type, f"Replacing the layers of {model.spec.name}", total_bytes(model.device))
+    budget = Budget(
+        None, model.device.type, f"Replacing the layers of {model.spec.name}", devices.total_bytes(model.device)
+    )
     lost, error, whole_loss, n = torch.zeros(len(blocks)).double(), torch.zeros(len(blocks)).double(), 0.0, 0
     for i, prompt in enumerate(streams.prompts):
         ids = streams.ids(prompt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from .file import weights_of
 
 ENOUGH = 10  # tokens per dimension; a fit of fewer has a note
 FOLDS = 5  # parts of a prompt set, each held out once
-FOR_R2 = 2  # held-out tokens that R² needs, as it compares with their mean
 
 
 @dataclass
@@ -42,14 +41,14 @@ class Streams:
                 "--device cpu to fit it."
             )
 
-    def each(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
-        """From prompt `begin` on, to before `end`: its number, and its stream after 0..L blocks."""
-        for i, trace in self.traces(begin, end):
+    def each(self, begin: int = 0) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
+        """From prompt `begin` on: its number, and its stream after 0..L blocks."""
+        for i, trace in self.traces(begin):
             yield i, [trace.after(depth)[0, 1:] for depth in range(len(trace.resid))]
 
-    def traces(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, Trace]]:
+    def traces(self, begin: int = 0) -> Iterator[tuple[int, Trace]]:
         """The number and whole trace of every prompt with two tokens at least."""
-        for i, prompt in enumerate(self.prompts[begin:end], begin):
+        for i, prompt in enumerate(self.prompts[begin:], begin):
             ids = self.ids(prompt)
             if len(ids) < 2:
                 continue
@@ -59,8 +58,8 @@ class Streams:
 
     def before(self, begin: int) -> list[Float[Tensor, "pos d_model"]] | None:
         """The stream of the last prompt before `begin` that has tokens; None for the first."""
-        for i in reversed(range(begin)):
-            for _, resid in self.each(i, i + 1):
+        for prompt in reversed(self.prompts[:begin]):
+            for _, resid in replace(self, prompts=[prompt]).each():
                 return resid
         return None
 
@@ -91,14 +90,9 @@ def prompts_entry(prompts: Sequence[Prompt]) -> dict[str, Any]:
 
 def model_entry(model: LanguageModel) -> dict[str, Any]:
     """A model in a certificate of maps."""
-    return {
-        "name": model.spec.name,
-        "precision": model.spec.precision,
-        "control": model.spec.control,
-        "n_layers": model.n_layers,
-        "d_model": model.d_model,
-        "identity": weights_of(model.spec),
-    }
+    spec = model.spec
+    entry = {"name": spec.name, "precision": spec.precision, "control": spec.control, "identity": weights_of(spec)}
+    return entry | {"n_layers": model.n_layers, "d_model": model.d_model}
 
 
 def few(tokens: int, model: LanguageModel) -> list[str]:
@@ -119,9 +113,9 @@ def require_same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Pr
             )
 
 
-def require_tokens(streams: Streams, fitted: bool, least: int = 1) -> int:
-    """The number of tokens of these prompts without their first ones. Raise `FitRefused` where a map `fitted` on them
-    would match any targets exactly, or where there are fewer than `least` to judge on."""
+def require_tokens(streams: Streams, fitted: bool = False) -> int:
+    """The number of tokens of these prompts without their first ones. Raise `FitRefused` where there is none to judge
+    on, or where a map `fitted` on them would match any targets exactly."""
     n, d = sum(streams.lengths()), streams.model.d_model
     if fitted and n <= d:
         raise FitRefused(
@@ -131,11 +125,6 @@ def require_tokens(streams: Streams, fitted: bool, least: int = 1) -> int:
         )
     if not n:
         raise FitRefused("No held-out prompt has a token besides its first; give longer ones.")
-    if n < least:
-        raise FitRefused(
-            f"The held-out prompts have {n} token besides their first ones, and R² needs {least}; give more of them, "
-            "or longer ones."
-        )
     return n
 
 

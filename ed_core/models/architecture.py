@@ -26,8 +26,7 @@ class Architecture:
     to the map that reads the normed stream after each pass and gives the logit of leaving.
     `refused`: `(config field, accepted values, reason)`: variants of the family whose stream is no plain sum.
     `layers`: the kinds of layers (config field `layer_types`) that are read; () for all.
-    `norms`: for `effective-depth models --families`. `note`: goes with every result of an
-    undescribed family."""
+    `note`: goes with every result of an undescribed family."""
 
     family: str
     model_types: tuple[str, ...]
@@ -50,7 +49,6 @@ class Architecture:
     exit_gate: str | tuple[str, ...] = ()
     refused: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
     layers: tuple[str, ...] = ()
-    norms: str = "before each branch"
     note: str = ""
 
     def paths(self, role: str) -> tuple[str, ...]:

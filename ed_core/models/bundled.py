@@ -5,8 +5,8 @@ plain one as deep."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +64,12 @@ def _prompts(file: Path) -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
 
 
-def mixed_prompts(
-    n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = (), model: str = ""
-) -> list[dict[str, Any]]:
-    """`n` bundled prompts (or as many as there are) of these tasks and difficulties, spread evenly over both; of all
-    that the bundled models were taught where none is named. `model`: as of `load_prompts`."""
+def mixed_prompts(n: int, model: str = "") -> list[dict[str, Any]]:
+    """`n` bundled prompts that the bundled models were taught (or as many as there are), spread evenly over tasks and
+    difficulties. `model`: as of `load_prompts`."""
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for prompt in load_prompts(model):
-        if (prompt["task"] in tasks or (not tasks and prompt["known"])) and (
-            not difficulties or prompt["difficulty"] in difficulties
-        ):
+        if prompt["known"]:
             groups.setdefault((prompt["task"], prompt["difficulty"]), []).append(prompt)
-    rounds = [
-        group[i]
-        for i in range(max(map(len, groups.values()), default=0))
-        for group in groups.values()
-        if i < len(group)
-    ]
+    rounds = [prompt for row in zip_longest(*groups.values()) for prompt in row if prompt]
     return rounds[:n] if n > len(groups) else [rounds[i * len(groups) // n] for i in range(n)]

@@ -66,22 +66,16 @@ def check(spec: ModelSpec) -> None:
         raise ParameterError(f"The control's seed is {spec.control_seed!r}; expected 0 to {MOST}, a whole number.")
     if spec.control == "shuffled":
         return
-    if spec.precision not in (*BYTES, "auto"):
-        raise ParameterError(
-            f"An untrained copy has no {spec.precision} weights: quantization is fitted to trained ones, and rounding "
-            "random ones says nothing; open "
-            "it in bf16 or fp32 (shuffled layers work in every precision)."
-        )
-    if spec.adapter:
-        raise ParameterError(
-            "An untrained copy keeps nothing of the weights, so an adapter has nothing to be merged into; leave the "
-            "adapter out."
-        )
-    if spec.offload:
-        raise ParameterError(
-            "An untrained copy is made in memory and cannot be offloaded; leave --offload out, or choose a smaller "
-            "model."
-        )
+    for wrong, reason in (
+        (
+            spec.precision not in (*BYTES, "auto"),
+            f"has no {spec.precision} weights: quantization is fitted to trained ones; open it in bf16 or fp32",
+        ),
+        (spec.adapter, "keeps nothing of the weights that an adapter could be merged into; leave the adapter out"),
+        (spec.offload, "cannot be offloaded, as it is made in memory; leave --offload out, or choose a smaller model"),
+    ):
+        if wrong:
+            raise ParameterError(f"An untrained copy {reason}.")
 
 
 def needs_weights(spec: ModelSpec) -> bool:

@@ -5,8 +5,6 @@ The weights are unpacked to float32: many values of a packed file are exact in n
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,13 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from transformers.utils import logging
 
 from .. import disk
-from ..errors import BrokenWeights, RefusedFamily, TooLarge, ran_out, said
+from ..errors import BrokenWeights, ModelError, RefusedFamily, TooLarge, refused, said
 from ..machine import ROOM, free_memory, gigabytes
 from . import gguf_files, sizes
 from .gguf_files import CONVERTER, RECORD, Header
 
 COPIES = 2.5  # float32 copies of the weights in memory at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
-NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 # Patterns that equal GPT-2's, which the library takes for every unknown name. "smollm" also splits digits, and its
 # vocabulary has no token that joins them.
 GPT2_SPLITS = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "smollm")
@@ -32,25 +29,18 @@ SAFETENSORS = "take the same model as safetensors"
 
 def ensure(file: Path, place: Path) -> None:
     """Convert a GGUF file into the folder `place`, once; a failure leaves nothing behind."""
-    from filelock import FileLock
-
     header = gguf_files.read(file)
     _check(file, header, place.parent)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(place.parent / "lock"):  # one at a time: each takes much memory
-        if place.is_dir():  # another process was first
-            return
-        for left in place.parent.glob(f"{place.name}.*{disk.UNFINISHED}"):
-            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
-        part = place.with_name(f"{place.name}.{secrets.token_hex(4)}{disk.UNFINISHED}")
-        try:
-            part.mkdir()
-            _convert(file, header, part)
-            record = {"file": file.name, "packing": next(iter(header.packing)), "weights": header.packing}
-            (part / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
-            disk.move(part, place)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+
+    def make(folder: Path) -> Path:
+        (folder / "source").mkdir()
+        (folder / "source" / "model.gguf").symlink_to(file)  # alone, whatever is next to the file
+        _convert(file, header, folder / "source", folder / "made")
+        record = {"file": file.name, "packing": next(iter(header.packing)), "weights": header.packing}
+        (folder / "made" / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
+        return folder / "made"
+
+    disk.make_once(place, make)
 
 
 def _check(file: Path, header: Header, folder: Path) -> None:
@@ -62,10 +52,6 @@ def _check(file: Path, header: Header, folder: Path) -> None:
             f"{name} cannot be opened: its tokenizer splits text {how}, so a prompt would be other tokens; "
             f"{SAFETENSORS}."
         )
-    if missing := [field for field in NEEDED if not header.config.get(field)]:
-        raise BrokenWeights(
-            f"{name} does not tell its model's {missing[0]}, so the memory it takes is not known; {SAFETENSORS}."
-        )
     weights = 4 * max(header.parameters, sizes.read(header.config).parameters)
     disk.require_room(f"{name}, converted to float32,", weights + BESIDE_WEIGHTS, folder)
     if COPIES * weights > ROOM * free_memory():
@@ -75,15 +61,13 @@ def _check(file: Path, header: Header, folder: Path) -> None:
         )
 
 
-def _convert(file: Path, header: Header, folder: Path) -> None:
-    """Write weights in float32, config and tokenizer into a folder, as `save_pretrained` does."""
+def _convert(file: Path, header: Header, source: Path, folder: Path) -> None:
+    """Write weights in float32, config and tokenizer into a folder, as `save_pretrained` does. `source`: a folder with
+    the file alone, as "model.gguf"."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    source = folder / "source"
-    source.mkdir()
-    (source / "model.gguf").symlink_to(file)  # alone, whatever is next to the file
     options: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True}
-    try:
+    with refused(lambda error: _unreadable(file, header, said(error))):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32,
@@ -93,16 +77,6 @@ def _convert(file: Path, header: Header, folder: Path) -> None:
         )
         model, report = loaded
         tokenizer = AutoTokenizer.from_pretrained(source, add_bos_token=header.add_bos, **options)
-    except Exception as error:  # whatever a stranger's file provokes inside the library
-        if ran_out(error):
-            raise
-        reason = said(error)
-        if "architecture" in reason and "not supported" in reason:
-            raise RefusedFamily(
-                f"Refused: {file.name} holds a model of the family {header.architecture[:60]!r}, which the library "
-                f"does not read from GGUF; {SAFETENSORS}."
-            ) from error
-        raise BrokenWeights(f"{file.name} cannot be converted: {reason}; {SAFETENSORS}.") from error
     if missing := sorted(report["missing_keys"]):
         raise BrokenWeights(
             f"{file.name} lacks {len(missing)} weights of its model, the first is {missing[0]}; running it would show "
@@ -116,4 +90,13 @@ def _convert(file: Path, header: Header, folder: Path) -> None:
         )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    shutil.rmtree(source)
+
+
+def _unreadable(file: Path, header: Header, reason: str) -> ModelError:
+    """The refusal for what the library raised."""
+    if "architecture" in reason and "not supported" in reason:
+        return RefusedFamily(
+            f"Refused: {file.name} holds a model of the family {header.architecture[:60]!r}, which the library does "
+            f"not read from GGUF; {SAFETENSORS}."
+        )
+    return BrokenWeights(f"{file.name} cannot be converted: {reason}; {SAFETENSORS}.")

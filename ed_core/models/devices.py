@@ -3,7 +3,6 @@ RAM and disk; and how a device multiplies (which a result's certificate says), a
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+from torch.utils.benchmark import Timer
 
 from ..errors import ParameterError, TooLarge
 from ..machine import ROOM, free_memory, gigabytes, installed, probe_bytes
@@ -173,13 +173,13 @@ WIDTH = {"cpu": 1024}  # elsewhere 8192, whose weights stay in no cache
 # Tokens of the two calls: one is all reading (or unpacking), the other nearly all multiplying. On a GPU fewer than
 # 8 192 would measure how long a launch takes.
 FEW, MANY = 8, {"cpu": 384}
-ROUNDS = 5
+ROUNDS = 3
 
 
 @torch.no_grad()
 def measure_rates(device: str = "cpu") -> dict[str, tuple[float, float]]:
-    """`{precision: (a, b)}`: seconds per weight and call, and per weight and token; the fastest of a few rounds. About
-    a second on a CPU."""
+    """`{precision: (a, b)}`: seconds per weight and call, and per weight and token; the fastest of a few rounds. A
+    few seconds on a CPU."""
     kind = device.partition(":")[0]
     width, most = WIDTH.get(kind, 8192), MANY.get(kind, 8192)
     weights = torch.randn(width, width, device=device) / width**0.5
@@ -211,16 +211,6 @@ def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """The fastest of a few calls, the first one not counted."""
-    waits: dict[str, Callable[[], None]] = {
-        "cuda": partial(torch.cuda.synchronize, x.device),
-        "mps": torch.mps.synchronize,
-    }
-    wait = waits.get(x.device.type, lambda: None)
-    times = []
-    for _ in range(ROUNDS + 1):
-        begun = time.perf_counter()
-        call(x)
-        wait()
-        times.append(time.perf_counter() - begun)
-    return min(times[1:])
+    """The fastest of a few calls."""
+    timer = Timer("call(x)", globals={"call": call, "x": x}, num_threads=torch.get_num_threads())
+    return min(timer.timeit(1).mean for _ in range(ROUNDS))

@@ -82,7 +82,11 @@ class Encoder:
                     f"differently. The answer's first token is {start}, {self.label(ids[start])!r}."
                 )
             if better := spaced(text, answer):
-                notes.append(joined(text, answer, better))
+                run = re.findall(r"\w*$", text)[0][-20:] + re.findall(r"^\w*", answer)[0][:20]
+                notes.append(
+                    f"The answer follows without a space, so the model reads “{run}”; for a separate word, answer "
+                    f"{better!r}."
+                )
         if special_tokens and (after := self.added()[1]):
             notes.append(
                 f"The tokenizer adds {' '.join(after)} after the text, so the last position is not the text's."
@@ -187,12 +191,6 @@ def spaced(text: str, answer: str) -> str:
     if any(unicodedata.name(c, "").startswith(UNSPACED) for c in (text[-1], answer[0])):
         return ""
     return f" {answer}"
-
-
-def joined(text: str, answer: str, better: str) -> str:
-    """The note on an answer that `spaced` would separate from its question."""
-    run = re.findall(r"\w*$", text)[0][-20:] + re.findall(r"^\w*", answer)[0][:20]
-    return f"The answer follows without a space, so the model reads “{run}”; for a separate word, answer {better!r}."
 
 
 def _word(text: str, at: int) -> str:

@@ -23,8 +23,6 @@ GPT: dict[str, Any] = {"blocks": "transformer.h", "final_norm": "transformer.ln_
 POST_NORMS: dict[str, Any] = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
 SCALED: dict[str, Any] = {"residual_multiplier": "residual_multiplier", "logit_divisor": "logits_scaling"}
 
-ONE, TWO, AFTER = "one before both branches", "before and after each branch", "after each branch"
-ONE_OR_EACH = "before each branch, or one before both"
 CAP = "final_logit_softcapping"
 
 SHARED_KEYS = (
@@ -51,10 +49,10 @@ FAMILIES: tuple[Architecture, ...] = (
     Architecture("Qwen3-Next", ("qwen3_next",), attn=("self_attn", "linear_attn")),
     Architecture("Gemma", ("gemma",)),
     # Sandwich norms, and a tanh soft-cap after the head.
-    Architecture("Gemma 2", ("gemma2",), **POST_NORMS, logit_softcap=CAP, norms=TWO),
-    Architecture("Gemma 3", ("gemma3_text",), **POST_NORMS, logit_softcap=CAP, norms=TWO),
+    Architecture("Gemma 2", ("gemma2",), **POST_NORMS, logit_softcap=CAP),
+    Architecture("Gemma 3", ("gemma3_text",), **POST_NORMS, logit_softcap=CAP),
     # The model that also sees leaves the soft-cap out, whatever its config says.
-    Architecture("Gemma 3, multimodal", ("gemma3",), **INSIDE, **POST_NORMS, norms=TWO),
+    Architecture("Gemma 3, multimodal", ("gemma3",), **INSIDE, **POST_NORMS),
     # A third branch mixes in an embedding of the token made for this block alone; then the whole stream is scaled.
     Architecture(
         "Gemma 4",
@@ -64,20 +62,19 @@ FAMILIES: tuple[Architecture, ...] = (
         third="post_per_layer_input_norm",
         stream_scale="layer_scalar",
         logit_softcap=CAP,
-        norms=TWO,
         refused=(("num_kv_shared_layers", (0, None), SHARED_KEYS),),
     ),
     Architecture("OLMo", ("olmo",)),
     # Post-norm on the branch: the stream receives the norm's output, not the sub-layer's.
-    Architecture("OLMo 2", ("olmo2",), **POST_NORMS, norms=AFTER),
-    Architecture("OLMo 3", ("olmo3",), **POST_NORMS, norms=AFTER),
+    Architecture("OLMo 2", ("olmo2",), **POST_NORMS),
+    Architecture("OLMo 3", ("olmo3",), **POST_NORMS),
     Architecture("OLMoE", ("olmoe",)),
-    Architecture("Phi 1 and 2", ("phi",), final_norm="model.final_layernorm", parallel=True, norms=ONE),
+    Architecture("Phi 1 and 2", ("phi",), final_norm="model.final_layernorm", parallel=True),
     Architecture("Phi 3 and 4", ("phi3",)),
     Architecture("Phi-MoE", ("phimoe",)),
     Architecture("GPT-2", ("gpt2",), **GPT),
     Architecture("GPT-Neo", ("gpt_neo",), **GPT),
-    Architecture("GPT-J", ("gptj",), **GPT, parallel=True, norms=ONE),
+    Architecture("GPT-J", ("gptj",), **GPT, parallel=True),
     Architecture("GPT-BigCode", ("gpt_bigcode",), **GPT),
     Architecture(
         "GPT-NeoX",
@@ -127,10 +124,9 @@ FAMILIES: tuple[Architecture, ...] = (
         attn="self_attention",
         parallel=("parallel_attn", "new_decoder_architecture"),
         in_place=True,
-        norms=ONE_OR_EACH,
         per_row=("alibi",),
     ),
-    Architecture("StableLM", ("stablelm",), parallel="use_parallel_residual", norms=ONE_OR_EACH),
+    Architecture("StableLM", ("stablelm",), parallel="use_parallel_residual"),
     Architecture("StarCoder2", ("starcoder2",)),
     Architecture("SmolLM3", ("smollm3",)),
     Architecture("Nemotron", ("nemotron",)),
@@ -145,10 +141,10 @@ FAMILIES: tuple[Architecture, ...] = (
         refused=(("num_local_experts", (0, None), "experts and the shared MLP both add to the stream"),),
     ),
     Architecture("GLM", ("glm",)),
-    Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=TWO),
-    Architecture("EXAONE 4", ("exaone4",), **POST_NORMS, norms=AFTER),
-    Architecture("Cohere", ("cohere",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
-    Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
+    Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm"),
+    Architecture("EXAONE 4", ("exaone4",), **POST_NORMS),
+    Architecture("Cohere", ("cohere",), parallel=True, logit_multiplier="logit_scale"),
+    Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale"),
     Architecture("DeepSeek V2", ("deepseek_v2",)),
     Architecture("DeepSeek V3", ("deepseek_v3",)),
     # Blocks that run several times: ours, and Ouro, with its final norm after every pass.
@@ -161,7 +157,6 @@ FAMILIES: tuple[Architecture, ...] = (
         passes="total_ut_steps",
         between="model.norm",
         exit_gate="model.early_exit_gate",
-        norms=TWO,
         refused=(
             ("early_exit_step", (None,), EARLY),
             ("early_exit_threshold", (None, 1.0), EARLY),
@@ -196,11 +191,6 @@ NORMED_LOOP = "its layers run several times and their norms act on the stream it
 _HYBRIDS = """
 jamba bamba zamba zamba2 falcon_h1 nemotron_h lfm2 lfm2_moe lfm3 kimi_linear bailing_hybrid minimax olmo_hybrid
 """
-_ENCODER_DECODERS = """
-t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart plbart mvp pegasus pegasus_x bigbird_pegasus
-marian m2m_100 nllb-moe led fsmt prophetnet blenderbot blenderbot-small whisper trocr encoder-decoder musicgen
-musicgen_melody
-"""
 _ENCODERS = """
 bert bert-generation roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl camembert electra ernie megatron-bert
 rembert roformer big_bird data2vec-text xmod distilbert deberta deberta-v2 modernbert reformer xlm xlnet
@@ -209,7 +199,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma3n_text"), STREAMS),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
     **dict.fromkeys(_HYBRIDS.split(), HYBRID),
-    **dict.fromkeys(_ENCODER_DECODERS.split(), ENCODER_DECODER),
     **dict.fromkeys(_ENCODERS.split(), ENCODER),
     **dict.fromkeys(("deepseek_v4", "glm5_next", "glm5_next_text", "hy_v4", "qwen4_exp", "qwen4_exp_text"), STREAMS),
     **dict.fromkeys(("inkling2", "inkling2_text"), SOURCES),

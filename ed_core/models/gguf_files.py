@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import settings, untrusted
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
+from . import weights
 
 CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -91,7 +92,7 @@ def content_hash(file: Path) -> str:
             f"{file.name} is one of {int(parts[1])} parts; merge them into one file first: llama-gguf-split --merge "
             f"{file.name} whole.gguf"
         )
-    return of_sha256(_digest(str(file), *_state(file)))
+    return of_sha256(weights.sha256(file))
 
 
 def of_sha256(sha256: str) -> str:
@@ -114,14 +115,6 @@ def packing(file: Path, place: Path) -> str:
         return ""
 
 
-def conversions() -> list[tuple[str, int, Path]]:
-    """The conversions in the cache: the file's name, bytes, and the folder."""
-    return [
-        (str(untrusted.json_of(record)["file"]), sum(f.stat().st_size for f in record.parent.iterdir()), record.parent)
-        for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}"))
-    ]
-
-
 def local() -> list[Path]:
     """The GGUF models in the folders where llama.cpp and LM Studio keep theirs."""
     home = Path.home()
@@ -133,30 +126,16 @@ def local() -> list[Path]:
     return sorted(f for f in files if _is_model(f) and not PART.search(f.name))
 
 
-def _state(file: Path) -> tuple[int, ...]:
-    """Size, times and number of a file, which change with it."""
-    with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle:
-        stat = os.fstat(handle.fileno())
-    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
-
-
-@functools.lru_cache(maxsize=64)
-def _digest(file: str, *_stat: int) -> str:
-    with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 # -------------------------------------------------------------------- the header
 
 
 def read(file: Path) -> Header:
     """The header of a file; a `BrokenWeights` says what is damaged, cut off, or packed in a way that cannot be read."""
-    return _read(str(file), *_state(file))
+    return _read(file, *weights.state(file))
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: str, size: int, *_stat: int) -> Header:
-    file = Path(path)
+def _read(file: Path, size: int, *_stat: int) -> Header:
     try:
         with (
             untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle,

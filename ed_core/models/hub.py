@@ -22,7 +22,12 @@ ANSWER_SECONDS = 4.0  # how long the hub may take to answer
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 TOKEN = "accept its terms on its hub page, make a read token there, and set it in the environment: HF_TOKEN=…"
 ELSEWHERE = "choose a bundled model or a local folder, or download it where there is a network (`hf download`)"
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Stop = Callable[[], bool]  # whether to stop
+
+
+def never() -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,9 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
     return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])), revision)
 
 
-def fetch(wanted: Plan, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> str:
-    """Download the files of a plan and return its commit. `progress(done, all)` in bytes. Complete files stay when a
-    download is cancelled or breaks off; the next one fetches the others."""
+def fetch(wanted: Plan, progress: Progress | None = None, cancelled: Stop = never) -> str:
+    """Download the files of a plan and return its commit. Complete files stay when a download is cancelled or breaks
+    off; the next one fetches the others."""
     from huggingface_hub import snapshot_download
 
     folder = hub_cache(wanted.hub_id)
@@ -109,7 +114,7 @@ class Download(threading.Thread):
     done = False
     error: EffectiveDepthError | None = None
 
-    def __init__(self, fetch: Callable[[Progress, Callable[[], bool]], object]):
+    def __init__(self, fetch: Callable[[Progress, Stop], object]):
         super().__init__(daemon=True)
         self.progress, self._fetch, self._cancel = (0, 0), fetch, threading.Event()
         self.start()
@@ -133,7 +138,7 @@ class Download(threading.Thread):
         self._cancel.set()
 
 
-def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type:
+def _bar(report: Callable[[int], object], cancelled: Stop) -> type:
     """The library's progress bar: it reports the bytes written, and raises where the user has cancelled."""
     from tqdm import tqdm
 

@@ -28,7 +28,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import Tensor, nn
 
-from ..errors import EffectiveDepthError, IdentityFailed, ParameterError, RefusedFamily, lost_device, one_line, ran_out
+from ..errors import IdentityFailed, ParameterError, RefusedFamily, one_line, refused
 from ..types import ModelSpec
 from . import devices, quantized, tokens
 from .adoption import adopt
@@ -42,7 +42,7 @@ from .opening import explained
 from .verify import check_device, relative, short_prompt, verify
 
 SMALL = 1 << 20  # bytes of a buffer that the shadow copies: a forward pass may write into one
-WORDS = 1 << 12  # whole numbers of a tensor's bits that are summed together
+WORDS = 1 << 16  # whole numbers of a tensor's bits that are summed together
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 HOOKS = (
     *FORWARD_HOOKS,
@@ -242,8 +242,10 @@ def _precision(inner: Pretrained, name: str) -> str:
 def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
     """Copies of both over the same storage, with modes, hooks and configs of their own, in eval mode, without gradients
     of weights. What is tied stays tied."""
-    try:
-        memo: dict[int, Any] = {}  # by id, what takes the place of a part; all others are copied
+    memo: dict[int, Any] = {}  # by id, what takes the place of a part; all others are copied
+    what = f"Refused: {type(inner).__name__} cannot be copied without its weights"
+    advice = "save it with save_pretrained and open the folder."
+    with refused(lambda error: IdentityFailed(f"{what} ({one_line(error)}); {advice}")):
         modules = list(outer.modules())
         for module in modules:
             _share(module, memo)
@@ -253,16 +255,7 @@ def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
         copied = copy.deepcopy(outer, memo)
         for module in copied.modules():
             _settle(module)
-        return copied.eval(), copy.deepcopy(inner, memo)
-    except EffectiveDepthError:
-        raise
-    except Exception as error:  # whatever modules that are made in another way than torch's provoke
-        if ran_out(error) or lost_device(error):
-            raise
-        raise IdentityFailed(
-            f"Refused: {type(inner).__name__} cannot be copied without its weights ({one_line(error)}); save it with "
-            "save_pretrained and open the folder."
-        ) from error
+    return copied.eval(), copy.deepcopy(inner, memo)
 
 
 def _share(module: nn.Module, memo: dict[int, Any]) -> None:
@@ -336,8 +329,7 @@ def _skipped(hook: object) -> bool:
 def _hooks_note(model: nn.Module) -> str:
     """The note on forward hooks that do not run in the shadow; "" where there are none."""
     n = sum(_skipped(h) for module in model.modules() for name in FORWARD_HOOKS for h in getattr(module, name).values())
-    hooks = "1 forward hook of the model does" if n == 1 else f"{n} forward hooks of the model do"
-    return f"{hooks} not run here, so what {'it changes' if n == 1 else 'they change'} is not measured." if n else ""
+    return f"Of the model {n} forward hooks do not run here; what they change is not measured." if n else ""
 
 
 def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
@@ -377,16 +369,14 @@ def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
 
 def _sums(tensor: Tensor) -> Tensor:
     """Sums of a tensor's bits as whole numbers of eight bytes: of every `WORDS` of them, each times another odd number,
-    so that weights that change places change a sum. A few MB at a time."""
+    so that weights that change places change a sum."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     padding = -len(flat) % 8
     if padding or flat.storage_offset() % 8:
         flat = torch.cat([flat, flat.new_zeros(padding)])
     words = flat.view(torch.int64)
     odd = torch.arange(1, 2 * WORDS, 2, device=words.device)
-    n_full = len(words) // WORDS * WORDS
-    sums = [(part * odd).sum(1) for part in words[:n_full].view(-1, WORDS).split(1 << 9)]
-    return torch.cat([*sums, (words[n_full:] * odd[: len(words) - n_full]).sum()[None]])
+    return torch.stack([(part * odd[: len(part)]).sum() for part in words.split(WORDS)])
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

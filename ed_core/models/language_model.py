@@ -38,7 +38,7 @@ from .devices import main_device
 from .encoder import HARD_SAMPLES, Encoder
 from .identities import Identities
 from .layouts import Edit, Ids, Logits, Resid
-from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
+from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, replace_first, split_call
 from .quantized import held_bytes
 from .sizes import QUANTIZED
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
@@ -62,8 +62,7 @@ class LanguageModel:
         self.hf = hf_model.eval().requires_grad_(False)
         self.tokenizer, self.architecture, self.spec = tokenizer, architecture, spec
         self.encoder = encoder or Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
-        config = hf_model.config
-        self.config: Config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        self.config: Config = hf_model.config.get_text_config()
 
         self.stack = cast(nn.ModuleList, self._module(hf_model, "blocks"))
         self.n_passes = architecture.n_passes(self.config)
@@ -151,8 +150,7 @@ class LanguageModel:
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Ids:
         """An encoding, or token ids, as a batch of one on the model's device."""
         ids = encoding.ids if isinstance(encoding, Encoding) else encoding
-        embedding = self._embedding
-        rows = max(ids) + 1 if embedding is None else embedding.shape[0]
+        rows = self._embedding.shape[0]
         if (wrong := next((i for i in ids if not 0 <= i < rows), None)) is not None:
             raise PromptError(
                 f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
@@ -199,12 +197,9 @@ class LanguageModel:
         return self.head.weight is self._embedding
 
     @property
-    def _embedding(self) -> Tensor | None:
-        """The embedding's weights `[d_vocab, d_model]`; None where the model's class does not name it."""
-        try:
-            weight: Tensor = self.hf.get_input_embeddings().weight
-        except (NotImplementedError, AttributeError):
-            return None
+    def _embedding(self) -> Tensor:
+        """The embedding's weights `[d_vocab, d_model]`."""
+        weight: Tensor = self.hf.get_input_embeddings().weight
         return weight
 
     # ---------------------------------------------------------------- one forward pass
@@ -235,7 +230,7 @@ class LanguageModel:
         trace = recording.trace
         with self._lock, ExitStack() as hooks:
             for handle in recording.hooks():
-                hooks.enter_context(hooked(handle))
+                hooks.enter_context(handle)
             trace.logits = self.logits(ids, keep)
         self._check(trace)
         if key is not None and trace.bytes <= self.trace_bytes:
@@ -282,7 +277,7 @@ class LanguageModel:
             entered = True
             return ((resid, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": resid})
 
-        with self._lock, hooked(self.blocks[0].register_forward_pre_hook(put, with_kwargs=True)):
+        with self._lock, self.blocks[0].register_forward_pre_hook(put, with_kwargs=True):
             return self.logits(ids)
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch v"]:
@@ -326,10 +321,10 @@ class LanguageModel:
         args, kwargs = self._for_batch(call, resid.shape[0] // trace.ids.shape[0])
         added: dict[str, Tensor] = {}
         with self._lock, ExitStack() as hooks:
-            hooks.enter_context(hooked(attn.register_forward_hook(self._reader(resid, added, "attn", attn_edit))))
-            hooks.enter_context(hooked(mlp.register_forward_hook(self._reader(resid, added, "mlp", mlp_edit))))
+            hooks.enter_context(attn.register_forward_hook(self._reader(resid, added, "attn", attn_edit)))
+            hooks.enter_context(mlp.register_forward_hook(self._reader(resid, added, "mlp", mlp_edit)))
             if third is not None:
-                hooks.enter_context(hooked(third.register_forward_hook(self._reader(resid, added, "third"))))
+                hooks.enter_context(third.register_forward_hook(self._reader(resid, added, "third")))
             post = first(self.blocks[layer](resid, *args, **kwargs))
             if self.crosses(layer, layer + 1) if crosses is None else crosses:
                 post = self.between(trace, self._home(post), start)
@@ -406,7 +401,8 @@ class LanguageModel:
                 raise RuntimeError("attention hands no keys and values to a cache")
             trace.keys_values[layer] = cache.seen
         keys, values = (x[..., :start, :] for x in trace.keys_values[layer])
-        return with_cache(from_position(named, start, n_tokens), Prefix((keys, values)))
+        named = from_position(named, start, n_tokens, trace.resid[layer].device)
+        return with_cache(named, Prefix((keys, values)))
 
     def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
         """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how
@@ -531,9 +527,9 @@ class LanguageModel:
 
         with self._lock, ExitStack() as hooks:
             for block in self.stack if at_depths else ():
-                hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
+                hooks.enter_context(block.register_forward_pre_hook(before, with_kwargs=True))
             if at_depths:
-                hooks.enter_context(hooked(self.stack[-1].register_forward_hook(after)))
+                hooks.enter_context(self.stack[-1].register_forward_hook(after))
             output = self.hf(input_ids=ids, **options)
         logits = self.unembed(torch.stack(resid)) if at_depths else self._home(output.logits)[0, -1].float()
         return logits, getattr(output, "past_key_values", None) if cached else None

@@ -33,7 +33,6 @@ from transformers.utils import logging as transformers_logging
 from .. import machine, untrusted
 from ..errors import (
     BrokenWeights,
-    EffectiveDepthError,
     ModelError,
     ModelNotFound,
     ParameterError,
@@ -41,8 +40,7 @@ from ..errors import (
     RefusedFamily,
     TooLarge,
     UnknownFamily,
-    lost_device,
-    ran_out,
+    refused,
     said,
 )
 from ..machine import ROOM, free_memory, gigabytes
@@ -164,7 +162,7 @@ def _refused(name: str, family: str, why: str) -> RefusedFamily:
 
 def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
     """The model with its own weights, all of them; `unused` gets the names of what else the files hold."""
-    try:
+    with refused(lambda error: _unreadable(ref, error)):
         loaded: Any = _class(config, ref.name).from_pretrained(
             str(ref.place),
             config=config,
@@ -176,12 +174,6 @@ def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
             **_placement(ref),
             **LOCAL,
         )
-    except EffectiveDepthError:
-        raise
-    except Exception as error:
-        if ran_out(error) or lost_device(error):
-            raise  # `opening` says so
-        raise _unreadable(ref, error) from error
     model, report = loaded
     unused += sorted(report["unexpected_keys"])
     missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
@@ -337,22 +329,25 @@ def _refuse_own_code(ref: ModelRef) -> None:
 def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Config, Architecture | None]:
     """The library's config, and the architecture that it describes."""
     _refuse_own_code(ref)
-    try:
+    with refused(lambda error: _bad_config(ref, error)):
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
         config._attn_implementation = config._experts_implementation = None  # a folder does not choose code
-    except StrictDataclassError as error:  # as of layer_types that are not as many as the layers
-        raise ModelNotFound(
-            f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
-        ) from error
-    except Exception as error:  # whatever a stranger's config provokes inside the library
-        family = ref.config().get("model_type")
-        if family and family not in CONFIG_MAPPING:
-            raise UnknownFamily(
-                f"transformers {transformers_version} does not know the family {family!r} of {ref.name}; choose "
-                "another model, or a newer version of transformers."
-            ) from error
-        raise ModelNotFound(f"The config.json of {ref.name} cannot be read: {_one_line(error)}") from error
     return config, described(config, ref.name, architecture)
+
+
+def _bad_config(ref: ModelRef, error: Exception) -> ModelError:
+    """The refusal for what the library raised at a config.json."""
+    if isinstance(error, StrictDataclassError):  # as of layer_types that are not as many as the layers
+        return ModelNotFound(
+            f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
+        )
+    family = ref.config().get("model_type")
+    if family and family not in CONFIG_MAPPING:
+        return UnknownFamily(
+            f"transformers {transformers_version} does not know the family {family!r} of {ref.name}; choose another "
+            "model, or a newer version of transformers."
+        )
+    return ModelNotFound(f"The config.json of {ref.name} cannot be read: {_one_line(error)}")
 
 
 def _attention(config: Config) -> str:
@@ -367,12 +362,11 @@ def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
     another one."""
     own = tokens.encoder(ref)
     expected = "" if own else " Expected tokenizer.json next to the weights."
-    try:
+    none = f"{ref.name} has no usable tokenizer:"
+    with refused(lambda error: ModelNotFound(f"{none} {_one_line(error)}{expected}")):
         tokenizer = AutoTokenizer.from_pretrained(str(ref.place), **LOCAL)
-    except Exception as error:  # whatever a stranger's settings provoke inside the library
-        raise ModelNotFound(f"{ref.name} has no usable tokenizer: {_one_line(error)}{expected}") from error
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of an empty folder
-        raise ModelNotFound(f"{ref.name} has no usable tokenizer: it knows special tokens alone.{expected}")
+        raise ModelNotFound(f"{none} it knows special tokens alone.{expected}")
     if not tokenizer.is_fast:
         raise ModelNotFound(
             f"The tokenizer of {ref.name} is of the class {type(tokenizer).__name__}, which does not say where a "
@@ -384,7 +378,7 @@ def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
     try:
         differ = sum(library.ids(text, False) != own.ids(text, False) for text in HARD_SAMPLES)
     except PromptError as error:
-        raise ModelNotFound(f"{ref.name} has no usable tokenizer: it cannot encode plain text. {error}") from error
+        raise ModelNotFound(f"{none} it cannot encode plain text. {error}") from error
     note = (
         f"The library's tokenizer for {ref.name} gives other ids than its tokenizer.json on {differ} of "
         f"{len(HARD_SAMPLES)} test texts; the ids of tokenizer.json are used."
@@ -421,14 +415,11 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
         quantized.prepare()  # peft imports it
     from peft import PeftModel
 
-    try:
+    what = f"The adapter {folder.name} cannot be merged"
+    with refused(lambda error: BrokenWeights(f"{what}: {said(error)}; save it again with peft.")):
         adapted = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True)
         _untie_adapted(adapted)
         merged: nn.Module = adapted.merge_and_unload()
-    except Exception as error:  # whatever a stranger's settings provoke inside the library
-        raise BrokenWeights(
-            f"The adapter {folder.name} cannot be merged: {said(error)}; save it again with peft."
-        ) from error
     return merged
 
 

@@ -86,14 +86,11 @@ class _Loop(LlamaPreTrainedModel):
         self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = LlamaRotaryEmbedding(config=config)
         self.gradient_checkpointing = False
-        self.more(config)
+        self.n_passes = self.more(config)
         self.post_init()  # type: ignore[no-untyped-call]  # the library's
 
-    def more(self, config: LlamaConfig) -> None:
-        """What a family has besides."""
-
-    @property
-    def n_passes(self) -> int:
+    def more(self, config: Any) -> int:
+        """Add what a family has besides; return how often its blocks run."""
         raise NotImplementedError
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
@@ -147,13 +144,10 @@ class LoopedModel(_Loop):
 
     config: LoopedConfig
 
-    def more(self, config: LlamaConfig) -> None:
-        if self.config.loop_norm:
+    def more(self, config: Any) -> int:
+        if config.loop_norm:
             self.loop_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-    @property
-    def n_passes(self) -> int:
-        return self.config.n_loops
+        return int(config.n_loops)
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         if self.config.loop_norm:
@@ -187,12 +181,9 @@ class OuroModel(_Loop):
     config: OuroConfig
     block = OuroBlock
 
-    def more(self, config: LlamaConfig) -> None:
+    def more(self, config: Any) -> int:
         self.early_exit_gate = nn.Linear(config.hidden_size, 1)
-
-    @property
-    def n_passes(self) -> int:
-        return self.config.total_ut_steps
+        return int(config.total_ut_steps)
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         normed: Tensor = self.norm(hidden)

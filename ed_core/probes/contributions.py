@@ -54,7 +54,7 @@ class Contributions(Probe):
         Curve("layer_ratio", "Mean contribution relative to the stream", "ratio", log=True),
         Curve("layer_cos", "Mean cosine with the stream", "cosine"),
     )
-    score: ClassVar[Score] = Score("The papers' cosine rule", criterion="cosine")
+    score: ClassVar[Score] = Score("Hu et al.'s cosine rule, in the papers' count,", criterion="cosine")
     thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(

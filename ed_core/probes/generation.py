@@ -59,7 +59,7 @@ class Generation(Probe):
         Curve("share_settled", "Tokens that have settled", "share", "depth"),
         Curve("mean_jsd", "Divergence between lens and output", "bits", "depth"),
     )
-    score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
+    score: ClassVar[Score] = Score("the mean settle depth", value="mean_depth")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "While the model writes",

@@ -63,9 +63,7 @@ class IntegratedGradients(Probe):
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),
     )
-    score: ClassVar[Score] = Score(
-        "The centre of the attributions", "center", share=("attribution", "attributions' magnitude")
-    )
+    score: ClassVar[Score] = Score("the centre of the attributions", "center", of_layers=True)
     thumbnail: ClassVar[tuple[int, str]] = (4, "attribution")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(

@@ -71,9 +71,7 @@ class LayerSkip(Probe):
         Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
         Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
     )
-    score: ClassVar[Score] = Score(
-        "The depth score", "depth_score", share=("layer_effect", "skips' mean effect on later layers")
-    )
+    score: ClassVar[Score] = Score("the depth score", "depth_score", of_layers=True)
     derives_stacked: ClassVar[bool] = True
     thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (

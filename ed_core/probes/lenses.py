@@ -135,7 +135,7 @@ class LogitLens(Probe):
         Curve("kl", "Divergence from the output", "nats", "depth"),
         Curve("overlap", "Best tokens shared with the output", "share", "depth"),
     )
-    score: ClassVar[Score] = Score("The mean depth", mean_depth="kl")
+    score: ClassVar[Score] = Score("the average depth", mean_depth="kl")
     thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
@@ -292,7 +292,7 @@ class Lenses(Probe):
         readers = {fit.kind: Reader(fit, model) for fit in sorted(fits, key=lambda f: f.kind)}
         constant = next((reader.mean for reader in readers.values()), None)
         record.provenance["fits"] = [fit.summary for fit in fits]
-        through = {"logit_": None} | {f"{kind}_": reader for kind, reader in readers.items()}
+        through = {"logit_": None} | {f"{kind}_": reader.lens for kind, reader in readers.items()}
         lenses.read(model, encoding, record, through, self.k, self.follow, constant)
 
 

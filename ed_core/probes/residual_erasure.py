@@ -59,9 +59,7 @@ class ResidualErasure(Probe):
             "depth",
         ),
     )
-    score: ClassVar[Score] = Score(
-        "The centre of the effect", "center_elsewhere", share=("effect_elsewhere", "erasure effect")
-    )
+    score: ClassVar[Score] = Score("the centre of the effect", "center_elsewhere")
     version: ClassVar[int] = 2  # 2: effect_elsewhere in the summary
     thumbnail: ClassVar[tuple[int, str]] = (5, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (

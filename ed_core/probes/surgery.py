@@ -198,9 +198,7 @@ class Surgery(Probe):
         Curve("kl_without", "Divergence without one layer", "nats"),
         Curve("kl_twice", "Divergence with one layer run twice", "nats"),
     )
-    score: ClassVar[Score] = Score(
-        "The centre of the divergence", "center", share=("kl_without", "divergence without one layer")
-    )
+    score: ClassVar[Score] = Score("the centre of the divergence", "center", of_layers=True)
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         *_measures(),
         MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model", "next_mean"),

@@ -1,5 +1,4 @@
-"""The process that speaks to the service: `main` reads plans as JSON lines and answers with JSON lines, the last of
-which announces the bytes of a sealed file of arrays.
+"""The process that speaks to the service: `main` answers one question with a sealed file of arrays, or a sentence.
 
 What the service sends is unpickled here (nnsight reads it by `torch.load(weights_only=False)`), so a server at
 its address can run code in this process. It is started with an empty environment but the service's key and address,
@@ -9,54 +8,87 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+from ..errors import ServiceFailed
 from ..files import seal
-from .process import ANSWER
+from ..models.remote import KEY
+from .process import ANSWER, ANSWERED, FAILED, QUESTION, STATUS
 
 POLL_SECONDS = 1.0
 COMPARED = ("nnsight", "torch", "transformers")
 SHIPPED = ("ed_core.remote.there", "ed_core.sweeps.metrics", "ed_core.models.identities")
-Message = tuple[dict[str, Any], bytes]
 
 
 def main() -> None:
-    """Answer plans until the input ends."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not get among the answers
-    session: _Session | None = None
-    for line in sys.stdin:
-        try:
-            session = session or _Session(**json.loads(sys.argv[-1]))
-            for message, body in session.answer(json.loads(line)):
-                out.write(json.dumps(message).encode() + b"\n" + body)
-                out.flush()
-        except Exception as error:
-            failed = {"event": "failed", "kind": _kind(error), "text": _last_line(error)}
-            out.write(json.dumps(failed).encode() + b"\n")
-            out.flush()
+    """Answer the question in the current folder."""
+    question = json.loads(Path(QUESTION).read_text(encoding="utf-8"))
+    try:
+        data = _answer(**question)
+    except Exception as error:
+        Path(FAILED).write_text(_sentence(error, question["name"], question["host"]), encoding="utf-8")
+    else:
+        Path(ANSWERED).write_bytes(data)
 
 
-def _last_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{type(error).__name__}: {lines[-1]}"[:400] if len(lines) > 1 else lines[0][:400]
-
-
-def _kind(error: BaseException) -> str:
-    """What went wrong: the service is `absent`, refused the `key`, or `failed` in what it computed."""
+def _sentence(error: Exception, name: str, host: str) -> str:
+    """What went wrong: the service is absent, refused the key, or failed in what it computed."""
     import httpx
 
+    if isinstance(error, ServiceFailed):
+        return str(error)
+    why = (str(error).strip().splitlines() or [type(error).__name__])[-1][:200].rstrip(".")
     for one in filter(None, (error, error.__cause__, error.__context__)):
-        if isinstance(one, httpx.HTTPStatusError):
-            return "key" if one.response.status_code in (401, 403) else "failed"
-        if isinstance(one, httpx.HTTPError):
-            return "absent"
-    return "failed"
+        if isinstance(one, httpx.HTTPStatusError) and one.response.status_code in (401, 403):
+            return f"The service at {host} refused the key ({why}); check {KEY}, or get a new one at https://ndif.us."
+        if isinstance(one, httpx.HTTPError) and not isinstance(one, httpx.HTTPStatusError):
+            return f"The service at {host} does not answer ({why}); try again later, or open a model here."
+    return f"{name} was not measured at {host}: {why}; nothing was kept."
+
+
+def _answer(name: str, folder: str, host: str, plan: dict[str, Any]) -> bytes:
+    """The sealed answer to a plan. `folder`: of the model's config and tokenizer, and with host `local` of its
+    weights."""
+    from nnsight import ndif
+
+    from .. import settings
+    from ..models import loading, permits
+    from ..models.ref import Folder
+
+    permits.as_owner()
+    path, sys.path[:] = list(sys.path), []
+    ndif.pull_env()  # with an empty path it finds nothing: of the modules here only those below are shipped
+    sys.path[:] = path
+    for module in map(importlib.import_module, SHIPPED):
+        ndif.register(module)
+        for known, value in list(vars(module).items()):
+            if getattr(value, "__module__", "").startswith("jaxtyping"):
+                delattr(module, known)  # used in annotations only, and not installed there
+    loading.quiet()
+    here = host == settings.LOCAL
+    hf, tokenizer, *_ = (loading.load if here else loading.skeleton)(Folder(folder))  # a skeleton has no weights
+    model = _class_named(name)(hf if here else folder, task="text-generation", tokenizer=tokenizer)
+    model.repo_id, model.args = name, (name,)  # the folder's name is not sent
+    if here:
+        return _sealed(_run(model, plan, host), _versions({}))
+    if "deployments" not in (known := ndif._get("/status")):
+        raise RuntimeError("its status names no deployments")
+    served = {str(row.get("repo_id")) for row in known["deployments"].values() if isinstance(row, dict)}
+    if name not in served:
+        some = ", ".join(sorted(served)[:8]) or "there are none"
+        raise ServiceFailed(
+            f"{name} is not among the models at {host} now ({some}); take one of these, or try again later."
+        )
+    versions = _versions(ndif.get_remote_env(force_refresh=True))
+    session = _run(model, plan, host)
+    session.backend.display = _Status()
+    while (result := session.backend(session)) is None:
+        time.sleep(POLL_SECONDS)
+    return _sealed(result["found"], versions)
 
 
 def _class_named(name: str) -> type[Any]:
@@ -74,97 +106,46 @@ def _class_named(name: str) -> type[Any]:
     return Named
 
 
-class _Session:
-    """One model at one service. `folder`: of its config and tokenizer, and with host `local` of its weights."""
-
-    def __init__(self, folder: str, name: str, host: str):
-        from nnsight import ndif
-
-        from ..models import loading, permits
-        from ..models.ref import Folder
-
-        permits.as_owner()
-        self.ndif, self.name, self.host = ndif, name, host
-        path, sys.path[:] = list(sys.path), []
-        ndif.pull_env()  # with an empty path it finds nothing: of the modules here only those below are shipped
-        sys.path[:] = path
-        for module in map(importlib.import_module, SHIPPED):
-            ndif.register(module)
-            for known, value in list(vars(module).items()):
-                if getattr(value, "__module__", "").startswith("jaxtyping"):
-                    delattr(module, known)  # used in annotations only, and not installed there
-        loading.quiet()
-        load = loading.load if host == "local" else loading.skeleton  # which has no weights
-        hf, tokenizer, *_ = load(Folder(folder))
-        self.model = _class_named(name)(hf if host == "local" else folder, task="text-generation", tokenizer=tokenizer)
-        self.model.repo_id, self.model.args = name, (name,)  # the folder's name is not sent
-
-    def answer(self, plan: dict[str, Any]) -> Iterator[Message]:
-        """The messages that answer a plan, the arrays last."""
-        if self.host == "local":
-            yield {"event": "versions", "versions": self._versions({})}, b""
-            yield _sealed(_run_here(self.model, plan))
-            return
-        if "deployments" not in (known := self.ndif._get("/status")):
-            raise RuntimeError("its status names no deployments")
-        served = {str(row.get("repo_id")) for row in known["deployments"].values() if isinstance(row, dict)}
-        if self.name not in served:
-            yield {"event": "failed", "kind": "model", "text": ", ".join(sorted(served)[:8])[:400]}, b""
-            return
-        versions = self._versions(self.ndif.get_remote_env(force_refresh=True))
-        yield {"event": "versions", "versions": versions}, b""
-        session = _send(self.model, plan, self.host)
-        session.backend.display = status = _Status()
-        before = ""
-        while (result := session.backend(session)) is None:
-            if status.text != before:
-                before = status.text
-                yield {"event": "status", "text": before}, b""
-            time.sleep(POLL_SECONDS)
-        yield _sealed(result["found"])
-
-    def _versions(self, there: dict[str, Any]) -> dict[str, list[str]]:
-        """By name, the version here and the one there; "" where it is unknown."""
-        packages, python = there.get("packages", {}), str(there.get("python_version", "")).split()
-        known = {name: [version(name), str(packages.get(name, ""))[:40]] for name in COMPARED}
-        return known | {"python": [sys.version.split()[0], python[0][:40] if python else ""]}
+def _versions(there: dict[str, Any]) -> dict[str, list[str]]:
+    """By name, the version here and the one there; `ServiceFailed` where the two nnsights do not understand each
+    other."""
+    packages, python = there.get("packages", {}), str(there.get("python_version", "")).split()
+    known = {name: [version(name), str(packages.get(name, ""))[:40]] for name in COMPARED}
+    own, theirs = known["nnsight"]
+    if theirs and own.split(".")[:2] != theirs.split(".")[:2]:
+        raise ServiceFailed(
+            f"The service runs nnsight {theirs}, and {own} is installed here, which does not read the other's "
+            f"programs; install nnsight=={'.'.join(theirs.split('.')[:2])}.*."
+        )
+    return known | {"python": [sys.version.split()[0], python[0][:40] if python else ""]}
 
 
-def _sealed(result: dict[str, Any]) -> Message:
+def _sealed(result: dict[str, Any], versions: dict[str, list[str]]) -> bytes:
     import torch
 
     arrays = {name: value.cpu().numpy() for name, value in result.items() if isinstance(value, torch.Tensor)}
-    data = seal(ANSWER, {name: str(result[name])[:40] for name in ("dtype", "torch")}, arrays)
-    return {"event": "done", "bytes": len(data)}, data
+    return seal(ANSWER, {"dtype": result["dtype"], "torch": result["torch"][:40], "versions": versions}, arrays)
 
 
 class _Status:
-    """In place of nnsight's display: the last status, with the place in the queue where the service gives it."""
+    """In place of nnsight's display: keeps the last status, with the place in the queue where the service gives it."""
 
-    enabled, text = False, "RECEIVED"
+    enabled = False
 
     def update(self, response: Any) -> None:
-        self.text = f"{response.status.value} {response.description or ''}".strip()[:200]
+        Path(STATUS).write_text(f"{response.status.value} {response.description or ''}"[:200], encoding="utf-8")
 
 
-def _run_here(model: Any, plan: dict[str, Any]) -> Any:
+def _run(model: Any, plan: dict[str, Any], host: str) -> Any:
+    """What was measured here, or the session that goes on at the service."""
     from nnsight import save
 
     from .there import measured
 
-    with model.session(remote="local"):
+    here = host == "local"
+    with model.session(remote=host, blocking=here) as session:
         found = save(measured(model, plan))
-    return found
-
-
-def _send(model: Any, plan: dict[str, Any], host: str) -> Any:
-    from nnsight import save
-
-    from .there import measured
-
-    with model.session(remote=host, blocking=False) as session:
-        found = save(measured(model, plan))  # noqa: F841 - the name under which it comes back
-    return session
+    return found if here else session
 
 
 if __name__ == "__main__":

@@ -22,17 +22,17 @@ from ..models.verify import other_last, short_prompt
 from ..probes import Probe
 from ..probes.contributions import Contributions
 from ..probes.layer_skip import LayerSkip
-from ..probes.lenses import INSIDE, LogitLens
+from ..probes.lenses import LogitLens
 from ..probes.residual_erasure import ResidualErasure
 from ..prompts import max_tokens
 from ..sweeps.recorder import Recorder
 from ..types import Encoding, Request
-from .process import Answer, Client
+from . import process
+from .process import Answer
 
 TOKENS = 4096  # of all rows of one pass there
 LOGITS = 1 << 24  # unembedded there at once
-CLIENT_BYTES = 600 << 20  # about what the client's process takes
-BY_LAYER = ("miss", "slope_attn", "slope_mlp", "moves")  # of the identities
+BY_LAYER = ("miss", "slope_attn", "slope_mlp", "mlp_moves")  # of the identities
 SINGLE = ("closure", "replay", "detour", "batch", "left_behind", "causality")
 Arrays = dict[str, np.ndarray]
 
@@ -41,7 +41,7 @@ class RemoteModel(LanguageModel):
     """Config and tokenizer of a model whose weights are elsewhere; `elsewhere` says where the last answer came from,
     and `identities` are those of its session."""
 
-    def __init__(self, spec: Remote, client: Client | None = None):
+    def __init__(self, spec: Remote):
         loading.quiet()
         hf, tokenizer, architecture, here, encoder = loading.skeleton(spec.here)
         if architecture is None or architecture.third or architecture.stream_scale or architecture.passes:
@@ -50,9 +50,8 @@ class RemoteModel(LanguageModel):
                 "stream is the sum of attention and MLP alone only in the plain families; open it here."
             )
         super().__init__(hf, tokenizer, architecture, spec, encoder)
-        self.device, self.bytes = torch.device("cpu"), CLIENT_BYTES
-        name = spec.source.removeprefix(remote.PREFIX)
-        self._client = client or Client(name, str(here.place))
+        self.device, self.bytes = torch.device("cpu"), 0
+        self._name, self._folder = spec.source.removeprefix(remote.PREFIX), str(here.place)
         self._expected: list[tuple[Probe, Request]] = []
         self._answers: dict[str, tuple[Arrays, dict[str, Any], Identities]] = {}
 
@@ -73,9 +72,9 @@ class RemoteModel(LanguageModel):
             probe.compute(self, encoding, record)  # says why
             return
         if request.key not in self._answers:
-            same = [(p, r) for p, r in self._expected if r.prompts == request.prompts and r.key != request.key]
+            others = [(p, r) for p, r in self._expected if r.prompts == request.prompts and r.key != request.key]
             self._ask(
-                [(probe, request), *(one for one in same if not _has_nothing(one[0], n_tokens))], encoding, record
+                [(probe, request), *((p, r) for p, r in others if not _has_nothing(p, n_tokens))], encoding, record
             )
         arrays, self.elsewhere, self.identities = self._answers.pop(request.key)
         for name in (name for name in record.specs if name in arrays):  # in the probe's own order
@@ -93,16 +92,11 @@ class RemoteModel(LanguageModel):
         for number, (probe, _) in enumerate(group):
             plan["parts"].append(self._part(probe, encoding) | {"probe": probe.name, "name": str(number)})
         self._expected = [one for one in self._expected if one not in group]
-        answer = self._client.ask(plan, self.say, record.check)
+        answer = process.ask(self._name, self._folder, plan, self.say, record.check)
         if not answer.arrays:
             raise NotFinite(
                 f"{self.spec.name} gives NaN or infinite values where it runs; nothing was kept: try again, or another "
                 "prompt."
-            )
-        if answer.dtype not in {str(dtype).removeprefix("torch.") for dtype in MISS_LIMIT}:
-            raise ServiceFailed(
-                f"{self.spec.name} runs in {answer.dtype!r} where it is; expected float32, bfloat16 or float16: "
-                "nothing was kept."
             )
         where = self._where(answer)
         identities = self._identities(answer, plan)
@@ -153,11 +147,7 @@ class RemoteModel(LanguageModel):
             return {"k": min(probe.k, self.d_vocab)}
         if isinstance(probe, LayerSkip):
             bounds = probe.chosen_boundaries(n_tokens) if probe.mode == "future" else [n_tokens]
-            current = probe.mode == "current"
-            without = ["boundaries", "effect_by_boundary", "output_by_boundary"] if current else ["output_pos"]
-            without += [] if probe.direct else ["effect_direct"]
-            how = {"part": probe.part, "direct": probe.direct, "without": without}
-            return {"bounds": bounds, "current": current} | how
+            return {"bounds": bounds, "current": probe.mode == "current", "part": probe.part, "direct": probe.direct}
         if isinstance(probe, ResidualErasure):
             background = [list(self.encode(p, max_tokens()).ids) for p in probe.background_prompts(self.spec)]
             return {"background": background, "start": None if probe.target == "future" else encoding.answer_start}
@@ -165,82 +155,58 @@ class RemoteModel(LanguageModel):
 
     def _where(self, answer: Answer) -> dict[str, Any]:
         """Where the numbers came from, for the birth certificate and for readers."""
-        present = {name: theirs for name, (_, theirs) in answer.versions.items() if theirs} | {"torch": answer.torch}
+        head, where = answer.head, self.spec.device
+        present = {name: theirs for name, (_, theirs) in head.versions.items() if theirs} | {"torch": head.torch}
         versions = ", ".join(f"{name} {version}" for name, version in sorted(present.items()))
-        where = self.spec.device
         return {
             "device": where,
             "weights_bytes": 0,
-            "dtype": answer.dtype,
-            "precision": {"name": remote.SERVED, "computes_in": answer.dtype, "why": "the service chose it."},
+            "dtype": head.dtype,
+            "precision": {"name": remote.SERVED, "computes_in": head.dtype, "why": "the service chose it."},
             "elsewhere": {
                 "at": settings.current().ndif_address,
-                "versions": {name: {"here": own, "there": theirs} for name, (own, theirs) in answer.versions.items()},
+                "versions": {name: {"here": own, "there": theirs} for name, (own, theirs) in head.versions.items()},
                 "bytes_returned": answer.bytes,
             },
-            "note": f"Computed {where.replace('ndif at', 'at')} in {answer.dtype}, by {versions}.",
+            "note": f"Computed {where.replace('ndif at', 'at')} in {head.dtype}, by {versions}.",
         }
 
     def _identities(self, answer: Answer, plan: dict[str, Any]) -> Identities:
         """The figures of the session. Blocks are not called by hand there: `replay` hands every block the stream it
         had."""
-        kind = getattr(torch, answer.dtype)
-        layers = {name: self._array(answer, name, np.float32, (self.n_layers,)).tolist() for name in BY_LAYER}
-        known = {name: [None if math.isnan(x) else x for x in values] for name, values in layers.items()}
-        one = {name: float(self._array(answer, name, np.float32, ())) for name in SINGLE}
+        kind = getattr(torch, answer.head.dtype)
+        figures: dict[str, Any] = {name: float(self._array(answer, name, np.float32, ())) for name in SINGLE}
+        for name in BY_LAYER:
+            values = self._array(answer, name, np.float32, (self.n_layers,)).tolist()
+            figures[name] = tuple(None if math.isnan(x) else x for x in values)
         return Identities(
-            dtype=answer.dtype,
+            dtype=answer.head.dtype,
             n_tokens=len(plan["short"][0]),
-            miss=tuple(layers["miss"]),
-            slope_attn=tuple(known["slope_attn"]),
-            slope_mlp=tuple(known["slope_mlp"]),
-            mlp_moves=tuple(known["moves"]),
-            closure=one["closure"],
-            replay={1: one["replay"]},
-            detour=one["detour"],
-            left_behind=one["left_behind"],
-            batch=one["batch"],
-            causality=one["causality"],
             parallel=self.parallel,
             miss_limit=MISS_LIMIT[kind],
             slope_limit=SLOPE_LIMIT[kind],
             suffix_limit=suffix_limit(kind, self.n_layers),
+            **figures | {"replay": {1: figures["replay"]}},
         )
 
     def _measures(self, probe: Probe, part: dict[str, Any], answer: Answer, n_tokens: int) -> Arrays:
-        """The measures that the probe would write here, each as it declares it. Erasure's last column is not defined
-        for later tokens."""
+        """The measures of a probe that came back, each as it declares it."""
         sizes = {"layer": self.n_layers, "skipped": self.n_layers, "depth": self.n_layers + 1, "pos": n_tokens}
         sizes |= {"rank": part.get("k", 0), "boundary": len(part.get("bounds", ()))}
-        arrays = {}
-        for spec in probe.measures:
-            if (
-                not spec.aggregate_only
-                and not spec.name.startswith(INSIDE)
-                and spec.name not in part.get("without", ())
-            ):
-                shape = tuple(sizes[dim] for dim in spec.dims)
-                values = arrays[spec.name] = self._array(answer, f"{part['name']}.{spec.name}", spec.dtype, shape)
-                if not np.isfinite(values[:, :-1] if isinstance(probe, ResidualErasure) else values).all():
-                    raise ServiceFailed(
-                        f"The service answered for {self.spec.name} with NaN or infinite values in {probe.name}."
-                        f"{spec.name}; nothing was kept: try again, or another prompt."
-                    )
-        if "top_ids" in arrays and not ((arrays["top_ids"] >= 0) & (arrays["top_ids"] < self.d_vocab)).all():
-            raise ServiceFailed(
-                f"The service answered for {self.spec.name} with tokens outside its vocabulary of {self.d_vocab}; "
-                "nothing was kept: compare the versions."
-            )
-        return arrays
+        names = {spec.name: f"{part['name']}.{spec.name}" for spec in probe.measures}
+        return {
+            spec.name: self._array(answer, names[spec.name], spec.dtype, tuple(sizes[dim] for dim in spec.dims))
+            for spec in probe.measures
+            if names[spec.name] in answer.arrays
+        }
 
     def _array(self, answer: Answer, name: str, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
         """An array of the answer, of this type and shape."""
         values = answer.arrays.get(name)
         if values is None or values.dtype != dtype or values.shape != shape:
-            result = "nothing" if values is None else f"{values.dtype} of {_sizes(values.shape)}"
             raise ServiceFailed(
-                f"The service answered for {self.spec.name} with {result} for {name}; expected {np.dtype(dtype)} of "
-                f"{_sizes(shape)}: nothing was kept; compare the versions."
+                f"The service's answer for {self.spec.name} is not what was asked for ({name}); nothing was kept: "
+                "compare the versions."
             )
         return values
 
@@ -258,7 +224,3 @@ class RemoteModel(LanguageModel):
 def _has_nothing(probe: Any, n_tokens: int) -> bool:
     """Whether there is nothing to measure: a prompt too short for any boundary."""
     return isinstance(probe, LayerSkip) and probe.mode == "future" and not probe.chosen_boundaries(n_tokens)
-
-
-def _sizes(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape)) or "one number"

@@ -28,7 +28,9 @@ def measured(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
             for part in plan["parts"]:
                 for name, values in measure[part["probe"]](model, plan, part, base).items():
                     result[part["name"] + "." + name] = values
-        arrays = {name: (x.float() if x.is_floating_point() else x.int()).cpu() for name, x in result.items()}
+        arrays = {
+            name: (x.float() if x.is_floating_point() else x.int()).cpu().contiguous() for name, x in result.items()
+        }
         return arrays | {"dtype": str(base["resid"][0].dtype).removeprefix("torch."), "torch": str(torch.__version__)}
 
 
@@ -129,7 +131,7 @@ def update(found: dict[str, Any], layer: int) -> Tensor:
 def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
     """The identities on a short text, of which `one` is the pass. No block is called by hand: for `replay` every block
     gets the stream that it had, in the model's own pass. `detour`: the sums where another stream enters layer 0, so
-    that an edit without effect is seen; `moves`: the change of the MLP's addition without attention's."""
+    that an edit without effect is seen; `mlp_moves`: the change of the MLP's addition without attention's."""
     resid, attn, mlp, n_layers = one["resid"], one["attn"], one["mlp"], plan["n_layers"]
     limit = plan["slope_limits"].get(str(resid[0].dtype), 0.03)
     blocks = [(resid[l], attn[l], mlp[l], resid[l + 1]) for l in range(n_layers)]
@@ -173,7 +175,7 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
         "batch": torch.stack([(x / h.float().norm(dim=-1)).median() for x, h in zip(moved_by, resid[1:])]).max(),
         "left_behind": off(after["logits"]),
         "causality": off(last[:, :-1]),
-        "moves": torch.tensor(moves),
+        "mlp_moves": torch.tensor(moves),
     }
 
 
@@ -232,53 +234,46 @@ def change(model: Any, plan: dict[str, Any], before: Tensor, after: Tensor, look
 
 def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
     """`layer_skip`: one pass for each skipped layer, a row for each boundary."""
-    n_layers, n_tokens, bounds = plan["n_layers"], plan["n_tokens"], part["bounds"]
-    device = base["resid"][0].device
-    pos = torch.arange(n_tokens, device=device)
+    n_layers, bounds, which = plan["n_layers"], part["bounds"], part["part"]
+    pos = torch.arange(plan["n_tokens"], device=base["resid"][0].device)
     skip = torch.stack([(pos >= 1) & (pos < b) for b in bounds])
     look = torch.stack([pos >= (0 if part["current"] else b) for b in bounds])
-    rows = [plan["ids"][0]] * len(bounds)
-    updates = [update(base, l) for l in range(n_layers)]
-    empty = torch.full((len(bounds), n_layers, n_layers), torch.nan, device=device)
-    result = {"effect": empty, "noise_floor": empty[0, 0].clone(), "output": empty[:, 0].clone()}
-    result |= {"kept": result["output"].clone()} | ({"direct": empty.clone()} if part["direct"] else {})
-    result |= {"output_pos": torch.zeros(n_layers, n_tokens, device=device)} if part["current"] else {}
-    all_tokens = torch.ones_like(look)
+    rows, updates = [plan["ids"][0]] * len(bounds), [update(base, l) for l in range(n_layers)]
 
-    def still(layer: int, h: Tensor, a: Tensor, m: Tensor) -> None:
-        result["noise_floor"][layer] = relative_change(updates[layer], a.float() + m.float(), all_tokens).max()
+    def changes(edits: Any, looks: Tensor, begin: int, own: Any = None) -> tuple[Tensor, dict[str, Any]]:
+        """The relative change of what each layer from `begin` on adds, `[layer, row]`, and the pass; `own`: what the
+        first of them adds, whatever was computed in it."""
+        changed = torch.zeros(n_layers, len(bounds), device=looks.device)
 
-    forward(model, plan, rows, None, still, keep=1)
+        def each(layer: int, h: Tensor, a: Tensor, m: Tensor) -> None:
+            if layer >= begin:
+                added = own if layer == begin and own is not None else a.float() + m.float()
+                changed[layer] = relative_change(updates[layer], added, looks)
+
+        return changed, forward(model, plan, rows, edits, each, keep=1)
+
+    still, _ = changes(None, torch.ones_like(look), 0)
+    effect, direct, moved, kept = [], [], [], []
     for s in range(n_layers):
-
-        def after(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
-            passed_by = layer == s and part["part"] == "layer"  # whatever was computed in it
-            added = updates[s].masked_fill(skip.unsqueeze(-1), 0.0) if passed_by else a.float() + m.float()
-            result["effect"][:, s, layer] = relative_change(updates[layer], added, look) if layer >= s else 0.0
-
-        run = forward(model, plan, rows, {part["part"]: {s: skip}}, after, keep=1)
-        moved, same = change(model, plan, base["resid"][-1][0], run["resid"][-1], look)
-        result["output"][:, s], result["kept"][:, s] = moved.amax(-1), (same & look).sum(-1) / look.sum(-1)
-        if part["current"]:
-            result["output_pos"][s] = moved[0]
+        own = updates[s].masked_fill(skip.unsqueeze(-1), 0.0) if which == "layer" else None
+        changed, run = changes({which: {s: skip}}, look, s, own)
+        of_output, same = change(model, plan, base["resid"][-1][0], run["resid"][-1], look)
+        effect.append(changed)
+        moved.append(of_output)
+        kept.append((same & look).sum(-1) / look.sum(-1))
         if part["direct"]:
-            added = {"layer": updates[s], "attention": base["attn"][s].float(), "mlp": base["mlp"][s].float()}
-            removed = added[part["part"]].masked_fill(~skip.unsqueeze(-1), 0.0)
-            dtype = base["resid"][0].dtype
+            added = updates[s] if which == "layer" else base["attn" if which == "attention" else "mlp"][s].float()
+            removed, dtype = added.masked_fill(~skip.unsqueeze(-1), 0.0), base["resid"][0].dtype
             streams = {l: (base["resid"][l].float() - removed).to(dtype) for l in range(s + 1, n_layers)}
-
-            def record_direct(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
-                change_of = relative_change(updates[layer], a.float() + m.float(), look)
-                result["direct"][:, s, layer] = change_of if layer > s else 0.0
-
-            forward(model, plan, rows, {"resid": streams}, record_direct, keep=1)
-    measures = {"effect": result["effect"].amax(0), "output": result["output"].amax(0)}
-    measures |= {"top1_kept": result["kept"].amin(0), "noise_floor": result["noise_floor"]}
-    measures |= {"effect_direct": result["direct"].amax(0)} if part["direct"] else {}
+            direct.append(changes({"resid": streams}, look, s + 1)[0])
+    by_boundary, output = torch.stack(effect).permute(2, 0, 1), torch.stack(moved)
+    measures = {"effect": by_boundary.amax(0), "output": output.amax((1, 2)), "noise_floor": still.amax(1)}
+    measures |= {"top1_kept": torch.stack(kept).amin(1)}
+    measures |= {"effect_direct": torch.stack(direct).amax(2)} if direct else {}
     if part["current"]:
-        return measures | {"output_pos": result["output_pos"]}
-    by_boundary = {"effect_by_boundary": result["effect"], "output_by_boundary": result["output"]}
-    return measures | by_boundary | {"boundaries": torch.tensor(bounds)}
+        return measures | {"output_pos": output[:, 0]}
+    boundaries = {"effect_by_boundary": by_boundary, "output_by_boundary": output.amax(-1).T}
+    return measures | boundaries | {"boundaries": torch.tensor(bounds)}
 
 
 def erasure(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:

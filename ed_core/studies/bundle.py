@@ -27,7 +27,7 @@ from .study import parse as parse_study
 
 ENDING = ".edstudy"
 MAX_FILES, MAX_HEAD = 10_000, 16 << 20
-KNOWN = "|".join((*map(re.escape, (STUDY, PLAN, SUMS)), rf"{FAILURES}/[0-9a-f]{{16}}\.json"))
+KNOWN = "|".join(map(re.escape, (STUDY, PLAN, SUMS, FAILURES)))
 
 
 class Header(Head):
@@ -52,14 +52,12 @@ KIND = Kind(
 def packed(out: str | Path) -> bytes:
     """A study's folder as one file, its bytes."""
     folder = open_folder(out)
-    keys = list(folder.item_keys())  # once: the study may still be running
     sums = io.BytesIO()
-    write_sums(sums, folder, keys)
+    write_sums(sums, folder, folder.item_keys())
     members = {name: (folder.out / name).read_bytes() for name in (STUDY, PLAN)} | {SUMS: sums.getvalue()}
-    for model in folder.models.values():
-        if (file := folder.out / FAILURES / f"{model['digest']}.json").is_file():
-            members[f"{FAILURES}/{file.name}"] = file.read_bytes()
-    return seal(KIND, {"name": folder.plan["name"], "measures": folder.digest(keys)}, members)
+    if (file := folder.out / FAILURES).is_file():
+        members[FAILURES] = file.read_bytes()
+    return seal(KIND, {"name": folder.plan["name"], "measures": folder.digest()}, members)
 
 
 def name_of(file: str | Path | BufferedIOBase) -> str:
@@ -103,7 +101,6 @@ def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator
 def _unpack(sealed: Sealed[Header], part: Path) -> str:
     expect({STUDY, PLAN, SUMS} <= set(sealed.names), f"{STUDY}, {PLAN} or {SUMS} is missing")
     disk.require_room("The study", sum(map(sealed.size, sealed.names)), part, disk.moves(part))
-    (part / FAILURES).mkdir()
     for name in sealed.names:
         disk.write(part / name, bytes(sealed.read(name)))
     folder = open_folder(part)

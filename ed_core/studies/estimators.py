@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import statistics
 from ..depth.rules import OF_LENS, RULES
 from ..statistics import Interval
 from . import difficulty, tables
@@ -35,7 +34,6 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
         for row in tables.stored(folder).to_pylist()
         if (row["model"], row["set"]) == (label, group) and (names := (row["criterion"], row["variant"])) in LABELS
     ]
-    seed = folder.plan["seed"]
 
     def add(criterion: str, depth: float, ends: Interval | tuple[float, ...], n_layers: int, over: str) -> None:
         low, high = (*ends[:2], None, None)[:2]
@@ -43,16 +41,14 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
         about = {"criterion": criterion, "variant": "", "label": OTHERS[criterion], "n_layers": n_layers}
         rows.append(figures | about | {"over": over, "band": None})
 
-    lens, units, _ = folder.read(label, group, difficulty.LENS)
-    if lens:
-        n = lens["kl.sum"].shape[1] - 1
-        settles = statistics.mean(lens["settle_depth.sum"].reshape(-1), lens["n_tokens"], units, seed)
-        ends = settles.bounded(0.0, float(n)).interval.ends if units.enough else None
-        mean = float(lens["settle_depth.sum"].sum() / lens["n_tokens"].sum())
-        add(SETTLE, mean - 1, tuple(end - 1 for end in ends or ()), n, units.words)
-    skip, units, _ = folder.read(label, group, difficulty.PROBE)
-    for kind in difficulty.KINDS if skip else ():
-        level = difficulty.level_of(group, *difficulty.of_skips(skip, kind, units, seed), (), units)
+    lens, skips = (folder.read(label, group, probe) for probe in (difficulty.LENS, difficulty.PROBE))
+    if len(lens):
+        sums, tokens = lens["settle_depth.sum"].reshape(-1), lens["n_tokens"]
+        n, settles = lens["kl.sum"].shape[1] - 1, lens.mean(sums, tokens)
+        ends = settles.bounded(0.0, float(n)).interval.ends if lens.units.enough else None
+        add(SETTLE, float(sums.sum() / tokens.sum()) - 1, tuple(end - 1 for end in ends or ()), n, lens.units.words)
+    for kind in difficulty.KINDS if len(skips) else ():
+        level = difficulty.level_of(group, kind, skips)
         ends = (level.low, level.high) if level.low == level.low else None
-        add(kind, level.mean, ends or (), skip["output"].shape[1], units.words)
+        add(kind, level.mean, ends or (), skips["output"].shape[1], skips.units.words)
     return rows

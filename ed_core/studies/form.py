@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,21 +16,6 @@ from .study import ModelEntry, ProbeEntry, SetEntry, Study, wrong
 ALL = 0  # as a number of prompts
 
 
-@dataclass(frozen=True)
-class Form:
-    """`models`: sources. `twins`: untrained copies of each. `sets`: bundled ones, and published ones of the hub by
-    their format's name. `prompts`: of each set, divided evenly over its levels; `ALL` for no limit. `steps`: of each
-    model that is not bundled."""
-
-    name: str
-    models: tuple[str, ...]
-    twins: int
-    sets: tuple[str, ...]
-    prompts: int
-    probes: tuple[str, ...]
-    steps: tuple[str, ...] = ()
-
-
 def set_names() -> list[str]:
     """The prompt sets that the form offers: bundled, made here, and published ones of the hub."""
     return [*bundled_names(), *FORMATS]
@@ -41,16 +26,26 @@ def probe_names() -> list[str]:
     return [probe.name for probe in PROBES if any(spec.reduce for spec in probe.measures)]
 
 
-def study_of(form: Form) -> Study:
-    """The study of a form. `StudyError` says what is wrong."""
-    models: list[ModelEntry] = []
+def study_of(
+    name: str,
+    models: Sequence[str],
+    twins: int,
+    sets: Sequence[str],
+    prompts: int,
+    probes: Sequence[str],
+    steps: tuple[str, ...] = (),
+) -> Study:
+    """The study of a form; `StudyError` says what is wrong. `models`: sources. `twins`: untrained copies of each.
+    `sets`: bundled ones, and published ones of the hub by their format's name. `prompts`: of each set, divided evenly
+    over its levels; `ALL` for no limit. `steps`: of each model that is not bundled."""
+    entries: list[ModelEntry] = []
     try:
-        for source in form.models:
-            models.append(ModelEntry(source=source, steps=() if source in BUNDLED else form.steps))
-            models += (ModelEntry(source=source, control="untrained", seed=seed) for seed in range(form.twins))
-        sets = tuple(_set(name, form.prompts) for name in form.sets)
-        probes = tuple(ProbeEntry(name=name) for name in form.probes)
-        return Study(name=form.name, models=tuple(models), sets=sets, probes=probes)
+        for source in models:
+            entries.append(ModelEntry(source=source, steps=() if source in BUNDLED else steps))
+            entries += (ModelEntry(source=source, control="untrained", seed=seed) for seed in range(twins))
+        chosen = tuple(_set(one, prompts) for one in sets)
+        measured = tuple(ProbeEntry(name=one) for one in probes)
+        return Study(name=name, models=tuple(entries), sets=chosen, probes=measured)
     except ValidationError as error:
         raise StudyError(wrong(error, "the form")) from None
 

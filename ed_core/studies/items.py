@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow
@@ -38,9 +38,9 @@ from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
 from ..probes import Probe, find
-from ..statistics import Units, units
 from ..types import ProbeResult, from_json
-from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan, StudyModel, writing
+from .part import Part
+from .plan import FAILURES, FORMAT, ITEMS, PLAN, Item, Plan, StudyModel, writing
 from .sets import Example, split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
 
@@ -51,21 +51,11 @@ OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate
 TIMES = "seconds."  # columns that begin so say how long something took: no measures
 SUMS, KEYS = "sums.parquet", ("model", "chunk")
 NUMBERS = (pyarrow.int64(), pyarrow.float32(), pyarrow.float64())
-Part = tuple[pyarrow.Table, dict[str, tuple[int, ...]]]
+Stored = tuple[pyarrow.Table, dict[str, tuple[int, ...]]]
 """Sums of some prompts, and the shapes of their columns."""
 
 
 # ---------------------------------------------------------------- made
-
-
-def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk]) -> None:
-    """Refuse what the model of this label has no answer for, before anything is computed."""
-    for chunk in chunks:
-        for i, example in enumerate(chunk.examples):
-            try:
-                _probes(model, chunk.probes(plan.study, label, i), example)
-            except InputError as error:
-                raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
 
 
 def compute(
@@ -78,9 +68,10 @@ def compute(
     """The item's table. `done` is called after every prompt."""
     from ..work import compute as engine
 
+    examples = item.chunk.examples
+    probes_of = [_probes(model, item.chunk.probes(plan.study, item.model.label, i), e) for i, e in enumerate(examples)]
     results = []
-    for i, example in enumerate(item.chunk.examples):
-        probes = _probes(model, item.chunk.probes(plan.study, item.model.label, i), example)
+    for example, probes in zip(examples, probes_of, strict=True):
         requests = {column: probe.request(item.model.known, example.prompt) for column, probe in probes.items()}
         model.expect(list(zip(probes.values(), requests.values())))
         results.append({column: engine.run(model, r, cancelled=cancelled) for column, r in requests.items()})
@@ -94,17 +85,20 @@ def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], example: Exampl
     from ..prompts import max_tokens
 
     probes: dict[str, Probe] = {}
-    for entry in entries:
-        encoding = model.encode(example.prompt, max_tokens())
-        boundaries: tuple[int, ...] = ()
-        if entry.split_points:
-            if encoding.answer_start is None:
-                raise PromptError("split points at the answer need an answer, and it has none.")
-            if not (boundaries := split_points(entry.split_points, encoding.answer_start, len(encoding))):
-                continue
-        probe = probes[entry.column] = entry.make(boundaries, example.other)
-        probe.check_precision(model.spec.precision)
-        probe.check(len(encoding), encoding.answer_start)
+    try:
+        for entry in entries:
+            encoding = model.encode(example.prompt, max_tokens())
+            boundaries: tuple[int, ...] = ()
+            if entry.split_points:
+                if encoding.answer_start is None:
+                    raise PromptError("split points at the answer need an answer, and it has none.")
+                if not (boundaries := split_points(entry.split_points, encoding.answer_start, len(encoding))):
+                    continue
+            probe = probes[entry.column] = entry.make(boundaries, example.other)
+            probe.check_precision(model.spec.precision)
+            probe.check(len(encoding), encoding.answer_start)
+    except InputError as error:
+        raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
     return probes
 
 
@@ -270,7 +264,7 @@ def packed_keys(out: Path) -> list[str]:
     return [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
 
 
-def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
+def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Stored:
     """A table of sums with its columns' shapes, without empty columns. `ValueError` where a column holds anything but
     numbers, or lists of as many as its shape has places."""
     table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
@@ -287,15 +281,6 @@ def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
             expect(lengths <= {math.prod(shape)} and not column.null_count, f"{name}: the length")
         expect(column.type in NUMBERS, f"{name}: the type")
     return table, shapes
-
-
-class Read(NamedTuple):
-    """A probe's columns on some prompts, under the names of its summary; empty where no prompt went through it. `over`:
-    what a bootstrap draws; `ran`: the prompts, as places in the set."""
-
-    columns: dict[str, np.ndarray]
-    over: Units
-    ran: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -326,7 +311,7 @@ class Sums:
         return own if ran.any() else {}
 
 
-def _joined(parts: Sequence[Part], index: np.ndarray) -> Sums:
+def _joined(parts: Sequence[Stored], index: np.ndarray) -> Sums:
     shapes = {name: shape for _, of_part in parts for name, shape in of_part.items()}
     expect(all(of_part.items() <= shapes.items() for _, of_part in parts), "the shapes differ")
     tables = [table.replace_schema_metadata(None) for table, _ in parts]
@@ -388,12 +373,12 @@ class _Plan(BaseModel):
 
 @dataclass(frozen=True)
 class Folder:
-    """A study's folder as far as it is computed."""
+    """A study's folder, as far as it is computed when it is first read."""
 
     out: Path
     plan: Mapping[str, Any]
     verdicts: dict[str, pyarrow.Table] = field(default_factory=dict)  # by what they are made of (`tables.stored`)
-    _sums: dict[tuple[str, str], tuple[list[int], Sums]] = field(default_factory=dict)
+    _sums: dict[tuple[str, str], Sums] = field(default_factory=dict)
     _group: dict[tuple[str, int], tuple[pyarrow.Table, Any]] = field(default_factory=dict)  # of the last model
 
     @cached_property
@@ -405,6 +390,11 @@ class Folder:
     def sets(self) -> dict[str, Mapping[str, Any]]:
         """The sets of the plan, by name."""
         return {one["name"]: one for one in self.plan["sets"]}
+
+    @cached_property
+    def computed(self) -> dict[str, set[str]]:
+        """The computed chunks of each model, by label."""
+        return {label: computed_chunks(self.out, model["digest"]) for label, model in self.models.items()}
 
     def probe(self, name: str) -> Probe:
         """A probe of the study by its column, with its parameters but for split points, which are each prompt's own."""
@@ -438,11 +428,13 @@ class Folder:
         name = self.set_of(group)
         return name, self.sums(label, name).of(self.groups(name)[group])
 
-    def read(self, label: str, group: str, probe: str) -> Read:
+    def read(self, label: str, group: str, probe: str) -> Part:
         """What a probe measured of a model on a set or one of its levels."""
         name, some = self.some(label, group)
-        ran = some.ran(probe)
-        return Read(some.probe(probe), units(len(ran), [str(form) for form in self.forms(name)[ran]]), ran)
+        one, ran = self.sets[name], some.ran(probe)
+        levels, pairs = (tuple(str(one[key][i]) for i in ran) if one[key] else () for key in ("levels", "pairs"))
+        forms = tuple(map(str, self.forms(name)[ran]))
+        return Part(some.probe(probe), levels, pairs, ran, forms, self.plan["seed"])
 
     def forms(self, name: str) -> np.ndarray:
         """The template of each prompt of a set, by its place, "" where it has none. A published set's way of writing
@@ -452,9 +444,8 @@ class Folder:
 
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Per model and set: computed items, items in all."""
-        computed = {label: computed_chunks(self.out, model["digest"]) for label, model in self.models.items()}
         return {
-            (label, name): (sum(chunk in computed[label] for chunk in one["chunks"]), len(one["chunks"]))
+            (label, name): (sum(chunk in self.computed[label] for chunk in one["chunks"]), len(one["chunks"]))
             for label in self.models
             for name, one in self.sets.items()
             if any(
@@ -465,22 +456,21 @@ class Folder:
 
     def item_keys(self) -> Iterator[str]:
         """The computed items, in the plan's order."""
-        for model in self.models.values():
-            computed = computed_chunks(self.out, model["digest"])
-            yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in computed)
+        for label, model in self.models.items():
+            every = (chunk for one in self.sets.values() for chunk in one["chunks"])
+            yield from (f"{model['digest']}/{chunk}" for chunk in every if chunk in self.computed[label])
 
     def failures(self) -> dict[str, str]:
         """Why models of the plan failed, by label."""
-        reasons = {}
-        for label, model in self.models.items():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                reasons[label] = str(untrusted.json_of(self.out / FAILURES / f"{model['digest']}.json")["why"])
-        return reasons
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            reasons = untrusted.json_of(self.out / FAILURES).items()
+            return {label: str(why) for label, why in reasons if label in self.models}
+        return {}
 
-    def digest(self, keys: Iterable[str] | None = None) -> str:
-        """SHA-256 over the measures of all computed items, or of these, in the plan's order; seconds are no part."""
+    def digest(self) -> str:
+        """SHA-256 over the measures of all computed items, in the plan's order; seconds are no part."""
         sha = hashlib.sha256()
-        for key in self.item_keys() if keys is None else keys:
+        for key in self.item_keys():
             part, shapes = self.part(key)
             for name in sorted(part.column_names):
                 if not name.startswith(TIMES):
@@ -491,7 +481,7 @@ class Folder:
                     sha.update(np.asarray(given, np.float64).tobytes())
         return sha.hexdigest()
 
-    def part(self, key: str) -> Part:
+    def part(self, key: str) -> Stored:
         """The sums of an item, from its own file while there is one."""
         if (file := path(self.out, key)).is_file():
             with _opened(file, untrusted.CHUNK, untrusted.ITEM) as opened:
@@ -523,15 +513,13 @@ class Folder:
         return self._group[state]
 
     def sums(self, label: str, name: str) -> Sums:
-        """What is computed of a model on a set; read again where something was added."""
-        digest, chunks, size = self.models[label]["digest"], self.sets[name]["chunks"], self.plan["chunk"]
-        computed = computed_chunks(self.out, digest)
-        places_computed = [i for i, chunk in enumerate(chunks) if chunk in computed]
-        if (before := self._sums.get((label, name))) is not None and before[0] == places_computed:
-            return before[1]
-        parts = [self.part(f"{digest}/{chunks[i]}") for i in places_computed]
-        places = np.array_split(np.arange(len(self.sets[name]["ids"])), range(size, len(self.sets[name]["ids"]), size))
-        index = [places[i] for i in places_computed]
+        """What is computed of a model on a set."""
+        if (label, name) in self._sums:
+            return self._sums[label, name]
+        digest, size, n = self.models[label]["digest"], self.plan["chunk"], len(self.sets[name]["ids"])
+        places = zip(self.sets[name]["chunks"], np.array_split(np.arange(n), range(size, n, size)), strict=False)
+        computed = [(chunk, own) for chunk, own in places if chunk in self.computed[label]]
+        parts, index = [self.part(f"{digest}/{chunk}") for chunk, _ in computed], [own for _, own in computed]
         try:
             expect([len(table) for table, _ in parts] == [len(one) for one in index], "the rows")
             joined = _joined(parts, np.concatenate([np.empty(0, int), *index]))
@@ -540,7 +528,7 @@ class Folder:
                 f"The sums of {label!r} on {name} in {self.out} have other rows or columns than their plan; delete "
                 f"{SUMS} and {ITEMS}, and run the study again."
             ) from None
-        self._sums[label, name] = places_computed, joined
+        self._sums[label, name] = joined
         return joined
 
 

@@ -21,7 +21,9 @@ def table(folder: Folder, name: str) -> list[list[str]]:
         some = folder.sums(label, name)
         if COLUMN in some.columns and len(some):
             for kind, n, settle, depth, flips in kinds.table(np.nansum(some.columns[COLUMN], 0)):
-                rows.append([label, kind, str(n), f"{settle:.1f}", f"{depth:.1f}", say.number(flips, ".2f")])
+                rows.append(
+                    [label, kind, str(n), say.number(settle, ".1f"), say.number(depth, ".1f"), say.number(flips, ".2f")]
+                )
     return [["model", "token", "tokens", "settle depth", "average depth, KL", "flip rate"], *rows] if rows else []
 
 

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from .sets import Example, PromptSet, load, published, ranks
 from .study import ModelEntry, ProbeEntry, Study, read, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed again
-PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
+PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures.json", "study.toml"
 DIGITS = 16  # of a digest, in hex
 
 
@@ -118,17 +118,6 @@ class Plan:
 
 
 # ---------------------------------------------------------------- made
-
-
-def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], object] | None = None) -> Plan:
-    """The plan of a study's file. `fetch`: downloads a model by its source and its control; where it cannot, the plan
-    says so."""
-    study = read(file)
-    if fetch is not None:
-        for entry in study.entries:
-            with contextlib.suppress(EffectiveDepthError):
-                fetch(entry.source, entry.control)
-    return make(study, Path(file).parent, device)
 
 
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
@@ -303,7 +292,7 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def _marks(one: PromptSet, name: str) -> list[str]:

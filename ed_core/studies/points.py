@@ -13,13 +13,13 @@ import numpy as np
 from .. import statistics
 from ..depth.mean_depth import MEAN_DEPTH
 from ..depth.published import Published, published, training
-from ..depth.rules import OF_LENS, RULES, depths
-from ..depth.sample import LENS, Sample
-from ..depth.verdict import verdict
+from ..depth.rules import OF_LENS, PAPER, RULES
+from ..depth.sample import LENS, Curves, Sample
+from ..depth.verdict import resampled, verdict
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
 from ..models.ref import Bundled
-from ..statistics import Interval, Resampled, Units
+from ..statistics import Resampled, Units
 from . import tables
 from .items import Folder
 from .study import LEVEL_MARK
@@ -29,22 +29,12 @@ MEANS = {f"mean_{name}": name for name in OF_LENS}  # depths without a threshold
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """What a mean depth is read off: sums of the lens' measure `[prompt, L + 1]` over `tokens` `[prompt]`; `over`: what
-    a bootstrap draws."""
-
-    sums: np.ndarray
-    tokens: np.ndarray
-    over: Units
-
-
-@dataclass(frozen=True)
 class Point:
     """One depth: without a threshold (`criterion` one of `MEANS`), or by a rule of the papers. `ratio`: `mean depth /
-    L` or `(ED + 1) / L`, NaN where there is none; `low`, `high`: its 5 and 95 %, NaN without; `over`: what that
-    interval is over; `forms`: how many forms of prompts it draws, 0 where prompts. `drawn`: of a rule the ratio in
-    every resample of the prompts, empty without; `read`: of a mean depth the prompts. `parameters`: None where they are
-    not known; `training`: "" likewise. `of`: the published set whose prompts these are, "" where of none."""
+    L` or `(ED + 1) / L`, NaN where there is none; `low`, `high`: its 5 and 95 % over `units`, NaN without. `drawn`: of
+    a rule the ratio in every resample of the prompts, empty without; `lens`: of a mean depth the sums it is read off.
+    `parameters`: None where they are not known; `training`: "" likewise. `of`: the published set whose prompts these
+    are, "" where of none."""
 
     model: str
     parameters: int | None
@@ -57,11 +47,14 @@ class Point:
     source: str
     low: float = np.nan
     high: float = np.nan
-    prompts: int = 0
+    units: Units | None = field(default=None, compare=False, repr=False)
     drawn: np.ndarray = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
-    read: Prompts | None = field(default=None, compare=False, repr=False)
-    over: str = ""
-    forms: int = 0
+    lens: Curves | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def over(self) -> str:
+        """What its interval is over, in words; "" of a published one."""
+        return self.units.words if self.units else ""
 
     @property
     def depth(self) -> float:
@@ -105,41 +98,24 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
 
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
     """A point for each measure of depth of a sample. `head`: model, parameters, kind, set and what it is made from."""
-    depths_of, n = verdict(sample), sample.n_layers
+    depths, n = verdict(sample), sample.n_layers
 
-    def point(
-        name: str, ratio: float | None, interval: Interval | None, units: Units, layer: int, **more: Any
-    ) -> Point:
+    def point(name: str, ratio: float | None, ends: Any, curves: Curves, layer: int, **more: Any) -> Point:
         """`layer`: 1 where depths are layers counted from 0."""
-        low, high = ((end + layer) / n for end in (interval and interval.ends) or (np.nan, np.nan))
-        over, forms = units.words if interval else "", units.n * units.by_form
-        model, parameters, kind, of_set, source = head
-        place = (model, parameters, kind, of_set, source, name, np.nan if ratio is None else ratio, n, MEASURED)
-        return Point(*place, low, high, len(units.of), over=over, forms=forms, **more)
+        low, high = ((end + layer) / n for end in ends or (np.nan, np.nan))
+        place = (*head, name, np.nan if ratio is None else ratio, n, MEASURED)
+        return Point(*place, low, high, units=curves.units, **more)
 
     for criterion, measure in MEANS.items():
-        if (mean := depths_of.means.get(measure)) is not None:
+        if (mean := depths.means.get(measure)) is not None:
             lens = sample.curves[LENS]
-            read = Prompts(lens.sums[measure], lens.tokens, lens.units)
-            yield point(criterion, mean.ratio, mean.interval, lens.units, 0, read=read)
-    for criterion, rule in depths_of.rules.items():
-        if rule.curve is not None and rule.n_layers > 1:
-            draws = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / rule.n_layers
-            units = sample.curves[RULES[criterion].probe].units
-            yield point(criterion, rule.ratio, rule.interval, units, 1, drawn=draws)
-
-
-def _resampled(sample: Sample, criterion: str) -> np.ndarray:
-    """A rule's layer in every resample of the prompts, `[resample]`, NaN where there is none. The same prompts are
-    drawn for every model that has as many."""
-    rule, curves = RULES[criterion], sample.curves[RULES[criterion].probe]
-
-    def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        curve = np.mean(list(means.values()), 0)
-        return depths(criterion, curve[:, :-1] if rule.of_lens else curve)
-
-    sums = {name: curves.sums[name] for name in rule.measures}
-    return statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed)
+            yield point(criterion, mean.ratio, mean.interval and mean.interval.ends, lens, 0, lens=lens)
+    for criterion, rule in depths.rules.items():
+        if rule.curve is not None and n > 1:
+            drawn = resampled(RULES[criterion], sample, PAPER, rule.threshold)
+            ratios = np.empty(0) if drawn is None else (drawn + 1) / n
+            curves = sample.curves[RULES[criterion].probe]
+            yield point(criterion, rule.ratio, rule.interval and rule.interval.ends, curves, 1, drawn=ratios)
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:
@@ -147,18 +123,22 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
     different sets are independent. None where a set's points do not share their prompts, or have too few."""
     parts = []
     for i, name in enumerate(dict.fromkeys(p.set for p in points)):
-        own = [(weight, p, p.read) for weight, p in zip(weights, points, strict=True) if p.set == name]
-        reads = [read for _, _, read in own if read is not None]
-        if len(reads) < len(own) or not reads[0].over.enough or len({len(read.tokens) for read in reads}) > 1:
+        own = [(weight, p, p.lens) for weight, p in zip(weights, points, strict=True) if p.set == name]
+        lenses = {p.model: lens for _, p, lens in own if lens is not None}
+        first = next(iter(lenses.values()), None)
+        if first is None or len(lenses) < len(own) or not first.units.enough:
             return None
+        if len({len(lens.tokens) for lens in lenses.values()}) > 1:
+            return None
+        measure = MEANS[own[0][1].criterion]
 
-        def line(curves: dict[str, np.ndarray], own: list[tuple[float, Point, Prompts | None]] = own) -> np.ndarray:
-            each = [a * MEAN_DEPTH[MEANS[p.criterion]](curves[p.model]) / p.n_layers for a, p, _ in own]
-            total: np.ndarray = np.sum(each, axis=0)
-            return total
+        def line(curves: dict[str, np.ndarray], own: Any = own, measure: str = measure) -> np.ndarray:
+            each = [a * MEAN_DEPTH[measure](curves[p.model]) / p.n_layers for a, p, _ in own]
+            return np.asarray(np.sum(each, axis=0))
 
-        sums, tokens = ({p.model: getattr(p.read, field_name) for _, p, _ in own} for field_name in ("sums", "tokens"))
-        parts.append(statistics.read_off(line, sums, tokens, reads[0].over, seed + i))
+        sums = {model: lens.sums[measure] for model, lens in lenses.items()}
+        tokens = {model: lens.tokens for model, lens in lenses.items()}
+        parts.append(statistics.read_off(line, sums, tokens, first.units, seed + i))
     return statistics.contrast(np.ones(len(parts)), parts)
 
 

@@ -132,7 +132,7 @@ def _difficulty(folder: Folder, name: str) -> View | None:
     rows = [
         [
             one.label,
-            difficulty.called(one.kind),
+            difficulty.CALLED[one.kind],
             *(measured(level.mean, level.low, level.high, 1) for level in one.levels),
         ]
         for one in graded

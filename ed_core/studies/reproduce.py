@@ -29,7 +29,8 @@ from ..probes.base import layer_effect
 from ..statistics import FEWEST
 from ..types import Prompt
 from . import difficulty, points, tables
-from .items import Folder, Read
+from .items import Folder
+from .part import Part
 from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .words import Row, measured, templates
@@ -83,8 +84,6 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
         name, equals, file = text.partition("=")
         if name not in paper.sets:
             raise StudyError(f"{paper.name} has no set {name!r}; {nearest(name, paper.sets)}")
-        if name in entries:
-            raise ParameterError(f"--sets gives {name} twice; give it once.")
         place = Path(file).expanduser()
         if equals and not place.is_file():
             raise StudyError(f"--sets {name}: there is no file {file!r}; give a .jsonl, .csv or .parquet of the set.")
@@ -101,7 +100,8 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
 
 def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
     few = [one.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, one in sorted(sets.items())]
-    return {"hu2025": _study("hu2025", CITATION, models, few, [_probe("contributions"), _probe("logit_lens")])}
+    probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
+    return {"hu2025": _study("hu2025", CITATION, models, few, probes)}
 
 
 def _study(
@@ -109,10 +109,6 @@ def _study(
 ) -> Study:
     note = f"The protocol of {paper}."
     return Study(name=name, note=note, models=tuple(models), sets=tuple(sets), probes=tuple(probes))
-
-
-def _probe(name: str, **parameters: Any) -> ProbeEntry:
-    return ProbeEntry(name=name, **parameters)
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
@@ -156,11 +152,12 @@ def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], l
     parts = {}
     for name, entry in sets.items():
         if name == "gsm8k":
-            probes = [_probe("contributions"), _probe("layer_skip", limit=min(10, limit or 10), mode="future")]
+            skips = ProbeEntry(name="layer_skip", limit=min(10, limit or 10), mode="future")
+            probes = [ProbeEntry(name="contributions"), skips]
             few: dict[str, Any] = {"limit": limit or 20}
         else:
             boundaries, levels = LEVELS[name]
-            probes = [_probe("layer_skip", mode="future", boundaries=boundaries)]
+            probes = [ProbeEntry(name="layer_skip", mode="future", boundaries=boundaries)]
             few = {"levels": levels, "per_level": limit or 20, "seed": 42}
         part = f"csordas2025-{name}"
         parts[part] = _study(part, f"{C25} on {name}", models, [entry.model_copy(update=few)], probes)
@@ -171,12 +168,12 @@ def _csordas_entries(folder: Folder) -> Iterator[Entry]:
     for label in folder.models:
         anchored = any(name.lower().removeprefix("meta-") == "llama-3.1-70b" for name in _names(folder, label))
         for name in folder.sets:
-            entry, seed = partial(Entry, label, name), folder.plan["seed"]
+            entry = partial(Entry, label, name)
             written, skips = (folder.read(label, name, probe) for probe in ("contributions", difficulty.PROBE))
-            if written.columns:
-                yield from _ratios(entry, written, seed, anchored)
-            if name == "gsm8k" and skips.columns:
-                yield from _futures(entry, skips, seed)
+            if len(written):
+                yield from _ratios(entry, written, anchored)
+            if name == "gsm8k" and len(skips):
+                yield from _futures(entry, skips)
             if name in LEVELS and len(folder.sums(label, name)):
                 yield from _scores(entry, folder, label, name)
 
@@ -184,56 +181,43 @@ def _csordas_entries(folder: Folder) -> Iterator[Entry]:
 Entries = Callable[..., Entry]  # from quantity on
 
 
-def _ratios(entry: Entries, read: Read, seed: int, anchored: bool) -> Iterator[Entry]:
+def _ratios(entry: Entries, part: Part, anchored: bool) -> Iterator[Entry]:
     """The median over the layers of each half of `|D| / |h|`, which represents a half better than a mean: the first
     layer adds to a small stream."""
-    sums, n, over = read.columns["layer_ratio.sum"], read.columns["n_tokens"], read.over
-    half = second_half(sums.shape[1])
-    for (which, (sign, bound)), part in zip(ANCHORS.items(), (slice(half), slice(half, None))):
-
-        def median(curves: dict[str, np.ndarray], part: slice = part) -> np.ndarray:
-            return np.asarray(np.median(curves[""][:, part], 1))
-
-        middle = statistics.read_off(median, {"": sums}, n, over, seed).bounded(low=0.0)
+    sums, tokens = part.sums("layer_ratio")
+    half = (sums.shape[1] + 1) // 2
+    for (which, (sign, bound)), layers in zip(ANCHORS.items(), (slice(half), slice(half, None))):
+        own = sums[:, layers]
+        middle = part.read_curve(lambda curves: np.asarray(np.median(curves, 1)), own, tokens).bounded(low=0.0)
         paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (middle.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        text = measured(float(middle.value), *_ends(middle, over.enough), 3)
+        text = measured(float(middle.value), *_ends(middle, part.units.enough), 3)
         yield entry(f"layer ratio, {which} half", text, paper if anchored else "", verdict)
 
 
-def _futures(entry: Entries, read: Read, seed: int) -> Iterator[Entry]:
+def _futures(entry: Entries, part: Part) -> Iterator[Entry]:
     """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
     over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
-    columns, over, _ = read
+    half = (part["output"].shape[1] + 1) // 2
     for kind, effect in difficulty.KINDS.items():
-        effects = layer_effect(columns[kind])[:, :-1] if kind == "effect" else columns[kind]
+        effects = layer_effect(part[kind])[:, :-1] if kind == "effect" else part[kind]
         finite = np.isfinite(effects).all(1)
         if not finite.any():
             continue
 
-        def ratio(curves: dict[str, np.ndarray], half: int = second_half(columns["output"].shape[1])) -> np.ndarray:
-            return second_over_first(curves[""], half)
+        def ratio(curves: np.ndarray) -> np.ndarray:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.asarray(curves[:, half:].mean(1) / curves[:, :half].mean(1))
 
         sums = np.where(finite[:, None], effects, 0.0)
-        quotient = statistics.read_off(ratio, {"": sums}, finite.astype(float), over, seed).bounded(low=0.0)
-        text = measured(float(quotient.value), *_ends(quotient, over.enough and finite.sum() >= FEWEST), 3)
+        quotient = part.read_curve(ratio, sums, finite.astype(float)).bounded(low=0.0)
+        text = measured(float(quotient.value), *_ends(quotient, part.units.enough and finite.sum() >= FEWEST), 3)
         words = "almost none in the second half (no figure given)"
         yield entry(f"future {effect}, second half over first", text, words, NO_ENTRY)
 
 
 def _ends(found: statistics.Resampled, enough: bool) -> tuple[float, float]:
     return (found.interval.ends if enough else None) or (np.nan, np.nan)
-
-
-def second_half(n_layers: int) -> int:
-    """Its first layer, the smallest `s ≥ L/2`."""
-    return (n_layers + 1) // 2
-
-
-def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
-    """The mean over the layers from `half` on over that of those before: `[resample, layer]` → `[resample]`."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(effects[:, half:].mean(1) / effects[:, :half].mean(1))
 
 
 def _scores(entry: Entries, folder: Folder, label: str, name: str) -> Iterator[Entry]:

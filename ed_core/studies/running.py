@@ -1,29 +1,33 @@
-"""A study computed: what is there stays, what is missing is computed, item by item. What one model cannot do is
-noted, and the others go on.
+"""A study computed: what is there stays, what is missing is computed, item by item, in this process or by an executor
+(`work/executors.py`). What one model cannot do is noted, and the others go on.
 
-Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`work/runs/engine.py`).
 Several runs may also share one folder: an item's file is the same from every process, whole or missing, and is not
 computed twice."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .. import disk
-from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
+from ..errors import Cancelled, EffectiveDepthError, JobError, StoreError, StudyError
+from ..work.executors import FULL, own
 from ..work.turn import Turn
 from . import items
-from .plan import FAILURES, Chunk, Item, Plan, StudyModel, writing
+from .plan import FAILURES, Item, Plan, StudyModel, writing
 
 COMPUTED, THERE, FAILED = "computed", "there", "failed"  # what became of an item
-RAISED = (Cancelled, StudyError, StoreError)  # no model's failure: they end the run
-Todo = Mapping[StudyModel, Sequence[Item]]
+Todo = dict[StudyModel, list[Item]]
+Done = Callable[[StudyModel, int], None]
+"""Gets the model, and how many more prompts are done."""
+Status = tuple[Item, str, str]
+"""An item, what became of it, and what its model cannot do, "" where it can."""
 
 
 @dataclass
@@ -34,157 +38,104 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Status:
-    """What became of an item; where it failed, its model has failed, and `why`."""
-
-    item: Item
-    what: str
-    why: str = ""
-
-
-class Engine(Protocol):
-    """Where items are computed. What a model cannot do is a status; what the disk says is raised."""
-
-    def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
-        """Open every model and try its prompts on it: which of them cannot do it, and why."""
-
-    def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
-        """Compute the items, and write them. `done`: the model, how many more prompts. After a failure nothing more of
-        that model is begun."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
-
-
-MakesEngine = Callable[[Plan, Path], Engine]
-"""From the plan and the study's folder."""
-
-
-class Here:
-    """This process. `opened`: its models, where several studies follow each other; `turn`: after each item another job
-    may have its turn, and a cancelled one ends."""
-
-    def __init__(self, plan: Plan, out: Path, opened: Any = None, turn: Turn | None = None):
-        self._plan, self._out, self._turn = plan, out, turn or Turn()
-        self._opened = self._turn.models if opened is None else opened  # one that is still empty is false
-
-    def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
-        for model, of_model in todo.items():
-            if why := try_out(self._opened, self._plan, model, [item.chunk for item in of_model]):
-                yield model, why
-            self._turn.item()
-
-    def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
-        for model, of_model in todo.items():
-            for item in of_model:
-                tell, cancelled = partial(done, model, 1), self._turn.cancelled
-                yield (outcome := status(self._opened, self._plan, self._out, item, tell, cancelled))
-                self._turn.item()
-                if outcome.why:
-                    break
-
-    def close(self) -> None:
-        pass
-
-
-def run(
-    plan: Plan,
-    out: Path,
-    report: Callable[[StudyModel, int, int], None] = lambda model, done, total: None,
-    engine: MakesEngine = Here,
-) -> Outcome:
-    """Compute what is missing. Every model that has something to do is opened and every prompt tried on it
-    before the first is computed. `report`: the model, prompts done, prompts in all."""
-    outcome, todo = Outcome(), missing(plan, out)
+def run(plan: Plan, out: Path, turn: Turn | None = None, tell: Callable[[float, str], None] | None = None) -> Outcome:
+    """Compute what is missing. `tell`: gets the share that is done and the model, in place of the turn."""
+    turn = turn or Turn()
+    tell, outcome, todo = tell or turn.tell, Outcome(), missing(plan, out)
     left = {model: len(of_model) for model, of_model in todo.items()}
     outcome.counts[THERE] = plan.n_items - sum(left.values())
-    for model in plan.models:
-        if model.trouble:
-            note_failure(out, outcome, model, model.trouble)
-        elif model not in todo:
-            forget_failure(out, model)
-    if not todo:
-        return outcome
-    done = 0
-    with contextlib.closing(engine(plan, out)) as at_work:
-        for model, why in at_work.try_out(todo):
-            note_failure(out, outcome, model, why)
-        able = {model: of_model for model, of_model in todo.items() if model.label not in outcome.failed}
-        total = sum(len(item.chunk.examples) for of_model in able.values() for item in of_model)
+    outcome.failed = {model.label: model.trouble for model in plan.models if model.trouble}
+    _note(out, outcome.failed)
+    done, total = 0, sum(len(item.chunk.examples) for of_model in todo.values() for item in of_model)
 
-        def more(model: StudyModel, n: int) -> None:
-            nonlocal done
-            done += n
-            report(model, done, total)
+    def more(model: StudyModel, n: int) -> None:
+        nonlocal done
+        done += n
+        tell(done / max(total, 1), model.label)
 
-        for one in at_work.compute(able, more):
-            model = one.item.model
-            if one.why:
-                note_failure(out, outcome, model, one.why)
-                continue
-            outcome.counts[one.what] += 1
-            left[model] -= 1
-            if not left[model]:  # a model that went through has not failed
-                forget_failure(out, model)
-    outcome.counts[FAILED] += sum(left.values())
+    compute = _here if turn.executor is None else _spread
+    for item, what, why in compute(turn, plan, out, todo, more):
+        if why:
+            outcome.failed[item.model.label] = why
+            _note(out, outcome.failed)
+        else:
+            outcome.counts[what] += 1
+            left[item.model] -= 1
+    outcome.counts[FAILED] = sum(left.values())
     return outcome
 
 
-def try_out(opened: Any, plan: Plan, model: StudyModel, chunks: Sequence[Chunk]) -> str:
-    """Why a model cannot be opened, or has no answer for one of the prompts; "" where it can. `opened`: this process's
-    models."""
-    try:
-        items.check(opened.get(model.spec), plan, model.label, chunks)
-    except RAISED:
-        raise
-    except EffectiveDepthError as error:
-        return str(error)
-    return ""
-
-
-def status(
-    opened: Any,
-    plan: Plan,
-    out: Path,
-    item: Item,
-    done: Callable[[], None] = lambda: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> Status:
-    """Compute one item, unless another process has written it; `why` is what the model cannot do. `opened`: this
-    process's models."""
-    if items.path(out, item.key).is_file():
-        for _ in item.chunk.examples:
-            done()
-        return Status(item, THERE)
-    try:
-        items.write(out, item, items.compute(opened.get(item.model.spec), plan, item, done, cancelled))
-    except RAISED:
-        raise
-    except EffectiveDepthError as error:
-        return Status(item, FAILED, str(error))
-    return Status(item, COMPUTED)
-
-
-def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> None:
-    """Record in the folder that a model failed."""
-    outcome.failed[model.label] = why
-    text = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
-    with writing(out):
-        (out / FAILURES).mkdir(parents=True, exist_ok=True)
-        disk.write(out / FAILURES / f"{model.digest}.json", text.encode())
-
-
-def forget_failure(out: Path, model: StudyModel) -> None:
-    """Delete what an earlier run noted of a model that went through."""
-    (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
-
-
-def missing(plan: Plan, out: Path) -> dict[StudyModel, list[Item]]:
+def missing(plan: Plan, out: Path) -> Todo:
     """What is not computed yet, by model."""
-    todo_by_model: dict[StudyModel, list[Item]] = {}
+    todo_by_model: Todo = {}
     for model in plan.usable:
         computed = items.computed_chunks(out, model.digest)
         if todo := [item for item in plan.items_of(model) if item.chunk.digest not in computed]:
             todo_by_model[model] = todo
     return todo_by_model
+
+
+def _here(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterator[Status]:
+    """This process; after each item another job may have its turn. A model that fails ends there."""
+    for model, of_model in todo.items():
+        for item in of_model:
+            what, why = _status(turn.models, plan, out, item, partial(done, model), turn.cancelled)
+            yield item, what, why
+            turn.item()
+            if why:
+                break
+
+
+def _spread(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterator[Status]:
+    """The processes of an executor, which outlives it; items bring their prompts. Of a model that fails nothing more is
+    begun."""
+    assert turn.executor is not None
+    bare, every = replace(plan, sets=(), chunks=()), [item for of_model in todo.values() for item in of_model]
+    pending = {turn.executor.submit(_elsewhere, bare, out.absolute(), item): item for item in every}
+    try:
+        for future in as_completed(pending):
+            if future.cancelled():
+                continue
+            item, (what, why) = pending[future], future.result()
+            if why:
+                for other in (one for one, of in pending.items() if of.model == item.model):
+                    other.cancel()
+            else:
+                done(item.model, len(item.chunk.examples))
+            yield item, what, why
+    except BrokenProcessPool:
+        raise JobError(FULL) from None
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _elsewhere(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
+    """In a process of an executor."""
+    return _status(own.models, plan, out, item, lambda n: None, own.stopped)
+
+
+def _status(
+    opened: Any, plan: Plan, out: Path, item: Item, done: Callable[[int], None], cancelled: Callable[[], bool]
+) -> tuple[str, str]:
+    """Compute one item, unless another process has written it: what became of it, and what the model cannot do."""
+    if items.path(out, item.key).is_file():
+        done(len(item.chunk.examples))
+        return THERE, ""
+    try:
+        items.write(out, item, items.compute(opened.get(item.model.spec), plan, item, partial(done, 1), cancelled))
+    except (Cancelled, StudyError, StoreError):  # no model's failure: they end the run
+        raise
+    except EffectiveDepthError as error:
+        return FAILED, str(error)
+    return COMPUTED, ""
+
+
+def _note(out: Path, failed: dict[str, str]) -> None:
+    """Record in the folder why models failed."""
+    with writing(out):
+        if failed:
+            out.mkdir(parents=True, exist_ok=True)
+            disk.write(out / FAILURES, json.dumps(failed, ensure_ascii=False).encode())
+        else:
+            (out / FAILURES).unlink(missing_ok=True)

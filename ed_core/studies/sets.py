@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import random
 import re
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
     `tokenizer`: the model that counts `max_tokens`, unless the entry names one. Where prompts have templates, these
     take turns within each level, so that the first ones of a level are of as many templates as can be."""
-    every = [e for e in _source(entry, folder) if e.prompt.answer or not entry.answered]
+    source = _bundled(entry) if entry.bundled else _from_hub(entry) if entry.hub else _from_file(entry, folder)
+    every = [e for e in source if e.prompt.answer or not entry.answered]
     levels = tuple(dict.fromkeys(e.level for e in every))
     if missing := [level for level in entry.levels if level not in levels]:
         known = f"has no level {missing[0]!r}; {nearest(missing[0], levels)}" if any(levels) else "has no levels."
@@ -112,23 +113,11 @@ def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
     last."""
     alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
     for example in examples:
-        alike[example.form, example.level].append(example.prompt)
-    turns = {group: iter(_next_others(prompts)) for group, prompts in alike.items()}
-    for example in examples:
-        yield replace(example, other=next(turns[example.form, example.level]))
-
-
-def _next_others(prompts: Sequence[Prompt]) -> list[Prompt | None]:
-    """For each prompt the next one with another answer, the first ones following the last; None without one."""
-    others: list[Prompt | None] = []
-    later: Prompt | None = None
-    answered = [prompt for prompt in prompts if prompt.answer]
-    for prompt, following in zip(reversed(answered * 2), [None, *reversed(answered * 2)]):
-        if following is not None and following.answer != prompt.answer:
-            later = following
-        others.append(later)
-    of_answered = iter(others[: len(answered) - 1 : -1] if answered else [])
-    return [next(of_answered) if prompt.answer else None for prompt in prompts]
+        alike[example.form, example.level] += [example.prompt] * bool(example.prompt.answer)
+    for example, place in zip(examples, ranks((e.form, e.level, bool(e.prompt.answer)) for e in examples)):
+        answer, group = example.prompt.answer, alike[example.form, example.level]
+        following = chain(group[place + 1 :], group[:place]) if answer else ()
+        yield replace(example, other=next((one for one in following if one.answer != answer), None))
 
 
 def published(entry: SetEntry) -> str:
@@ -187,12 +176,6 @@ def _short(entry: SetEntry, tokenizer: str, left_out: list[Example]) -> Callable
 def bundled_names() -> list[str]:
     """The sets that need nothing from elsewhere."""
     return [*set_names(), *ARITHMETIC]
-
-
-def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
-    if entry.bundled:
-        return _bundled(entry)
-    return _from_hub(entry) if entry.hub else _from_file(entry, folder)
 
 
 def _bundled(entry: SetEntry) -> Iterator[Example]:
@@ -281,27 +264,46 @@ def _format(name: str, entry: SetEntry) -> Format | None:
 
 def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
     """The rows of a file. Cells of a .csv are text: a reader that guesses types makes 7 of 007."""
-    import pandas  # half a second, which a study of other sets need not wait for
-
     try:
         if kind == ".parquet":
             with untrusted.opened(file, untrusted.SET, StudyError) as handle:
-                return list(parquet.read_table(handle).to_pylist())
+                return list(_unpacked(parquet.ParquetFile(handle)))
         text = untrusted.text(file, untrusted.PROMPTS, StudyError)
         if kind == ".csv":
-            with warnings.catch_warnings(action="error"):  # a row of more cells than the header
-                cells = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
-            return list(cells.to_dict("records"))
-        is_list = text.lstrip().startswith("[")
-        parts = [text] if is_list else [line for _, line in lines(text)]
-        read = [parse(part.encode(), untrusted.PROMPTS) for part in parts]
-        rows = read[0] if is_list else read
+            return list(_cells(csv.DictReader(io.StringIO(text, newline=""), strict=True)))
+        if text.lstrip().startswith("["):
+            rows = parse(text.encode(), untrusted.CONFIG)
+        else:
+            some = islice(lines(text), untrusted.LINES + 1)  # `_rows` refuses the last one
+            rows = [parse(line.encode(), untrusted.PROMPTS) for _, line in some]
         expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
         return list(rows)
-    except (OSError, ValueError, Warning, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         raise StudyError(
             f"The set {entry.name}: {entry.file} cannot be read as {kind[1:]} ({_first_line(error)})."
         ) from None
+
+
+def _cells(table: csv.DictReader[str]) -> Iterator[Row]:
+    """The rows of a .csv, of which none may have more cells than the header."""
+    expect(bool(table.fieldnames), "no header")
+    cells = 0
+    for row in table:
+        expect(None not in row, f"line {table.line_num} has more cells than the header")
+        cells += len(row)
+        expect(cells <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
+        yield row
+
+
+def _unpacked(table: parquet.ParquetFile) -> Iterator[Row]:
+    """The rows of a .parquet, whose few bytes may unpack to any number of them."""
+    rows, unpacked = table.metadata.num_rows, 0
+    expect(rows <= untrusted.LINES, f"more than {untrusted.LINES} rows")
+    expect(rows * table.metadata.num_columns <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
+    for batch in table.iter_batches(100):
+        unpacked += batch.nbytes
+        expect(unpacked <= untrusted.UNPACKED, f"more than {untrusted.size(untrusted.UNPACKED)} unpacked")
+        yield from batch.to_pylist()
 
 
 def _first_line(error: BaseException) -> str:
@@ -314,7 +316,7 @@ def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterato
     names = getattr(rows, "column_names", None) or list(dict.fromkeys(name for row in rows for name in row))
     if absent := [name for name in needed if name not in names]:
         raise StudyError(
-            f"The set {entry.name} has no column {absent[0]!r}; it has {', '.join(names)}."
+            f"The set {entry.name} has no column {absent[0]!r}; it has {', '.join(names)[:200]}."
             + ("" if known else " Say which is which with columns = {text = …, answer = …}.")
         )
     for i, row in enumerate(rows):

@@ -46,11 +46,6 @@ def over_layers(folder: Folder, labels: Iterable[str], group: str, measure: str)
     )
 
 
-def sinks(folder: Folder, steps: Mapping[int, str], group: str) -> list[float | None]:
-    """Sinks a prompt at each step, the mean over prompts; None where they are unknown."""
-    return [tables.sinks(folder, label, group) for label in steps.values()]
-
-
 def course(rows: Rows) -> list[str]:
     """Average depth at the first and the last step, and the steps at which the cosine turns. `rows`: of `depths`."""
     sentences = []

@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from .. import untrusted
 from ..errors import ParameterError, StudyError
 from ..files import expect
+from ..models.ref import step_name
 from ..probes import PROBES, Probe, find
 from ..types import Prompt
 
@@ -68,8 +69,6 @@ class ModelEntry(_Strict):
 
     @model_validator(mode="after")
     def _checked(self) -> ModelEntry:
-        if self.label and self.label.splitlines() != [self.label]:
-            raise ValueError(f"a label of one line; {self.label!r} is more")
         if self.steps and (self.control or self.adapter or "@" in self.source):
             raise ValueError("steps of a plain model; a control, an adapter or one revision needs another entry")
         numbers = [step_of(name) for name in self.steps]
@@ -90,12 +89,12 @@ class ModelEntry(_Strict):
         none."""
         if not self.steps:
             return ((self, None),)
-        source = self.source.rstrip("/") + ("/" if Path(self.source).expanduser().is_dir() else "@")
         ordered = sorted((step_of(name) or 0, name) for name in self.steps)
-        return tuple(
-            (self.model_copy(update={"steps": (), "source": source + name, "label": f"{self.series}, {name}"}), step)
-            for step, name in ordered
-        )
+        named = {
+            name: {"steps": (), "source": step_name(self.source, name), "label": f"{self.series}, {name}"}
+            for name in self.steps
+        }
+        return tuple((self.model_copy(update=named[name]), step) for step, name in ordered)
 
 
 class ProbeEntry(BaseModel):

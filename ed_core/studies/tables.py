@@ -144,10 +144,10 @@ def summary(folder: Folder) -> pyarrow.Table:
 def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "") -> dict[str, tuple[np.ndarray, ...]]:
     """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
     without; empty where no prompt went through it. `only`: the measure that is needed."""
-    columns, over, _ = folder.read(label, group, probe)
-    if not columns:
+    part = folder.read(label, group, probe)
+    if not len(part):
         return {}
-    made, seed = folder.probe(probe), folder.plan["seed"]
+    made, columns, over, seed = folder.probe(probe), part.columns, part.units, part.seed
     values_of = _all_measures(made, columns)
     ends: dict[str, np.ndarray] = {}
     if over.enough:

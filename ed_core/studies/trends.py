@@ -29,7 +29,6 @@ CALLED |= {name: f"Hu et al.'s {rule.label} rule" for name, rule in RULES.items(
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 APART = 1.2  # how many times larger another size is
 NOTHING = 1e-9  # what rounding makes of 0
-POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 UNKNOWN = Interval(np.nan, np.nan, 0.0)
 
 
@@ -108,7 +107,7 @@ def _line(used: list[Point], seed: int) -> Slope:
     of_set = np.array([sets.index(p.set) for p in used])
     slope = float(_slopes(x, y[None], of_set)[0])
     ends, over = UNKNOWN, used[0].over
-    if all(p.read is not None for p in used):
+    if all(p.lens is not None for p in used):
         dx = x - np.array([x[of_set == s].mean() for s in of_set])
         if (resampled := combined(used, dx / (dx @ dx), seed)) is not None:
             ends = resampled.interval
@@ -144,8 +143,7 @@ def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
 class Difference:
     """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 % over `over`, NaN
     without; `undefined`: the share of resamples in which one of the two has no depth. `where`: the sets; `n_layers`: of
-    the two where they are equal, else None. `spread`: the standard error of the difference over `units` prompts or
-    their templates, NaN without."""
+    the two where they are equal, else None."""
 
     base: str
     other: str
@@ -158,17 +156,6 @@ class Difference:
     undefined: float
     over: str
     n_layers: int | None
-    spread: float = np.nan
-    units: int = 0
-
-    @property
-    def needed(self) -> int | None:
-        """How many prompts (templates where these were drawn) a study like this one needs to tell the two apart four
-        times of five, if the difference is what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over its n (an
-        interval from 5 to 95 %, a power of 80 %). None where there is no spread or no difference."""
-        if not self.spread > 0 or abs(self.difference) < 5e-4:
-            return None
-        return math.ceil(self.units * (POWER * self.spread / self.difference) ** 2)
 
     @property
     def apart(self) -> bool:
@@ -198,29 +185,12 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
         return Difference(*head, *around(each), 0.0, say.count(len(each), "set"), n_layers)
     if len(pairs) > 1:
         raise StudyError("Measured models are compared on one set at a time.")
-    ends, spread = UNKNOWN, np.nan
-    if (resampled := combined([two, one], [1.0, -1.0]) if one.read and two.read else None) is not None:
-        ends, spread = resampled.interval, float(resampled.error)
-    elif len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
-        apart = two.drawn - one.drawn
-        ends, finite = interval(apart), apart[np.isfinite(apart)]
-        spread = float(finite.std()) if len(finite) else np.nan
-    over = one.over or say.count(one.prompts, "prompt")
-    return Difference(*head, *ends, over, n_layers, spread, one.forms or one.prompts)
-
-
-def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: str, other: str) -> Difference:
-    """The mean difference over several published pairs of models, each the mean over its sets. `base`, `other`: what
-    the sentence calls the two sides."""
-    points = list(points)
-    models = {p.model for p in points}
-    differences = [difference(points, *pair) for pair in pairs if models.issuperset(pair)]
-    if not differences:
-        raise StudyError("None of these pairs of models is among the points.")
-    each = np.array([one.difference for one in differences])
-    where = tuple(dict.fromkeys(name for one in differences for name in one.where))
-    head = (base, other, differences[0].criterion, differences[0].source, where, float(each.mean()), *around(each))
-    return Difference(*head, 0.0, f"{len(each)} pairs of models", None)
+    ends = UNKNOWN
+    if (resampled := combined([two, one], [1.0, -1.0]) if one.lens and two.lens else None) is not None:
+        ends = resampled.interval
+    elif len(one.drawn) and one.units and two.units and len(one.units.of) == len(two.units.of):
+        ends = interval(two.drawn - one.drawn)
+    return Difference(*head, *ends, one.over, n_layers)
 
 
 def around(values: ArrayLike) -> tuple[float, float]:

@@ -42,14 +42,9 @@ def measured(value: float, low: float | None, high: float | None, digits: int, s
     return say.number(value, f"{sign}.{digits}f") + ends
 
 
-def table_row(*cells: str) -> str:
-    """A row of a Markdown table, whatever the cells hold."""
-    return "| " + " | ".join(flat(cell).replace("|", "\\|") for cell in cells) + " |"
-
-
 def table(rows: Sequence[Row]) -> str:
-    """A Markdown table, its head first."""
-    head, *rest = (table_row(*row) for row in rows)
+    """A Markdown table, its head first, whatever the cells hold."""
+    head, *rest = ("| " + " | ".join(flat(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
 
 

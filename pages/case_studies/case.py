@@ -246,7 +246,7 @@ def section(i: int, one: Section) -> None:
 def figure(key: str, d: Drawing) -> None:
     caption = f"**{d.title}** · {show.plain(d.caption)}"
     if d.curve is not None:
-        show.figure_of_many(key, d.figure, caption, d.results, *d.curve)
+        show.drawing_of_many(key, d)
     elif not d.results:
         lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
         show.figure(key, d.figure, caption, about=lambda: st.markdown(lines), alt=d.alt)
@@ -265,11 +265,7 @@ def of_several(key: str, d: Drawing) -> None:
 def again(case: Case) -> None:
     """The commands that make the numbers again."""
     with st.expander("Compute it again"):
-        try:
-            commands = snippet(case)
-        except EffectiveDepthError as error:
-            st.caption(show.plain(str(error)))
-            return
+        commands = snippet(case)
         shell, python = st.tabs(["Command line", "Python"])
         shell.code(commands.shell, language="bash", wrap_lines=True)
         python.code(commands.python, language="python", wrap_lines=True)

@@ -62,13 +62,10 @@ def page() -> None:
 
 
 def write_link(batch: running.Batch) -> None:
-    two_sides.write_link(tuple(stored_run(batch, place) for place in PLACES))
-
-
-def stored_run(batch: running.Batch, place: str) -> str:
-    """The id of a complete result of one side; "" while there is none."""
-    done = (r.request.key for name, r in batch.results.items() if name.startswith(place) and r.complete)
-    return "" if batch.running else next(done, "")
+    """Name a complete result of each side, once nothing runs."""
+    done = {} if batch.running else {name: r.request.key for name, r in batch.results.items() if r.complete}
+    runs = (next((key for name, key in done.items() if name.startswith(place)), "") for place in PLACES)
+    two_sides.write_link(tuple(runs))
 
 
 def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
@@ -129,17 +126,13 @@ def headline(batch: running.Batch, order, names, verdicts) -> None:
     note = " · ".join(f"{side}: {name}" for side, name in zip(SIDES, names, strict=True))
     if batch.running:
         sentence = sentence or "Both sides are being measured."
-        note = _of_sides(order, running.status(batch))
+        note = running.status(batch)
+        for side, i in zip(SIDES, order, strict=True):
+            note = note.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
     elif batch.missing and not batch.errors:
         sentence = sentence or "Not measured yet: Run measures both sides."
     reasons = [f"{side}: {say.verdict(one)}" for side, one in zip(SIDES, verdicts, strict=True) if one]
     finding(sentence or "What differs is read from the curves below.", note, reasons)
-
-
-def _of_sides(order, doing: str) -> str:
-    for side, i in zip(SIDES, order, strict=True):
-        doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
-    return doing
 
 
 def ruler(names, verdicts, of_side) -> None:

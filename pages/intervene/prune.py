@@ -9,12 +9,11 @@ import streamlit as st
 from ed_core import figures
 from ed_core.cards import card
 from ed_core.cards import page as card_page
+from ed_core.cases import drawings
 from ed_core.depth import among_others, say, surgery
 from ed_core.figures import View
 from ed_core.figures.canvas import size
-from ed_core.figures.skips import ADDED as REACHES
 from ed_core.probes import ExactAnswers, Prune, Surgery
-from ed_core.probes.surgery import PROXIES
 from ed_core.results import aggregate
 from ed_core.types import ModelSpec, ProbeResult, Prompt
 from ed_ui import case_studies, control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
@@ -88,7 +87,7 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
             if (drop := asked[1].drop) and 1 in rows:
                 cost = surgery.costs(rows[1]["curves"], None)
                 own = ", ".join(str(layer + 1) for layer in sorted(drop))
-                st.caption(f"Your own set (counted from 1, layers {own}): {price(cost)}.")
+                st.caption(f"Your own set (counted from 1, layers {own}): {say.cost(cost)}.")
         else:
             show.empty("What do the cheapest stretches cost?", TEACH, 200)
     for message, which in running.troubles(batch).items():
@@ -97,9 +96,6 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
         return probe_page.texts(TEXTS)
     hand_over(batch, rows, n_prompts)
     pictures(rows)
-    first = next(iter(rows.values()))
-    loss = first["curves"]["nll_whole"]
-    show.notes([say.worse_than_uniform(float(loss), first["results"][0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
 
 
@@ -109,13 +105,13 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
     results = [batch.results[name] for name in names]
     if not results:
         return None
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     start = surgery.best_stretch(curves["kl"], n)[0]
     named = (batch.complete(f"exact answers {n}.{i}") for i in range(n_prompts))
     written = [result for result in named if result is not None]
     exact = aggregate.aggregate(ExactAnswers(n), [r.summary for r in written]) if written else None
     copies = control_model.results(batch, names)
-    copy = among_others.over_prompts(probe, [r.summary for r in copies]) if copies else None
+    copy = among_others.curves_of(probe, [r.summary for r in copies]) if copies else None
     return {"curves": curves, "start": start, "results": results, "exact": exact, "written": written, "copy": copy}
 
 
@@ -134,13 +130,8 @@ def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: M
             )
         return finding(text, " · ".join(filter(None, [note, under_way or "Run measures these prompts"])))
     row = rows[1]
-    cost, done = surgery.costs(row["curves"], row["start"]), len(row["results"])
-    kept = f"{say.share(cost['top1_kept'])} of first choices stay"
-    text = f"Layer {row['start'] + 1} is the cheapest to remove: {kept}."
-    if not math.isfinite(cost["kl"]):
-        text = "Whichever layer is removed, the predictions are not finite."
-    elif surgery.whole_passes(1, row["results"][0]):
-        text = f"Whichever layer is removed, it is a whole pass: {kept}."
+    done = len(row["results"])
+    text = say.cheapest_cut(row["curves"], 1, row["results"][0])
     over = f"{done} of {say.count(n_prompts, 'prompt')}" if done < n_prompts else say.count(done, "prompt")
     tokens = say.count(sum(r.n_tokens for r in row["results"]), "token")
     finding(text, " · ".join(filter(None, [f"{over}, {tokens}", under_way, note])))
@@ -177,14 +168,6 @@ def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
     return [say.count(n, "layer"), which, kept, answers, loss, say.share(saved) if saved else "–", say.share(work)]
 
 
-def price(cost: Mapping[str, float]) -> str:
-    """What a set costs, in words."""
-    text = f"{say.share(cost['top1_kept'])} of first choices stay, KL {say.number(cost['kl'])} nats"
-    if "perplexity" in cost:
-        text += f", perplexity {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
-    return text if math.isfinite(cost["kl"]) else "the predictions are not finite"
-
-
 def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int) -> None:
     """Files for other tools, from ten prompts up."""
     if n_prompts < ENOUGH:
@@ -201,21 +184,11 @@ def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int)
 
 def pictures(rows: Mapping[int, Mapping]) -> None:
     """What each stretch costs, by length; and how well the proxies rank the stretches."""
-    left, right = st.columns(2)
-    lines = {say.count(n, "layer"): row["curves"]["kl"] for n, row in rows.items()}
-    first = next(iter(rows.values()))
-    fig = figures.layer_curves(lines, "", "nats", x="first layer removed", height=300, log=True)
-    data = ("prune.kl", "first layer removed", first["curves"]["kl"], "divergence from the whole model", READING)
-    with left:
-        show.figure_of_many("kl", fig, "How much do the predictions change?", first["results"], *data)
-    lines = {name.replace("_", " "): first["curves"][name] for name in PROXIES}
-    fig = figures.layer_curves(lines, "", "proxy", x="layer removed", height=300)
-    data = ("prune.block_influence", "layer removed", first["curves"]["block_influence"], PROXY, "")
-    with right:
-        show.figure_of_many("proxies", fig, "Would the usual proxies choose the same?", first["results"], *data)
-        ranks = {name.replace("_", " "): first["curves"][f"spearman_{name}"] for name in PROXIES}
-        text = ", ".join(f"{name} {say.number(float(rank), '+.2f')}" for name, rank in ranks.items() if rank == rank)
-        st.caption(f"Rank correlation with the measured change: {text or 'not defined'}.")
+    curves = {n: row["curves"] for n, row in rows.items()}
+    drawn = drawings.prune(curves, next(iter(rows.values()))["results"])
+    for column, drawing, key, reading in zip(st.columns(2), drawn, ("kl", "proxies"), (READING, ""), strict=True):
+        with column:
+            show.drawing_of_many(key, drawing, reading)
 
 
 # -------------------------------------------------------------------- maps
@@ -244,28 +217,20 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     results = [result for name in batch.requests if (result := batch.complete(name)) is not None]
     if not results:
         return
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     if kind not in surgery.kinds_of(curves):
         return
-    layers = results[0]["random_layer"].tolist() if kind == "repeat" else ()
-    rows = surgery.rows(curves, kind, layers)
+    rows = surgery.rows(curves, kind, drawings.random_layers(kind, results))
     value = VALUE.draw(st.segmented_control, label_visibility="collapsed")
     if kind != "drop":  # the table says which layers can go
         show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, rows))
-    left, right = st.columns([11, 9])
-    view = View(height=HEIGHT, width_px=660, uirevision="map")
-    name = f"{kind}_{value}"
-    spec = Surgery.spec(name)
-    data = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning, READING_OF[value])
-    with left:
-        show.figure_of_many("map", figures.surgery_map(curves, kind, view, value, rows), CAPTION[kind], results, *data)
+    drawn = drawings.moved(curves, kind, results, value, View(height=HEIGHT, width_px=660, uirevision="map"))
+    readings = ("map", READING_OF[value]), ("added", ADDED[kind])
+    for column, drawing, (key, reading) in zip(st.columns([11, 9]), drawn, readings, strict=False):
+        with column:
+            show.drawing_of_many(key, drawing, reading)
     if not rows:
         return
-    x, lines = ALONG[kind], surgery.added(curves, kind, rows)
-    fig = figures.added_curves(lines, x, HEIGHT)
-    data = (f"surgery.{kind}_loss", x, lines["least"], LEAST, ADDED[kind])
-    with right:
-        show.figure_of_many("added", fig, f"Loss above the whole model's, by {x}", results, *data)
     ready = not batch.running and len(results) == len(batch.requests) >= ENOUGH
     export(curves, kind, rows, results, ready)
 
@@ -302,23 +267,13 @@ HEAD = (
 )
 FEW = f"are too few to choose layers by: measure {ENOUGH} or more."
 TEACH = "**Run** removes each stretch of 1, 2, 4 … layers in turn and measures what the model then predicts and writes."
-PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
 READING = "Low is cheap: the predictions hardly change without the stretch that begins there. One line a length."
 EXPORTS = "Made from the figures over all chosen prompts; the file says how many prompts and tokens it rests on."
-ALONG = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
-MARKED = f"marked up to +{REACHES[-1]:g} nats"
-CAPTION = {
-    "drop": "**Dropped**: layers from a row to a column · ring: least loss at its length, cross: angular distance's "
-    f"choice, {MARKED}",
-    "swap": f"**Swapped**: the layers of a row and a column · ring: least loss at its distance, {MARKED}",
-    "repeat": f"**Run twice**: layers from a row to a column · ring: least loss at its length, {MARKED}",
-}
 READING_OF = {
     "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",
     "kl": "KL(whole || changed): dark cells change the predictions least.",
     "top1_kept": "The darker a cell, the more tokens keep the whole model's first choice.",
 }
-LEAST = "loss above the whole model's, of the variant that costs least; length 0 is the whole model"
 ADDED = {
     "drop": "A proxy is a good guide where its line meets the lowest line.",
     "swap": "Neighbours cost little where the order of the layers matters little.",

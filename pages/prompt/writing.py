@@ -3,7 +3,8 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import headroom, say, writing
+from ed_core.depth import exits as leaving
+from ed_core.depth import say
 from ed_core.figures import View
 from ed_core.probes import Generation
 from ed_core.statistics import units
@@ -26,8 +27,8 @@ def more(result: ProbeResult, view: View) -> None:
     fig = figures.layer_curves(depths, "", "depth", **look)
     title = "From which depth each token is the best guess for good, and where it would leave"
     show.figure("depths", fig, title, result, "settle_depth", place=left)
-    if writing.written(result["ids"]):
-        room = headroom.headroom([headroom.Tokens.of(result)], units(1))
+    if leaving.written(result["ids"]):
+        room = leaving.headroom([leaving.Tokens.of(result)], units(1))
         show.figure("spared", figures.spared_layers(room), say.headroom(room), result, "confidence")
     fig = figures.layer_curves({"deep-thinking ratio": result["deep_thinking_ratio"]}, "", "share", **look)
     fig.update_yaxes(range=[-0.02, 1.02])
@@ -37,7 +38,7 @@ def more(result: ProbeResult, view: View) -> None:
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
-    first, _, rest = say.exits(writing.exits(result)).partition(". ")
+    first, _, rest = say.exits(leaving.exits(result)).partition(". ")
     return f"{first.rstrip('.')}.", rest
 
 

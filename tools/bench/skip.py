@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from ed_core.models.modules import hooked
 from ed_core.probes import LayerSkip
 from ed_core.sweeps.metrics import NORM_FLOOR
 from ed_core.work import compute
@@ -54,7 +53,7 @@ def naive_sweep(hf: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
     size = updates.norm(dim=-1).clamp_min(NORM_FLOOR)
     effect, output = torch.zeros(n_layers, n_layers), torch.empty(n_layers)
     for skipped in range(n_layers):
-        with hooked(hf.model.layers[skipped].register_forward_hook(keep_first_token_only)):
+        with hf.model.layers[skipped].register_forward_hook(keep_first_token_only):
             changed, after = forward(hf, ids)
         later = slice(skipped + 1, None)
         effect[skipped, skipped] = 1.0  # its whole update is missing
@@ -72,7 +71,7 @@ def forward(hf: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
     attn, mlp = [], []
     with ExitStack() as hooks:
         for block in hf.model.layers:
-            hooks.enter_context(hooked(block.self_attn.register_forward_hook(lambda *call: attn.append(call[2][0]))))
-            hooks.enter_context(hooked(block.mlp.register_forward_hook(lambda *call: mlp.append(call[2]))))
+            hooks.enter_context(block.self_attn.register_forward_hook(lambda *call: attn.append(call[2][0])))
+            hooks.enter_context(block.mlp.register_forward_hook(lambda *call: mlp.append(call[2])))
         probabilities = hf(input_ids=ids, use_cache=False).logits[0].softmax(-1)
     return torch.cat(attn) + torch.cat(mlp), probabilities

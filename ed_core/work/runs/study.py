@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from ... import disk
 from ...api import model as opened
-from ...errors import ParameterError, StudyError
+from ...errors import EffectiveDepthError, ParameterError
 from ..turn import Turn
-from .engine import engine
 
 if TYPE_CHECKING:
     from ...cards import making
@@ -27,11 +27,16 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     from ...studies import plan as planning
     from ...studies import report, running
     from ...studies.items import SUMS
+    from ...studies.study import read
     from ...studies.tables import VERDICTS
     from ..estimate import about
 
     place, device = Path(file), opened.device_of(device)[0]
-    plan = planning.of_file(file, device, None if dry_run else opened.fetch)
+    written = read(file)
+    for entry in () if dry_run else written.entries:
+        with contextlib.suppress(EffectiveDepthError):  # the plan says which model is missing
+            opened.fetch(entry.source, entry.control)
+    plan = planning.make(written, place.parent, device)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
         raise ParameterError(
@@ -50,9 +55,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     names = planning.PLAN, SUMS, VERDICTS
     disk.require_apart([out / name for name in names], [place.parent / one.file for one in plan.study.sets if one.file])
     planning.write_plan(plan, out)
-    outcome = running.run(
-        plan, out, report=lambda model, done, n: tell(done / max(n, 1), model.label), engine=engine(turn)
-    )
+    outcome = running.run(plan, out, turn, tell)
     turn.failed |= bool(outcome.failed)
     for label, why in outcome.failed.items():
         if label not in trouble:
@@ -76,13 +79,12 @@ def reproduce(
     """A paper's protocol as studies in a folder, measured next to published figures."""
     from ...studies import reproduce as protocols
     from ...studies.items import open_folder
+    from ...studies.plan import writing
     from ...studies.sets import load
     from ...studies.study import write
     from ...studies.words import table
 
     protocol = protocols.find(paper)
-    if limit is not None and limit < 1:
-        raise ParameterError(f"--limit is {limit}; expected 1 or more.")
     device = opened.device_of(device)[0]
     precision, why = protocols.precision_of(precision, protocol.precision, device)
     entries = [protocols.model_of(text, precision) for text in models]
@@ -93,12 +95,10 @@ def reproduce(
     measured: list[protocols.Entry] = []
     notes = protocols.protocol(protocol, chosen, limit, precision, why)
     turn.say("\n".join(notes))
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for name, one in parts.items():
             disk.write(out / f"{name}.toml", write(one).encode())
-    except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     for i, name in enumerate(parts):
 
         def tell(share: float, what: str, i: int = i, name: str = name) -> None:
@@ -129,7 +129,7 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
-    report = running.run(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    report = running.run(asked, out, turn)
     width, lines = max(len(one.id) for one in report.findings), []
     for one in report.findings:
         values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
@@ -146,6 +146,6 @@ def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     asked.check()  # before anything is fetched
     files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
     _prepare(asked.model, asked.also, asked.prompts, files)
-    made = making.make(asked, out, turn.tell, engine=engine(turn), opened=turn.models)
+    made = making.make(asked, out, turn)
     lines = [page.headline(made), f"{len(made.claims)} claims: {page.counted(made)}"]
     return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()
