@@ -341,8 +341,7 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
             draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
-            draw, more = row.segmented_control, {"options": meta["choices"]}
-            more["format_func"] = lambda choice, labels=meta["labels"]: labels.get(choice, choice)
+            draw, more = row.segmented_control, {"options": list(meta["choices"]), "format_func": meta["choices"].get}
         elif kind is bool:
             draw, more = row.toggle, {}
         elif kind in (int, float):

@@ -292,7 +292,8 @@ def _too_short(requests: Collection[Request], n_tokens: int | None) -> str:
     if not n_tokens or len({r.prompts for r in requests}) > 1:
         return ""
     try:
-        Probe.check(min((find(r.probe)() for r in requests), key=lambda probe: probe.min_tokens), n_tokens, None)
+        probe = min((find(r.probe)() for r in requests), key=lambda probe: probe.min_tokens)
+        Probe.check(probe, n_tokens, answer_start=1)  # where an answer is missing the page asks for it
     except PromptError as error:
         return str(error)
     return ""

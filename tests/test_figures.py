@@ -77,7 +77,7 @@ def fake(
         if spec.aggregate_only or spec.name.endswith("_by_boundary") or spec.name == "boundaries":
             continue
         whole = spec.name in ("rank", "top_ids")
-        record.allocate(spec.name, shape)
+        record.allocate(spec.name, **sizes)
         rows = round(filled * shape[0]) if shape else None
         values = rng.integers(1, 9, shape) if whole else rng.uniform(spec.low or 0.0, spec.high or 1.0, shape) / 2
         record.write(spec.name, slice(0, rows) if shape else (), values[:rows] if shape else values)
@@ -175,7 +175,7 @@ def test_sinks_carry_a_badge_and_are_outside_the_colour_range():
     kl = fake("logit_lens")
     kl["kl"][:, 0] = 19.0
     assert [figures.lens_map(kl, View(sinks=at), "kl").data[0].zmax for at in ((), (0,))] == [20.0, 5.0]
-    spec = MeasureSpec("effect", ("depth", "pos"), "change", "what", 0.0)
+    spec = MeasureSpec("effect", ("depth", "pos"), "ratio", "what")
     values = np.tile([0.3, 4.0], (5, 1))
     any_map = replace(fake("contributions", tokens=("a", "b")), measures={"effect": Measure(spec, values)})
     assert [figures.token_map(any_map, View(sinks=at), "effect").data[0].zmax for at in ((), (1,))] == [5.0, 0.5]
@@ -196,7 +196,7 @@ def test_what_is_beyond_the_colours_says_so():
     fig = figures.contribution_norms(result, View())
     bar = next(t for t in fig.data if t.name == "scale").marker.colorbar
     assert bar.ticktext[-1].endswith("500M") and fig.layout.xaxis2.ticktext == ("0.01", "1M")
-    spec = MeasureSpec("effect", ("layer", "pos"), "change", "what", 0.0)
+    spec = MeasureSpec("effect", ("layer", "pos"), "ratio", "what")
     large = replace(result, measures={"effect": Measure(spec, np.full((4, 4), 1500.0, np.float32))})
     assert figures.token_map(large, View(), "effect").data[0].colorbar.ticktext == ("0", "250", "500", "750", "≥ 1000")
 

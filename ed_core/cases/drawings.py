@@ -20,7 +20,7 @@ from ..depth.sample import positions
 from ..depth.verdict import Verdict
 from ..figures import View
 from ..figures.canvas import shown
-from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, curve_of, draw, measures, pictures
+from ..figures.pictures import CURVES_HEIGHT, HEIGHT, LOW, WIDTH, Look, curve_of, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..figures.skips import ADDED
 from ..models import controls
@@ -369,7 +369,7 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
     parameters = "".join(f" · {words}" for words in _parameters(probe_of(result)))
     for picture in pictures(result, look):
         names = measures(picture, look)
-        figure = draw(picture, result, SMALL if picture.low else view, look)
+        figure = draw(picture, result, SMALL if picture.kind in LOW else view, look)
         caption = picture_caption(picture, result, look) + curve_of(picture, view, look) + parameters
         alt = figures.describe_curves(figure, f"{picture.title}: {caption}")
         if figures.is_map(figure):

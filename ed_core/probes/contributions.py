@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import CosineMap, Curve, NormMap, Picture, Probe, Score, parameter
+from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-def _per_layer(
-    name: str, title: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
-) -> MeasureSpec:
-    return MeasureSpec(name, ("layer", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
+def _per_layer(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("layer", "pos"), unit, meaning, "token_mean", title)
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Contributions(Probe):
         label="Count the first token",
     )
 
-    BESIDE: ClassVar[str] = (
+    IN_PARALLEL: ClassVar[str] = (
         "Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what it "
         "reads."
     )
@@ -59,7 +57,7 @@ class Contributions(Probe):
     score: ClassVar[Score] = Score("Hu et al.'s cosine rule, in the papers' count,", criterion="cosine")
     thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        NormMap(
+        Picture(
             "Contribution norms",
             ("{branch}_ratio",),
             "size of what is added relative to the stream",
@@ -68,8 +66,9 @@ class Contributions(Probe):
             "the colour range.",
             "How much each layer adds to the residual stream, token by token.",
             "size",
+            kind="norms",
         ),
-        CosineMap(
+        Picture(
             "Cosine with the stream",
             ("{branch}_cos",),
             "below 0 against the stream, above 0 along it",
@@ -79,6 +78,7 @@ class Contributions(Probe):
             "Below 0 a layer adds against the stream (the papers: erases), near 0 across it (writes something new), "
             "above 0 along it (strengthens).",
             "direction",
+            kind="cosines",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -97,42 +97,24 @@ class Contributions(Probe):
             "ratio",
             "what the whole layer adds, relative to the stream: |a + m| / |h|",
         ),
-        _per_layer(
-            "attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0
-        ),
-        _per_layer("mlp_cos", "MLP: direction", "cosine", "direction of the MLP's addition: cos(m, h + a)", -1.0, 1.0),
-        _per_layer(
-            "layer_cos",
-            "Whole layer: direction",
-            "cosine",
-            "direction of the layer's addition: cos(a + m, h)",
-            -1.0,
-            1.0,
-        ),
+        _per_layer("attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)"),
+        _per_layer("mlp_cos", "MLP: direction", "cosine", "direction of the MLP's addition: cos(m, h + a)"),
+        _per_layer("layer_cos", "Whole layer: direction", "cosine", "direction of the layer's addition: cos(a + m, h)"),
         _per_layer(
             "io_cos",
             "Stream before and after: cosine",
             "cosine",
             "stream before against after the layer: cos(h, h_next)",
-            -1.0,
-            1.0,
         ),
         _per_layer(
-            "block_influence",
-            "Block influence",
-            "1 - cosine",
-            "how far the layer turns the stream: 1 - cos(h, h_next)",
-            0.0,
-            2.0,
+            "block_influence", "Block influence", "1 - cosine", "how far the layer turns the stream: 1 - cos(h, h_next)"
         ),
         MeasureSpec(
             "resid_norm",
             ("depth", "pos"),
             "norm",
             "length of the residual stream |h|",
-            0.0,
-            None,
-            reduce="token_mean",
+            "token_mean",
             title="Stream: length",
         ),
         _per_layer("attn_norm", "Attention: length", "norm", "length of what attention adds |a|"),
@@ -142,11 +124,10 @@ class Contributions(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
-        n_layers, n_tokens = model.n_layers, len(encoding)
-        for spec in self.measures:
-            record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
+        n_layers = model.n_layers
+        record.allocate(*record.specs)
         if model.parallel:
-            record.note(self.BESIDE)
+            record.note(self.IN_PARALLEL)
 
         def measure(layer: int, trace: Trace) -> None:
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
@@ -182,8 +163,6 @@ class Turns(Probe):
             ("layer", "pos"),
             "degrees",
             "angle by which a layer turns the stream: arccos cos(h, h_next)",
-            0.0,
-            180.0,
             "token_mean",
         ),
         MeasureSpec(
@@ -191,8 +170,6 @@ class Turns(Probe):
             ("start", "pos"),
             "degrees",
             "angle between what a layer adds and what the next one adds: arccos cos(D, D_next)",
-            0.0,
-            180.0,
             "token_mean",
         ),
     )
@@ -200,8 +177,8 @@ class Turns(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
-        record.allocate("stream_angle", (model.n_layers, len(encoding)))
-        record.allocate("update_angle", (model.n_layers - 1, len(encoding)))
+        record.allocate("stream_angle")
+        record.allocate("update_angle", start=model.n_layers - 1)
         before: Tensor | None = None
 
         def measure(layer: int, trace: Trace) -> None:

@@ -96,7 +96,7 @@ def controls(result, view) -> None:
     probe_page.profile(result, "patch", view, "depths")
 
 
-CONTROLS = """Its own stream changes nothing, but for rounding in batches. A random vector of the same length, or
+CONTROLS = """Its own stream changes nothing. A random vector of the same length, or
 another position's stream, can destroy the prompt's own answer, which is a share of the gap without carrying
 anything: only the best guess tells whether the other answer arrived."""
 TEXTS = {
