@@ -24,7 +24,7 @@ from ed_ui import session
 
 LONGEST = 300  # characters of a value
 LARGEST = 2**53  # what a browser's number box can hold
-ECHO = 4.0  # seconds after a page was sent in which its browser may still say what it said before; chosen
+ECHO = 4.0  # seconds in which a browser may still say what it said before a value was replaced; chosen
 
 
 def value(key: str, default: Any = None) -> Any:
@@ -45,10 +45,8 @@ def put_defaults(parameters: Iterable[Input]) -> None:
 def put_over(values: Mapping[str, Any]) -> None:
     """As `put`, over what a browser may still say for a moment: it looks for news of a run by itself, and what it sends
     on the way holds the values that it knew."""
-    inputs, replaced, now = session.current().inputs, session.current().replaced, time.monotonic()
-    for key in values:
-        before = [one for one in replaced.get(key, ()) if unheard(one[1])]
-        replaced[key] = [*before, (inputs.get(key, st.session_state.get(key)), now)]
+    known = session.current()
+    known.replaced |= {key: (known.inputs.get(key, st.session_state.get(key)), time.monotonic()) for key in values}
     put(values)
 
 
@@ -59,39 +57,9 @@ def forget(*keys: str) -> None:
 
 def note(key: str) -> None:
     """A widget's `on_change`: remember its value, unless it is the echo of one that was just replaced."""
-    replaced = session.current().replaced.get(key, ())
-    if any(st.session_state[key] == value and unheard(moment) for value, moment in replaced):
-        return
-    session.current().inputs[key] = st.session_state[key]
-
-
-def unheard(at: float) -> bool:
-    """Whether the browser may not know yet what was set `at` this moment: no whole page has been sent since, or the
-    first one only just."""
-    sent = next((end for end in session.current().ended if end > at), None)
-    return sent is None or time.monotonic() - sent < ECHO
-
-
-def followed(name: str, value: Any) -> str:
-    """The key of a box for choices that the page sets too, as an example's level follows its task; the box, drawn or
-    not, holds `value` from now on. Where the page sets another value it is another box: `chosen` then tells what a
-    browser that has not got it says of the former one."""
-    boxes = session.current().boxes.setdefault(name, [value])
-    if boxes[-1] != value:
-        boxes.append(value)
-    key = f"{name}.{len(boxes) - 1}"
-    st.session_state[key] = value
-    return key
-
-
-def chosen(name: str, key: str) -> Any:
-    """What a visitor has chosen in the box `followed` by this name: from its callback, which gives its key. None for
-    what a former box held when another took its place."""
-    value, boxes, n = st.session_state[key], session.current().boxes[name], int(key.rsplit(".", 1)[1])
-    if n < len(boxes) - 1 and value == boxes[n]:
-        return None
-    boxes[n] = value
-    return value
+    before, at = session.current().replaced.get(key, (None, 0.0))
+    if st.session_state[key] != before or time.monotonic() - at > ECHO:
+        session.current().inputs[key] = st.session_state[key]
 
 
 def widget(

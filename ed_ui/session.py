@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -131,10 +130,7 @@ class Session:
     begins: bool = True  # the browser has not been sent a whole page yet
     share: tuple[DeltaGenerator, bool] | None = None  # where this run shows the page's link (`browser.share`)
     undo: Undo | None = None  # the way back to what was typed
-    # by input: its recent values, and until when
-    replaced: dict[str, list[tuple[Any, float]]] = field(default_factory=dict)
-    boxes: dict[str, list[Any]] = field(default_factory=dict)  # what those of a name held, which the page sets too
-    ended: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # when whole pages were sent
+    replaced: dict[str, tuple[Any, float]] = field(default_factory=dict)  # by input: what it held, until when
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
     editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id
     case_id: str = ""  # the case study opened last

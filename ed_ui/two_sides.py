@@ -279,29 +279,12 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
 
 
 def _prompt() -> Prompt:
-    known, chosen = prompt_box.examples(), value("two.example")
-    options = [p["id"] for p in load_prompts(picker.model())]
-    right = prompt_box.boxes("two.", "B", "Its answer", ABOUT_PROMPT)
-    st.session_state["two.example"] = chosen or None
-    right.selectbox(
-        "Example",
-        options + [chosen] * (chosen in known and chosen not in options),
-        format_func=lambda id: f"{prompt_box.task_name(known[id]['task'])}: {known[id]['title']}",
-        key="two.example",
-        on_change=_picked,
-        placeholder="an example",
-        label_visibility="collapsed",
-    )
+    with prompt_box.boxes("two.", "B", "Its answer", ABOUT_PROMPT):
+        prompt_box.choose_example("two.")
     second = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
     if wrong := prompt_box.wrong_with(second):
         raise PromptError(f"Second prompt: {wrong}")
     return second
-
-
-def _picked() -> None:
-    inputs.note("two.example")
-    if example := value("two.example"):
-        prompt_box.pick(example, "two.")
 
 
 def _parameters(row, a, b) -> tuple[Probe, Probe]:

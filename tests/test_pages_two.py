@@ -165,7 +165,7 @@ def test_a_bundled_second_prompt_is_in_the_link_by_its_id(stored):
     assert test.text_area(key="two.text").value.startswith("Copy") and carried(test)["second_example"] == "copy-3-a"
     test.text_area(key="two.text").set_value("typed by hand").run()
     assert "second_example" not in carried(test) and "typed" not in str(carried(test))
-    test.selectbox(key="two.example").set_value("lookup-2-a").run()
+    test.selectbox(key="two.examples").set_value("lookup-2-a").run()
     assert "typed" not in test.text_area(key="two.text").value and carried(test)["second_example"] == "lookup-2-a"
 
 
