@@ -94,9 +94,7 @@ PLACES: dict[str, Place] = {
     "layer_skip": Place({"boundary": inputs.BOUNDARY}),
     "two": Place(
         {
-            "swapped": inputs.SWAPPED,
             "overlaid": inputs.OVERLAID,
-            "by_number": inputs.BY_NUMBER,
             "count_sinks": inputs.COUNT_SINKS,
             "branch": inputs.SIDES_BRANCH,
             "shade": inputs.SIDES_SHADE,

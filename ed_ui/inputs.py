@@ -292,9 +292,7 @@ COSTS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 SURGERY_MAP = choice("map", "surgery.map", None, STRETCHES.keys(), "Map", STRETCHES)
 SURGERY_VALUE = choice("value", "surgery.value", "loss", COSTS.keys(), "Value", COSTS)
 SURGERY_LENGTH = number("length", "surgery.length", 1, 1, 256, int)
-SWAPPED = flag("swapped", "two.swapped", False)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
-BY_NUMBER = flag("by_number", "two.by_number", False, "Curves by layer number")
 SIDES_BRANCH = choice("branch", "two.branch", "both", BRANCHES, "Contribution of", held=True)
 SIDES_SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
 SIDES_SHADE = choice("shade", "two.shade", "probability", SIDES_SHADES, "Lens shade", held=True)

@@ -85,9 +85,9 @@ def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):
 
 def test_which_maps_stand_side_by_side_is_in_the_link_and_what_cannot_be_is_said(stored):
     shown = {"branch": "attn", "contributions_map": "direction", "shade": "entropy"}
-    test = opened("pages/compare/two.py", example="copy-3-a", **shown, by_number="perhaps")
+    test = opened("pages/compare/two.py", example="copy-3-a", **shown, overlaid="perhaps")
     assert not test.exception and "is 'perhaps'" in said(test)
-    assert {name: test.query_params.get(name) for name in shown} == shown and "by_number" not in test.query_params
+    assert {name: test.query_params.get(name) for name in shown} == shown
 
 
 @pytest.mark.parametrize("name, value, told", [("tokens", "500-600", 1), ("token", "2", 0)])

@@ -59,7 +59,7 @@ def run_button(test):
 def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
     test = opened()
     captions = [c.value for c in test.caption]
-    assert "auto: **fp32**, the widest there is" in captions
+    assert "auto: **fp32**" in captions
     assert sum(c.startswith("needs ") for c in captions) == 1
     assert not test.error and not test.warning and not run_button(test).disabled
     assert any(
@@ -73,7 +73,7 @@ def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(s
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
     assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
     test = opened(free={"cpu": free})
-    assert "auto: **bf16**, the widest that fits" in [c.value for c in test.caption]
+    assert "auto: **bf16**" in [c.value for c in test.caption]
 
 
 def test_too_large_is_said_before_run_with_what_would_fit(stored):
@@ -87,7 +87,7 @@ def test_too_large_is_said_before_run_with_what_would_fit(stored):
 
 def test_what_is_too_large_in_every_precision_says_so_before_it_is_downloaded(stored):
     test = opened(model="meta-llama/Llama-3.1-70B", free={"cpu": 20_000_000_000})
-    assert "auto: **4bit**, the narrowest, and too large" in [c.value for c in test.caption]
+    assert "auto: **4bit**" in [c.value for c in test.caption]
     assert "too large in 4bit" in words(test) and "no precision fits" in words(test) and run_button(test).disabled
 
 
@@ -143,7 +143,7 @@ def test_a_config_that_makes_no_sense_breaks_no_page(stored, tmp_path, monkeypat
 
 def test_a_hub_model_that_is_not_here_is_estimated_and_offline_is_one_sentence(stored):
     test = opened(model=ABSENT, free={"cpu": 60_000_000_000})
-    assert "auto: **fp32**, the widest there is" in [c.value for c in test.caption]
+    assert "auto: **fp32**" in [c.value for c in test.caption]
     assert any(c.value.startswith("needs 30.9 GB") and "of 60.0 GB free" in c.value for c in test.caption)
     assert words(test).count("is not here yet") == 1 and run_button(test).disabled, "said once"
     offline = [w.value for w in test.warning]
@@ -228,23 +228,11 @@ def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_pat
     assert tokens.chats(spec)
 
 
-def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
-    test = opened()
-    assert not any(box.key == "catalogue.group" for box in test.selectbox), "drawn when it has been opened"
-    test.session_state["Catalogue"] = True
-    test.run().selectbox(key="catalogue.group").set_value("GPT-2").run()
-    assert "12 × 768 · 124.4 M parameters" in words(test)
-    assert (
-        test.button(key="take.openai-community/gpt2").click().run().selectbox(key="model").value
-        == "openai-community/gpt2"
-    )
-
-
 def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):
     monkeypatch.setattr(running, "free", lambda device: 20 << 30)
     listed = opened().selectbox(key="model").options
-    assert "ed-demo-8 · 25 MB in fp32, 64 tokens in under 1 s" in listed
-    assert all(" · " in one for one in listed)
+    assert any(one.startswith("ed-demo-8 · ") and "25 MB in fp32, 64 tokens in under 1 s" in one for one in listed)
+    assert any(one.startswith("meta-llama/Llama-3.2-1B · 1.2 B parameters · ") and "gated" in one for one in listed)
     (large,) = (one for one in listed if "70B" in one and "Llama-3.1" in one)
     assert "too large here: " in large
 

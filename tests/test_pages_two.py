@@ -202,16 +202,6 @@ def test_maps_of_the_same_cells_lie_one_over_the_other(stored, seconds):
     assert not any("over" in sent(one) for one in test.get("bidi_component") if one.proto.bytes)
 
 
-def test_swapping_changes_places_and_signs(stored, seconds):
-    test = two(second="small", second_control="untrained", second_seed="3")
-    test.button(key="two.swap").click().run()
-    assert not test.exception and carried(test)["swapped"] == "true"
-    mine, theirs = stored["logit_lens"], seconds["twin"]["logit_lens"]
-    assert holds(plotted(test), values(mine) - values(theirs))
-    assert not holds(plotted(test), values(theirs) - values(mine))
-    assert any(m.value.replace("\\", "").startswith("A: small, untrained") for m in test.markdown)
-
-
 def test_the_second_side_outlives_a_page_change(stored, seconds):
     test = two(second="small", second_control="untrained", second_seed="3", measures="logit_lens")
     wanted = {"second": "small", "second_control": "untrained", "second_seed": "3", "measures": "logit_lens"}
@@ -278,4 +268,4 @@ def test_what_explains_an_answer_is_left_out_without_one(stored):
     )
     assert not test.exception and "Erase and Integrated gradients left out" in words(test)
     batch = session_of(test).batches["two"]
-    assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}
+    assert set(batch.requests) == {"A.logit_lens", "B.logit_lens"}

@@ -25,8 +25,6 @@ from ed_ui import (
 from ed_ui.finding import finding
 from ed_ui.two_sides import Shown, Side
 
-PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
-
 
 def page() -> None:
     two_sides.open_link()
@@ -46,7 +44,7 @@ def page() -> None:
         "two",
         {
             f"{place}.{name}": request
-            for place, side in zip(PLACES, both, strict=True)
+            for place, side in zip(SIDES, both, strict=True)
             for name, request in side.requests.items()
         },
     )
@@ -62,7 +60,7 @@ def page() -> None:
 
 
 def write_link(batch: running.Batch) -> None:
-    two_sides.write_link(tuple(stored_run(batch, place) for place in PLACES))
+    two_sides.write_link(tuple(stored_run(batch, place) for place in SIDES))
 
 
 def stored_run(batch: running.Batch, place: str) -> str:
@@ -72,26 +70,23 @@ def stored_run(batch: running.Batch, place: str) -> str:
 
 
 def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
-    """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
+    """Everything that fills while jobs run."""
     write_link(batch)
-    order = (1, 0) if inputs.SWAPPED.value else (0, 1)
-    expected = two_sides.differences(*both)
-    names = two_sides.labels(*(both[i] for i in order))
+    names = two_sides.labels(*both)
     of_side = [
-        {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
-        for i, name in zip(order, names, strict=True)
+        {n: Shown(side, batch.result(f"{place}.{n}"), name) for n in side.probes}
+        for side, place, name in zip(both, SIDES, names, strict=True)
     ]
     shown = [two_sides.PROBE.value] if two_sides.MODE.value == "parameters" else list(both[0].probes)
-    done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
+    done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in SIDES)]
     pairs = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
-    headline(batch, order, names, verdicts)
+    headline(batch, names, verdicts)
     ruler(names, verdicts, of_side)
     two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
         lines = [v.layers if v else {} for v in verdicts]
-        of_probe = [side[name] for side in of_side]
-        two_sides.section(name, of_probe, pairs.get(name, ()), lines, expected[name], bool(batch.running))
+        two_sides.section(name, [side[name] for side in of_side], pairs.get(name, ()), lines, batch.running)
     if by_precision(*both):
         st.page_link("pages/studies/studies.py", label="Precisions over many prompts: Studies")
     for side, of_one in zip(SIDES, of_side, strict=True):
@@ -121,7 +116,7 @@ def judged(side: dict[str, Shown]) -> Verdict | None:
     return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, order, names, verdicts) -> None:
+def headline(batch: running.Batch, names, verdicts) -> None:
     """What differs in depth, in a sentence; what the sides are, what is going on, and both verdicts behind a click."""
     for message in running.troubles(batch):
         show.error(message)
@@ -129,17 +124,11 @@ def headline(batch: running.Batch, order, names, verdicts) -> None:
     note = " · ".join(f"{side}: {name}" for side, name in zip(SIDES, names, strict=True))
     if batch.running:
         sentence = sentence or "Both sides are being measured."
-        note = _of_sides(order, running.status(batch))
+        note = running.status(batch)
     elif batch.missing and not batch.errors:
         sentence = sentence or "Not measured yet: Run measures both sides."
     reasons = [f"{side}: {say.verdict(one)}" for side, one in zip(SIDES, verdicts, strict=True) if one]
     finding(sentence or "What differs is read from the curves below.", note, reasons)
-
-
-def _of_sides(order, doing: str) -> str:
-    for side, i in zip(SIDES, order, strict=True):
-        doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
-    return doing
 
 
 def ruler(names, verdicts, of_side) -> None:
