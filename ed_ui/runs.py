@@ -25,7 +25,7 @@ from ed_core.models import tokens
 from ed_core.models.ref import ModelRef
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
-from ed_core.studies.items import home, open_folder, shipped
+from ed_core.studies.items import home, shipped
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work.estimate import about
 from ed_core.work.queue import Job
@@ -42,7 +42,6 @@ FOUND = f"found{measured.ENDING}"  # the maps of a fit
 HELD_OUT = 5  # of so many prompts one judges a fit
 SAMPLE = 40  # prompts whose tokens are counted for an estimate
 POLL = 1.0  # seconds between two looks at a run
-LONGEST = 20_000  # characters of a study's text
 
 
 def begin(
@@ -170,19 +169,11 @@ def progress(job: Job) -> str:
 
 
 def begin_study(text: str) -> str:
-    """Start a study, or go on with one of that name; return its name. `StudyError` for a text that
-    is no study, or has the name of one that comes with the program, which it would hide."""
-    if len(text) > LONGEST:
-        raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
-    title, others = study.parse(text).name, set[str]()
-    name = on_disk(title)
+    """Start a study, or go on with one of that name; return its name. `StudyError` for a text that is no study, or has
+    the name of one that comes with the program, which it would hide."""
+    name = on_disk(study.parse(text).name)
     if name in {place.name for place in shipped()} and not (home() / name).is_dir():
         raise StudyError(f"The study {name} comes with the program; give yours another name.")
-    for name_of in (lambda out: study.read(out / STUDY).name, lambda out: open_folder(out).plan["name"]):
-        with contextlib.suppress(StudyError):
-            others.add(name_of(home() / name))
-    if other := next(iter(others - {title}), ""):
-        raise StudyError(f"The study {other!r} is in the folder {name}, where this one would be; give another name.")
     _begin_study(home() / name, {STUDY: text.encode()})
     return name
 

@@ -28,7 +28,6 @@ class Link:
     page: str | None = None  # the page of the last run; None before the first
     base: str = ""  # the address in front of a page's name
     first: bool = False  # this is the session's first run
-    bare: bool = False  # the session's first address had no parameters
     arrived: bool = False  # in this run the URL decides
     due: bool = False  # it decides on the page's own parameters, which are not taken yet
     by_run: bool = False  # a stored run that the URL names has filled the boxes

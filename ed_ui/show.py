@@ -366,11 +366,6 @@ def empty(title: str, text: str, height: int | None = 420, first: bool = False) 
             st.caption(text)
 
 
-def hint(key: str, text: str, named: str = "") -> None:
-    """What can be done here with a mouse, behind the name of what it is done to: small, and not on paper."""
-    st.container(key=f"click-{key}").caption(f"{named} *{text}*".strip())
-
-
 def place(key: str, height: int):
     """A place that is at least as high as a figure of so many pixels with its caption: what is below it stays where
     it is while one thing in it takes another's place."""

@@ -90,13 +90,6 @@ def test_which_maps_stand_side_by_side_is_in_the_link_and_what_cannot_be_is_said
     assert {name: test.query_params.get(name) for name in shown} == shown
 
 
-@pytest.mark.parametrize("name, value, told", [("tokens", "500-600", 1), ("token", "2", 0)])
-def test_a_token_beyond_the_prompt_is_said(stored, name, value, told):
-    test = opened("pages/model/model.py", example="copy-3-a", **{name: value})
-    assert not test.exception and (f"The link names {name} {value}, and the prompt has " in said(test)) == bool(told)
-    assert bool(said(test)) == bool(told) and (name in test.query_params) != bool(told)
-
-
 def test_none_of_several_is_read_as_it_is_written_and_a_bound_is_told_whole():
     several = inputs.several("measures", "measures", [1], [1, 2])
     assert several.read(several.write([])) == []

@@ -145,16 +145,6 @@ def test_the_time_to_come_is_that_of_what_is_not_stored():
     assert told[0] == 0 and told[1] > 0 and told[3] == pytest.approx(3 * told[1])
 
 
-@pytest.mark.parametrize(
-    "probes, n_tokens, refused",
-    [((Surgery,), 1, True), ((Surgery,), 2, False), ((Surgery, Contributions), 1, False), ((Surgery,), None, False)],
-)
-def test_a_prompt_that_no_probe_takes_is_refused_before_run(probes, n_tokens, refused):
-    asked = [probe().request(ModelRef.parse("ed-demo-8"), Prompt("x")) for probe in probes]
-    said = running.outlook(asked, asked, n_tokens, 10**10).obstacle
-    assert said == ("The prompt has 1 token; surgery needs at least 2: give it a longer prompt." if refused else "")
-
-
 def test_the_time_of_a_stored_run_is_scaled_by_tokens(monkeypatch):
     """A run with other parameters may take another time, and says nothing."""
     spec = ModelRef.parse("ed-demo-8")
