@@ -4,7 +4,6 @@ and put back into it; and the Save button next to Run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
@@ -73,54 +72,37 @@ def _allowed(id: str = "") -> None:
 # -------------------------------------------------------------------- how a page is looked at
 
 
-@dataclass(frozen=True)
-class Place:
-    """A page's inputs by their names in a case study; the key of its window and how many tokens that holds; that of its
-    "count the first token"."""
-
-    settings: Mapping[str, Input] = field(default_factory=dict)
-    window: tuple[str, int] = ("window.page", 64)
-    first_token: str = ""
-
-
-PLACES: dict[str, Place] = {
-    "home": Place({"of": inputs.OF, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.FIRST_TOKEN.key),
-    "contributions": Place(
-        {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.COUNTED.key
-    ),
-    "logit_lens": Place({"shade": inputs.LENS_SHADE, "count_sinks": inputs.COUNT_SINKS}),
-    "lenses": Place({"shade": inputs.LENSES_SHADE}),
-    "residual_erasure": Place({"count_sinks": inputs.COUNT_SINKS}),
-    "layer_skip": Place({"boundary": inputs.BOUNDARY}),
-    "two": Place(
-        {
-            "overlaid": inputs.OVERLAID,
-            "count_sinks": inputs.COUNT_SINKS,
-            "branch": inputs.SIDES_BRANCH,
-            "shade": inputs.SIDES_SHADE,
-            **{one.name: one for one in inputs.SIDES_MAPS.values()},
-        }
-    ),
+INPUTS: dict[str, Mapping[str, Input]] = {  # of a page, by their names in a case study
+    "home": {"of": inputs.OF, "count_sinks": inputs.COUNT_SINKS},
+    "contributions": {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS},
+    "logit_lens": {"shade": inputs.LENS_SHADE, "count_sinks": inputs.COUNT_SINKS},
+    "lenses": {"shade": inputs.LENSES_SHADE},
+    "residual_erasure": {"count_sinks": inputs.COUNT_SINKS},
+    "layer_skip": {"boundary": inputs.BOUNDARY},
+    "two": {
+        "overlaid": inputs.OVERLAID,
+        "count_sinks": inputs.COUNT_SINKS,
+        "branch": inputs.SIDES_BRANCH,
+        "shade": inputs.SIDES_SHADE,
+        **{one.name: one for one in inputs.SIDES_MAPS.values()},
+    },
 }
-
-
-def place_of(page: str) -> Place:
-    """A page's inputs; a page that is not in the table has none of its own."""
-    return PLACES.get(page, Place())
+FIRST_TOKEN = {"home": inputs.FIRST_TOKEN.key, "contributions": inputs.COUNTED.key}  # whether the first token counts
+WINDOW = "window.page", 64  # of every page: its key, and how many tokens it holds
 
 
 def view_of(page: str, n_tokens: int) -> Shown:
     """How `page` shows a prompt of `n_tokens` now."""
-    place = place_of(page)
-    chosen = {name: one.kept for name, one in place.settings.items()}
-    settings = tuple((name, value) for name, value in chosen.items() if value is not None)
-    return Shown(page, inputs.window(place.window[0], n_tokens, place.window[1]), inputs.token(n_tokens), settings)
+    chosen = ((name, inputs.value(one.key)) for name, one in INPUTS.get(page, {}).items())
+    settings = tuple((name, value) for name, value in chosen if value is not None)
+    key, most = WINDOW
+    return Shown(page, inputs.window(key, n_tokens, most), inputs.token(n_tokens), settings)
 
 
 def judged(page: str) -> dict[str, float | bool]:
     """Thresholds, and whether the first token counts, as `ed_core.cases.case_study.make` takes them."""
-    first = place_of(page).first_token
-    named = {name: name for name in THRESHOLDS if page == "home"} | ({"first_token": first} if first else {})
+    named = {name: name for name in THRESHOLDS if page == "home"}
+    named |= {"first_token": FIRST_TOKEN[page]} if page in FIRST_TOKEN else {}
     return {name: value for name, key in named.items() if (value := inputs.value(key)) is not None}
 
 
@@ -176,13 +158,13 @@ def _side_b(first: Request, requests: list[Request]) -> None:
 
 def _look(case: Case, item: Item, page: str) -> None:
     """The page's own inputs, so that it looks as it did."""
-    place, shown = place_of(page), item.shown
-    settings, values = dict(shown.settings), {"token": shown.selected, place.window[0]: shown.window}
-    values |= {one.key: one.of_kept(settings.get(name)) for name, one in place.settings.items()}
+    shown, settings = item.shown, dict(item.shown.settings)
+    values = {"token": shown.selected, WINDOW[0]: shown.window}
+    values |= {one.key: settings.get(name) for name, one in INPUTS.get(page, {}).items()}
     if page == "home":
         values |= {name: getattr(case, name) for name in THRESHOLDS}
-    if place.first_token:
-        values[place.first_token] = case.first_token
+    if page in FIRST_TOKEN:
+        values[FIRST_TOKEN[page]] = case.first_token
     inputs.forget(*values)
     inputs.put({key: value for key, value in values.items() if value is not None})
 

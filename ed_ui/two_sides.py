@@ -29,14 +29,12 @@ from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import (
-    BRANCHES,
     COUNT_SINKS,
     NONE,
     OVERLAID,
     SIDES_BRANCH,
     SIDES_MAPS,
     SIDES_SHADE,
-    SIDES_SHADES,
     Input,
     choice,
     number,
@@ -362,7 +360,7 @@ def map_of(name: str, first_token: bool) -> Map | None:
     """What the page's inputs say of a probe's map; None where it has none of one result."""
     if not maps(name):
         return None
-    look = Look(BRANCHES[SIDES_BRANCH.value], SIDES_SHADES[SIDES_SHADE.value], first_token=first_token)
+    look = Look(SIDES_BRANCH.value, SIDES_SHADE.value, first_token=first_token)
     chosen = SIDES_MAPS[name].value if name in SIDES_MAPS else ""
     picture = next((p for p in maps(name) if p.choice == chosen), maps(name)[0])
     return Map(picture, look, named(picture, look)[0])

@@ -224,7 +224,7 @@ def test_the_link_button_shows_the_address_and_whether_it_carries_the_prompt(sto
         ("model=a", True, False),
         ("model=a&run=b", True, True),
         ("model=a&prompts=bundled", True, True),
-        ("model=a&run=b&prompts=pasted", True, False),
+        ("model=a&run=b&prompts=lines", True, False),
         ("model=a", False, True),
         ("example=b&compare=prompts", True, False),
         ("example=b&compare=prompts&second_run=c", True, True),

@@ -81,7 +81,7 @@ def stored_set(stored):
 def prune_on(prompts, **state) -> AppTest:
     test = fresh(model="small")
     lines = prompts if isinstance(prompts, str) else to_jsonl(prompts)
-    state = {"prompts.source": "A file or pasted lines", "prompts.lines": lines} | state
+    state = {"prompts.source": "lines", "prompts.lines": lines} | state
     session_of(test).inputs.update(state)
     test.run()
     test.query_params.clear()  # as the navigation does

@@ -93,7 +93,7 @@ def boxes() -> None:
 
 def maps(result: ProbeResult, seen: View) -> None:
     """The lenses side by side, over the same tokens."""
-    look = Look(shade=OF_LENSES[LENSES_SHADE.value])
+    look = Look(shade=LENSES_SHADE.value)
     images = list(pictures.pictures(result, look))
     last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
     first = max(seen.window[0] if seen.window else 0, last - WINDOW + 1)

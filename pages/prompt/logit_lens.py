@@ -8,7 +8,7 @@ from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate, lookup
 from ed_ui import probe_page, show
-from ed_ui.inputs import LENS_SHADE, SHADES
+from ed_ui.inputs import LENS_SHADE
 
 
 def more(result, view):
@@ -108,7 +108,7 @@ probe_page.Page(
     say.logit_lens,
     TEXTS,
     more,
-    lambda _: Look(shade=SHADES[LENS_SHADE.value]),
+    lambda _: Look(shade=LENS_SHADE.value),
     inputs=lambda: LENS_SHADE.draw(st.selectbox, width=260, label_visibility="collapsed"),
     over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
