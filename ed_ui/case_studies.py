@@ -266,7 +266,7 @@ def word_boxes(prefix: str, title: str) -> None:
     """The boxes for title, tags and notes; what is typed survives page changes. `title` is there when nothing is
     typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
-    about = f"At most {case_study.TAGS}. In the list of case studies a tag is a search."
+    about = f"At most {case_study.TAGS}. The search of case studies finds them."
     _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=about)
     _box(st.text_area, "Notes", f"{prefix}.notes", height=90, max_chars=case_study.NOTES, placeholder=ASK)
 

@@ -13,7 +13,7 @@ from ed_core.depth.rules import RULES
 from ed_core.probes import Contributions, LogitLens, Loops, Numerics, Probe
 from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import finding, inputs, live, probe_page, prompt_box, running, show
+from ed_ui import inputs, live, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
 CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
@@ -36,13 +36,13 @@ def section(
     batch = running.batch(name, {probe: one.request(model, prompt) for probe, one in probes.items()})
     with st.expander(title, expanded=batch.running or batch.begun > 0):
         where = f"on {show.code(prompt.text + prompt.answer, 90)}"
-        finding.run(batch, name, prompt_box.n_tokens(), prompt_box.ready(), where)
+        running.section_row(batch, name, prompt_box.n_tokens(), prompt_box.ready(), where)
         live.follow(batch, panels)
 
 
 def loops(batch: running.Batch) -> None:
     """What each pass does, in a sentence and six curves."""
-    probe_page.status(batch, "loops")
+    probe_page.status(batch)
     if (result := batch.complete("loops")) is None:
         return
     values = aggregate(Loops(), [result.summary])
@@ -56,7 +56,7 @@ def loops(batch: running.Batch) -> None:
 
 def numerics(batch: running.Batch) -> None:
     """Whether the sums and the text hold, where the errors are, and what the first token changes."""
-    probe_page.status(batch, "numerics")
+    probe_page.status(batch)
     if (result := batch.complete("numerics")) is None:
         return
     holds = all(check.holds for check in exactness.checks(result))

@@ -83,7 +83,7 @@ def _named() -> str:
         return show.plain(_short(model())) or "Choose a model"
     where = spec.device if len(devices()) > 1 else ""
     parts = (_short(spec.name), spec.precision, where, spec.layers_text)
-    return show.plain(" · ".join(filter(None, parts)))
+    return show.plain(" · ".join(part.replace(" ", "\u00a0") for part in parts if part))
 
 
 def _short(name: str) -> str:

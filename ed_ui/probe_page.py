@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from inspect import cleandoc
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.api import bridges
 from ed_core.depth import among_others, say, sinks
 from ed_core.depth.among_others import Likeness
 from ed_core.figures import View, pictures
@@ -43,7 +41,6 @@ from ed_ui.inputs import Input, boxed, of_probe, span
 WINDOW = 64
 TOKENS = span("tokens", "window.page")
 MAP_HEIGHT = 520
-LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one next to the prompt, or take the
 model's own."""
 ENOUGH = 12  # bundled prompts that the button measures
@@ -96,7 +93,7 @@ class Page:
         place = running.row_begins()
         more = options(place, of_probe(probe))
         with more:
-            own_probe = self.ask() if self.ask is not None else form(probe, row=more)
+            own_probe = self.ask() if self.ask is not None else form(probe, more)
         spec, name = picker.current().spec, probe.name
         if spec is not None and self.needs_answer(own_probe) and not prompt_box.prompt().answer:
             _ask_for_answer(spec, place, name)
@@ -118,7 +115,7 @@ class Page:
         name, result = self.probe.name, batch.result(self.probe.name)
         link.write(result.request.key if result is not None and result.complete else "")
         with st.container(key="headline"):
-            status(batch, name)
+            status(batch)
             if result is not None and result.complete:
                 show.verdict(*self.verdict(result))
             elif not batch.running and not batch.errors:
@@ -191,13 +188,6 @@ def top_row(page: str, batch: running.Batch, with_control=None, **more):
     case_studies.save_button(share, page, batch)
 
 
-def exactly(*probes: type[Probe]) -> None:
-    """What these probes measure, behind a click."""
-    with st.expander("What this measures, exactly", expanded=False):
-        for probe in probes:
-            explanation(probe)
-
-
 def explanation(probe: type[Probe]) -> None:
     """What a probe measures."""
     st.markdown(cleandoc(probe.__doc__ or ""))
@@ -211,40 +201,14 @@ def texts(paragraphs: Mapping[str, str]) -> None:
         column.caption(f"**{heading}:** {text}")
 
 
-def status(batch: running.Batch, name: str = "") -> None:
-    """What is under way, and what went wrong; nothing where the result of this `name` is there."""
+def status(batch: running.Batch) -> None:
+    """What is under way, or what went wrong."""
     if batch.running:
-        live.status(batch)
-    elif batch.results.get(name or next(iter(batch.results), "")) is None:
-        for message in running.troubles(batch):
-            show.error(message)
-        if batch.errors and not running.troubles(batch):
-            st.markdown("Cancelled: nothing of that run is kept.")
-
-
-def offer(
-    row: Any,
-    results: Sequence[ProbeResult],
-    order: Sequence[int],
-    cost: Mapping[str, float],
-    key: str,
-    ready: bool,
-    label: str,
-    told: str,
-) -> None:
-    """An order of layers for other tools: a list (called `label`) and a merge, with what it costs in them; for a model
-    that came as a GGUF file also the command that writes one without the layers left out. `told`: help of both."""
-    model, n_layers = ModelRef.of(results[0].request.models[0]), results[0].n_layers
-    evidence = {**cost, "n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    looped = model.n_passes not in (1, None)
-    off = looped or not (ready and order)
-    look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
-    layers = partial(bridges.order_list, n_layers, order, model.source, evidence)
-    row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = partial(bridges.passthrough, order, model.source, evidence)
-    row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
-    if not off and model.packing and (command := bridges.llama_quantize(order, n_layers, model.file.name)):
-        st.code(command, language=None, wrap_lines=True)
+        return live.status(batch)
+    for message in (troubles := running.troubles(batch)):
+        show.error(message)
+    if batch.errors and not troubles:
+        st.markdown("Cancelled: nothing of that run is kept.")
 
 
 def view(result: ProbeResult) -> View:
@@ -321,17 +285,17 @@ def _offer_answer(batch: running.Batch) -> None:
         st.button(label, icon=":material/check:", on_click=prompt_box.fill, args=given)
 
 
-def _width(label: str) -> int:
-    """Of an input, in pixels: so that its label is on one line, with the question mark behind it."""
-    return max(150, 45 + 7 * len(label))
-
-
-def form(probe: type[Probe], names: Collection[str] | None = None, row=None, prefix: str = "") -> Probe:
-    """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only
-    those. A `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
+def form(
+    probe: type[Probe],
+    row: Any,
+    names: Collection[str] | None = None,
+    prefix: str = "",
+    width: int | Literal["stretch"] = "stretch",
+) -> Probe:
+    """The probe with the parameters chosen in a row or box of inputs of this `width`; of `names` only those. A
+    `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
     twice."""
     hints = probe.hints()
-    row = row or st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}")
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
         meta, kind = f.metadata, hints[f.name]
@@ -340,16 +304,16 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
         if meta["file"]:
             own = inputs.value(key, content) == f.default
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
-            draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
+            draw, more = row.text_input, {"width": width, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
             draw, more = row.segmented_control, {"options": meta["choices"]}
             more["format_func"] = lambda choice, labels=meta["labels"]: labels.get(choice, choice)
         elif kind is bool:
             draw, more = row.toggle, {}
         elif kind in (int, float):
-            draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": _width(label)}
+            draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": width}
         else:
-            draw, more = row.text_input, {"width": _width(label)}
+            draw, more = row.text_input, {"width": width}
         values[f.name] = inputs.widget(draw, label, key, content, **{"help": meta["help"]} | more)
     return probe.make(values)
 

@@ -338,6 +338,19 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     return browser.share(row)
 
 
+def section_row(batch: Batch, name: str, n_tokens: int | None, ready: bool, about: str) -> None:
+    """Run or Cancel of a section below the page's own, with how long it takes and what it is about."""
+    row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{name}")
+    expected = outlook_of(batch, n_tokens)
+    if batch.running:
+        row.button("Cancel", key=f"cancel.{name}", icon=":material/stop:", on_click=cancel, args=(batch,))
+    else:
+        look = {"icon": ":material/play_arrow:", "disabled": bool(expected.obstacle) or not ready}
+        row.button("Run", key=f"run.{name}", on_click=submit, args=(batch,), **look)
+    time = f"{about(expected.seconds)} · " if batch.missing and expected.seconds is not None else ""
+    row.caption(f"{time}{about}{f' · {show.plain(expected.obstacle)}' if expected.obstacle else ''}")
+
+
 def _cancel_pressed(batch: Batch) -> None:
     """Cancel, unless it is the second half of a double click on Run."""
     if time.monotonic() - batch.begun > DOUBLE_CLICK:

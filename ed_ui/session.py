@@ -82,12 +82,11 @@ class Batch:
 @dataclass
 class Editing:
     """A case study whose words are being edited, and the state it was in when that began. `trouble`: why its last save
-    failed; `lost`: what was typed can only become a copy."""
+    failed."""
 
     case: Case
     opened: str
     trouble: str = ""
-    lost: bool = False
 
 
 @dataclass(frozen=True)

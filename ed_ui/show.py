@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import pandas  # noqa: F401 (before a first figure: plotly fails where another thread has imported half of it)
 import plotly.io
@@ -242,6 +242,18 @@ def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
                 st.markdown("\n".join(f"- {plain(one)}" for one in reasons))
 
 
+def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
+    """A room's answer in plain words, and how sure it is; `verdict` in its own place."""
+    with st.container(key="headline"):
+        verdict(said, sure, reasons)
+
+
+def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:
+    """Large figures, each with what it is below it."""
+    rows = (f"<div><b>{escape(large)}</b><span>{escape(small)}</span></div>" for large, small in figures)
+    place.html(f'<div class="ed-numbers">{"".join(rows)}</div>')
+
+
 def meaning(result: ProbeResult, measure: str) -> None:
     """What a measure is."""
     spec = find(result.request.probe).spec(measure)
@@ -307,10 +319,10 @@ def _choose(token: int) -> None:
     st.rerun(scope="fragment")
 
 
-def token_box(row, tokens: Sequence[str]) -> int | None:
+def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] = 190) -> None:
     """Which token all panels mark: a box next to the figures, as a cell can be clicked with a mouse only; None for
     none."""
-    st.session_state["token.box"] = chosen = inputs.token(len(tokens))
+    st.session_state["token.box"] = inputs.token(len(tokens))
     names = spelled(tokens)
     row.selectbox(
         "Selected token",
@@ -319,9 +331,8 @@ def token_box(row, tokens: Sequence[str]) -> int | None:
         key="token.box",
         on_change=lambda: inputs.put({"token": st.session_state["token.box"]}),
         placeholder="none",
-        width=190,
+        width=width,
     )
-    return chosen
 
 
 def table(
@@ -352,6 +363,17 @@ def markdown_table(key: str, head: Sequence[str], rows: Iterable[Sequence[str]])
     """A table whose cells are Markdown; a stranger's words in them are `plain` already."""
     with st.container(key=key):
         st.markdown("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))
+
+
+def few_rows(head: Sequence[str], rows: Iterable[Sequence[str]], place: Any = st) -> None:
+    """A table of a few rows, on a phone a card a row; cells may hold a stranger's words."""
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = (
+        "".join(f'<td data-head="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(head, row, strict=True))
+        for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    place.html(f'<table class="ed-table"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>')
 
 
 def empty(title: str, text: str, height: int | None = 420, first: bool = False) -> None:

@@ -235,7 +235,7 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
     title = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
     box = row.popover(show.plain(title or "choose a model"), key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
+    name = (model_.draw(box.selectbox, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
@@ -268,8 +268,8 @@ def _parameters(row, a, b) -> tuple[Probe, Probe]:
     chosen = PROBE.draw(box.segmented_control, label_visibility="collapsed")
     first = a.popover("first set", key="box-two-first")
     first.caption("As on this probe's own page")
-    mine = probe_page.form(find(chosen), row=first)
-    return mine, probe_page.form(find(chosen), row=b.popover("second set", key="box-two-second"), prefix="two.")
+    mine = probe_page.form(find(chosen), first)
+    return mine, probe_page.form(find(chosen), b.popover("second set", key="box-two-second"), prefix="two.")
 
 
 def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:

@@ -69,8 +69,7 @@ def tile(card: Card, shipped: bool) -> None:
     st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day}{mark}")
     st.caption(f"“{show.plain(case_study.cut(card.prompt, 60))}”")
     if card.tags:
-        key, look = f"tags-{card.id}", {"format_func": show.plain, "label_visibility": "collapsed"}
-        st.pills("Tags", card.tags, key=key, on_change=search_tag, args=(key,), **look)
+        st.markdown(" ".join(f":blue-badge[{show.plain(tag)}]" for tag in card.tags))
 
 
 def alt(card: Card) -> str:
@@ -85,11 +84,6 @@ def short(text: str, most: int) -> str:
     line = case_study.tidy(text.strip().replace("\n", " ⏎ "))
     head = line[: most - 1]
     return line if len(line) <= most else f"{head.rpartition(' ')[0] or head}…"
-
-
-def search_tag(key: str) -> None:
-    """A click on a tag searches for it."""
-    st.session_state["gallery.search"], st.session_state[key] = st.session_state[key], None
 
 
 def said() -> None:

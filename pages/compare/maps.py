@@ -13,7 +13,6 @@ from ed_core.errors import ParameterError
 from ed_core.lenses import measured
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
-from ed_ui.finding import finding
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
 
@@ -54,7 +53,7 @@ def body(wanted: Fitted) -> None:
     elif not runs.under_way(wanted.out):
         within_one = len(wanted.models) == 1
         question = "Which layers" + (" are needed" if within_one else " of one are those of the other")
-        finding(f"{question} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
+        show.finding(f"{question} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
     else:
         under_way(wanted.so_far())
@@ -65,11 +64,11 @@ def body(wanted: Fitted) -> None:
 def under_way(found: measured.Maps | measured.Replacement | None) -> None:
     """The maps that are solved, while the others are not."""
     if found is None:
-        return finding("The maps are being fitted.", "They appear one part after the other")
+        return show.finding("The maps are being fitted.", "They appear one part after the other")
     curve = found.error[:, -1] if isinstance(found, measured.Maps) else found.loss
     done, n = sum(map(isfinite, curve)), len(curve)
     what = "of the first model's layers" if isinstance(found, measured.Maps) else "layers"
-    finding(f"{done} of {n} {what} are mapped.", "What it comes to is said when all are")
+    show.finding(f"{done} of {n} {what} are mapped.", "What it comes to is said when all are")
     if isinstance(found, measured.Maps):
         a, b = map(show.plain, found.names)
         show.figure("maps-map", figures.map_between(found), f"**{SHOWN['error']}** · {a} → {b}; {APART}")
@@ -93,7 +92,7 @@ def fitted(found: measured.Maps | measured.Replacement) -> str:
 
 def between(found: measured.Maps, key: str) -> None:
     text, _, unsure = say.matching(found).partition(" (")
-    finding(f"{text.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
+    show.finding(f"{text.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
     which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
@@ -108,7 +107,7 @@ def between(found: measured.Maps, key: str) -> None:
 
 def within(found: measured.Replacement, key: str) -> None:
     sentence = say.replacement(found)
-    finding(sentence, fitted(found))
+    show.finding(sentence, fitted(found))
     fig = figures.replacement_bars(found)
     show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=sentence)
     probe_page.texts(TEXTS_WITHIN)

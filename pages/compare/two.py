@@ -22,7 +22,6 @@ from ed_ui import (
     show,
     two_sides,
 )
-from ed_ui.finding import finding
 from ed_ui.two_sides import Shown, Side
 
 
@@ -128,7 +127,7 @@ def headline(batch: running.Batch, names, verdicts) -> None:
     elif batch.missing and not batch.errors:
         sentence = sentence or "Not measured yet: Run measures both sides."
     reasons = [f"{side}: {say.verdict(one)}" for side, one in zip(SIDES, verdicts, strict=True) if one]
-    finding(sentence or "What differs is read from the curves below.", note, reasons)
+    show.finding(sentence or "What differs is read from the curves below.", note, reasons)
 
 
 def ruler(names, verdicts, of_side) -> None:

@@ -141,7 +141,7 @@ def options(batch: running.Batch) -> None:
     inputs.FIRST_TOKEN.draw(st.toggle)
     inputs.COUNT_SINKS.draw(st.toggle, "Count attention sinks in the averages of the maps")
     if (some := next(iter(batch.results.values()), None)) is not None:
-        show.token_box(st, some.tokens)
+        show.token_box(st, some.tokens, "stretch")
     control_model.picker(st, batch)
 
 

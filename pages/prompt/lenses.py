@@ -60,7 +60,7 @@ def ask() -> Probe:
         "help": "Its rank in every lens, by depth and token; the first token of what is typed.",
     }
     typed = inputs.widget(row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more)
-    k = probe_page.form(Lenses, ["k"], row).k
+    k = probe_page.form(Lenses, row, ["k"], width=190).k
     if typed and spec is not None:
         st.caption(follow(spec, typed))
     if spec is not None and not stored:

@@ -13,7 +13,6 @@ from ed_core.studies import bundle, estimators, precisions, report, steps, table
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import browser, inputs, link, live, new_study, runs, show, studies, study_panels
-from ed_ui.finding import finding
 from ed_ui.inputs import choice, text
 
 STUDY = text("study", "studies.study", label="Study")
@@ -60,7 +59,7 @@ def open_study(name: str) -> None:
 
 def listed(known: dict[str, Path]) -> None:
     """A new study, somebody else's, and all that are here."""
-    finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
+    show.finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row-list")
     row.button("New study", type="primary", icon=":material/add:", key="studies.new", on_click=new_study.begin)
     if new_study.is_open():
@@ -100,13 +99,13 @@ def body(out: Path) -> None:
     """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
     address then carries."""
     if not (out / PLAN).is_file():
-        finding(f"The study {out.name} has begun: models and prompts are looked up.")
+        show.finding(f"The study {out.name} has begun: models and prompts are looked up.")
         progress(out, False)
         return
     folder, verdict = studies.read(out)
     sets = [name for name in folder.every_group if any(len(folder.some(m, name)[1]) for m in folder.models)]
     if not sets:
-        finding("Nothing is computed yet; the figures come with the first prompts.", studies.extent(folder))
+        show.finding("Nothing is computed yet; the figures come with the first prompts.", studies.extent(folder))
         progress(out, False)
         return
     link.among(SET, sets, "prompt set")
@@ -116,7 +115,9 @@ def body(out: Path) -> None:
     rows = [row for row in verdict if row["set"] == name]
     training = bool(steps.series(folder))
     over = next((row["over"] for row in rows if row["over"]), "")
-    finding(studies.finding(folder, rows), " · ".join(filter(None, [studies.extent(folder, over), studies.day(out)])))
+    show.finding(
+        studies.finding(folder, rows), " · ".join(filter(None, [studies.extent(folder, over), studies.day(out)]))
+    )
     progress(out, studies.complete(folder))
     for label, why in folder.failures().items():
         st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
