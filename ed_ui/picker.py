@@ -18,7 +18,7 @@ from ed_core.depth import certificate, say
 from ed_core.depth.published import sets_of
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.models import catalogue, gguf_files, permits, remote, sizes, tokens
+from ed_core.models import catalogue, gguf_files, permits, remote, sizes
 from ed_core.models.bundled import MODELS
 from ed_core.models.families import REFUSED
 from ed_core.models.ref import ModelRef
@@ -283,7 +283,7 @@ def card(spec: ModelRef) -> None:
     """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
     precision."""
     made = lookup.certificate(spec)
-    lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made), *_tokenizer(spec)]
+    lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made)]
     st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
 
 
@@ -339,24 +339,7 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         if isinstance(errors.get(name), (int, float))
     ]
     lines = [("Identities", f"hold; at most {', '.join(parts)}"), ("Read", show.plain(str(made.get("read", ""))))]
-    in_files = "Special tokens", "Chat template"  # as `_tokenizer` reads them
-    return [*lines, *((name, show.plain(value)) for name, value in certificate.text_rows(made) if name not in in_files)]
-
-
-def _tokenizer(spec: ModelRef) -> list[tuple[str, str]]:
-    if not spec.is_here:
-        return [("Tokenizer", "known once it is downloaded")]
-    special, added = tokens.special_roles(spec), tokens.added(spec)
-    named = (f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items())
-    lines = [("Special tokens", ", ".join(named) or "none named")]
-    if added is not None:
-        around = [
-            f"{show.code(text, 40)} {where}"
-            for texts, where in zip(added, ("before", "behind"), strict=False)
-            for text in texts
-        ]
-        lines.append(("Added to a prompt", ", ".join(around) or "nothing"))
-    return [*lines, ("Chat template", "yes" if tokens.chats(spec) else "none")]
+    return [*lines, *((name, show.plain(value)) for name, value in certificate.text_rows(made))]
 
 
 LEAVES = (

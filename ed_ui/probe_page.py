@@ -3,9 +3,12 @@ prompt compares."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any, Literal
 
 import streamlit as st
@@ -43,6 +46,7 @@ TOKENS = span("tokens", "window.page")
 MAP_HEIGHT = 520
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one next to the prompt, or take the
 model's own."""
+ABOUT = ("Why ask", "The papers saw", "The paper measures", "Look for", "By construction", "Beware")
 ENOUGH = 12  # bundled prompts that the button measures
 _requests: Shelf[list[Request]] = Shelf(64)
 _left_out: Shelf[list[Summary]] = Shelf(32)  # by probe and run ids
@@ -56,7 +60,7 @@ class Page:
     `verdict` gives the answer and how sure it is, of a complete result. The main map is the first of the probe's
     pictures, seen as `look` says (which also gets a result), or what `figure` draws; below it `beneath` adds what a
     result has to say of it, and which notes that has `noted`; `more` draws other figures, the probe's other pictures
-    where nothing is given. `teach` says what Run would do. `texts`: short paragraphs under headings of their own.
+    where nothing is given. `file`: the page's own, next to which are its `words`: what Run would do, then paragraphs.
     `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
     map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
     the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
@@ -65,9 +69,8 @@ class Page:
     can be measured. `prompts`: draws the prompt's box, and others that the page has."""
 
     probe: type[Probe]
-    teach: str
+    file: str
     verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: say.measured(result)
-    texts: Mapping[str, str] = field(default_factory=dict)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
     beneath: Callable[[ProbeResult], None] = lambda _: None
@@ -107,7 +110,7 @@ class Page:
                 compared(batch, name, own_probe)
             live.follow(batch, self._more)
         with st.expander("About this"):
-            texts(self.texts)
+            texts(words(self.file))
             explanation(probe)
 
     def _answer(self, batch: running.Batch) -> None:
@@ -128,7 +131,7 @@ class Page:
         place, below = show.place("map", height), st.container()
         with place:
             if result is None:
-                show.empty(self.probe.title, "" if batch.running else self.teach, height, first=True)
+                show.empty(self.probe.title, "" if batch.running else words(self.file)[""], height, first=True)
             else:
                 (self.figure or self._map)(result, self._view(batch, result))
         if result is not None:
@@ -193,12 +196,18 @@ def explanation(probe: type[Probe]) -> None:
     st.markdown(cleandoc(probe.__doc__ or ""))
 
 
+@cache
+def words(file: str) -> Mapping[str, str]:
+    """The paragraphs of the Markdown file next to a page's own by their headings, the first under ""."""
+    parts = re.split(r"(?m)^## (.+)$", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
+    return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
+
+
 def texts(paragraphs: Mapping[str, str]) -> None:
-    """Short paragraphs side by side."""
-    if not paragraphs:
-        return
-    for column, (heading, text) in zip(st.columns(len(paragraphs)), paragraphs.items(), strict=True):
-        column.caption(f"**{heading}:** {text}")
+    """Of a page's words those about its figures, side by side."""
+    shown = [heading for heading in ABOUT if heading in paragraphs]
+    for column, heading in zip(st.columns(len(shown)), shown, strict=True):
+        column.caption(f"**{heading}:** {paragraphs[heading]}")
 
 
 def status(batch: running.Batch) -> None:
@@ -357,7 +366,11 @@ def _compared(
 ) -> None:
     stored, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="others"):
-        _how_it_compares(probe, result, list(stored.values()), alike, control)
+        comparison = among_others.compared(probe, result.summary, list(stored.values()), first_token)
+        sentence, reasons = say.among_others(comparison), say.about_others(comparison)
+        if alike and control is not None:
+            sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence, *reasons]
+        show.conclusion(f"others-{probe.name}", sentence, reasons)
         _measure_others(batch, len(stored), result)
     name = controls.label(control.request.models[0]) if control is not None else ""
     results = [result, *([control] if control is not None else [])]
@@ -371,22 +384,6 @@ def _compared(
         look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{remark}", results=[result], place=column)
-
-
-def _how_it_compares(
-    probe: Probe,
-    result: ProbeResult,
-    others: Sequence[Summary],
-    alike: Sequence[Sequence[Likeness]],
-    control: ProbeResult | None,
-) -> None:
-    """One sentence: what the control shows where there is one, else where this prompt is; the rest behind a click."""
-    first_token = getattr(probe, "first_token", True)
-    comparison = among_others.compared(probe, result.summary, others, first_token)
-    sentence, reasons = say.among_others(comparison), say.about_others(comparison)
-    if alike and control is not None:
-        sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence, *reasons]
-    show.conclusion(f"others-{probe.name}", sentence, reasons)
 
 
 def _counted(
@@ -411,34 +408,12 @@ def _counted(
 
 def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
     """How many others there are, and how to get some."""
-    row = st.container(horizontal=True, vertical_alignment="center")
     if batch.running:
         done = sum(r.complete for r in batch.results.values())
-        row.markdown(
-            f"**{done} of {len(batch.requests)} bundled prompts measured** · {running.status(batch)}", width="content"
-        )
-        look = {"icon": ":material/stop:", "type": "tertiary", "on_click": running.cancel, "args": (batch,)}
-        row.button("Stop", key=f"stop.{result.request.probe}", **look)
-        return
-    if n_others < among_others.FEWEST:
-        few = (
-            f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}" if n_others else "No other prompt has"
-        )
-        row.markdown(f"{few} been measured with these parameters: measure the bundled set.", width="content")
+        text = f"{done} of {len(batch.requests)} bundled prompts measured · {running.status(batch)}"
     else:
-        row.caption(
-            f"Others: {n_others} prompts on this model, with the same probe and parameters, in this store or shipped "
-            "with the app.",
-            width="content",
-        )
-    if batch.missing:
-        seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
-        obstacle = running.outlook_of(batch, result.n_tokens).obstacle
-        duration = "" if seconds is None else f" ({running.about(seconds)})"
-        look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
-        label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}{duration}"
-        if row.button(label, key=f"measure.{result.request.probe}", **look):
-            running.submit(batch)
-            st.rerun()
+        text = f"{say.count(n_others, 'other prompt')} measured with this model and these parameters"
+    label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}"
+    running.section_row(batch, f"others.{result.request.probe}", result.n_tokens, True, text, label)
     for message, which in running.troubles(batch).items():
         st.warning(show.plain(f"{len(which)} could not be measured: {message}"), icon=":material/error:")

@@ -338,17 +338,18 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     return browser.share(row)
 
 
-def section_row(batch: Batch, name: str, n_tokens: int | None, ready: bool, about: str) -> None:
-    """Run or Cancel of a section below the page's own, with how long it takes and what it is about."""
+def section_row(batch: Batch, name: str, n_tokens: int | None, ready: bool, what: str, label: str = "Run") -> None:
+    """Run (called by its `label`) or Cancel of a section below the page's own, with how long it takes and what it is
+    about."""
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{name}")
     expected = outlook_of(batch, n_tokens)
     if batch.running:
         row.button("Cancel", key=f"cancel.{name}", icon=":material/stop:", on_click=cancel, args=(batch,))
-    else:
+    elif batch.missing or label == "Run":
         look = {"icon": ":material/play_arrow:", "disabled": bool(expected.obstacle) or not ready}
-        row.button("Run", key=f"run.{name}", on_click=submit, args=(batch,), **look)
-    time = f"{about(expected.seconds)} · " if batch.missing and expected.seconds is not None else ""
-    row.caption(f"{time}{about}{f' · {show.plain(expected.obstacle)}' if expected.obstacle else ''}")
+        row.button(label, key=f"run.{name}", on_click=submit, args=(batch,), **look)
+    time = about(expected.seconds) if batch.missing and expected.seconds is not None else ""
+    row.caption(" · ".join(filter(None, (time, what, show.plain(expected.obstacle)))))
 
 
 def _cancel_pressed(batch: Batch) -> None:

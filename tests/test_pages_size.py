@@ -18,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
 
 from ed_core.machine import ROOM
-from ed_core.models import hub, tokens
+from ed_core.models import hub
 from ed_core.models.bundled import MODELS
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions
@@ -206,26 +206,6 @@ def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
     assert "**Chat template**: none" in card and "not opened yet" not in card
     assert "**Round trip**: 4 of 4" in card and "**Causality**: a later token moves logits by 0" in card
     assert "not opened yet" in card_of(precision="fp16")
-
-
-def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<s>": 1, "</s>": 2}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None})
-    )
-    spec = ModelRef.named(str(tmp_path))
-    assert tokens.special_roles(spec) == {"bos_token": "<s>", "eos_token": "</s>"}
-    assert tokens.added(spec) == (["<s>"], ["</s>"])
-    assert not tokens.chats(spec)
-    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
-    assert tokens.chats(spec)
 
 
 def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):

@@ -24,6 +24,8 @@ from ed_ui import (
 )
 from ed_ui.two_sides import Shown, Side
 
+WORDS = probe_page.words(__file__)
+
 
 def page() -> None:
     two_sides.open_link()
@@ -91,7 +93,7 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")
-    probe_page.texts(TEXTS)
+    probe_page.texts(WORDS)
 
 
 def by_precision(a: Side, b: Side) -> bool:
@@ -149,17 +151,6 @@ SAME = {
     "models": "Both sides are the same model: choose another one, another precision, or a control.",
     "prompts": "Both sides are the same prompt: choose or type another one.",
     "parameters": "Both sides have the same parameters: change one of the second set.",
-}
-TEXTS = {
-    "Look for": "curves that take the same course at another relative depth. The ruler's bars are the layers in the "
-    "colours of the mean cosine, A's marks above, B's below: circles the average depths, the switch and, in grey, "
-    "the depth from which the answer (or the next token) is the first choice, small diamonds what the published rules "
-    "give, hollow where that is not robust.",
-    "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
-    "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
-    "colour is 0.",
-    "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page "
-    "shows the spread over many. One untrained copy is one draw: that it shows the same shape proves little.",
 }
 
 page()

@@ -27,6 +27,8 @@ from ed_ui.inputs import SURGERY_VALUE as VALUE
 from ed_ui.inputs import number, of_probe
 from ed_ui.session import Batch
 
+WORDS = probe_page.words(__file__)
+
 LENGTHS = (1, 2, 4, 8, 16)  # layers that are removed together
 ENOUGH = 10  # prompts from which layers may be chosen by the table
 HEIGHT = 420
@@ -98,13 +100,13 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
     for message, which in running.troubles(batch).items():
         show.error(f"Prompt{'s' * (len(which) > 1)} {', '.join(which)}: {message}")
     if not rows:
-        return probe_page.texts(TEXTS)
+        return probe_page.texts(WORDS)
     hand_over(batch, rows, n_prompts)
     pictures(rows)
     first = next(iter(rows.values()))
     loss = first["curves"]["nll_whole"]
     show.notes([say.worse_than_uniform(float(loss), first["results"][0].provenance.get("d_vocab"))])
-    probe_page.texts(TEXTS)
+    probe_page.texts(WORDS)
 
 
 def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict | None:
@@ -307,14 +309,6 @@ ADDED = {
     "drop": "A proxy is a good guide where its line meets the lowest line.",
     "swap": "Neighbours cost little where the order of the layers matters little.",
     "repeat": "Below 0 a repeat lowers the loss. The control runs one random layer as many times more.",
-}
-TEXTS = {
-    "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering "
-    "after light fine-tuning, mathematics being the exception; deep contiguous layers go first (Gromov et al. 2024). "
-    "Swapping middle layers costs little, the first and last much (Lad et al. 2024).",
-    "Look for": "a stretch that keeps first choices and answers alike; then whether the proxies would have found it.",
-    "Beware": "The cheapest of many stretches on few prompts is partly luck. Cosine is a weak proxy: one OLMo layer of "
-    "low influence cost 66 % of the accuracy (Hinostroza et al. 2026). Nothing here is healed by fine-tuning.",
 }
 
 page()

@@ -198,20 +198,11 @@ CURVES = (
     ("overlap", "share", "**Best tokens shared with the output** under each lens"),
 )
 DASHED = "; dashed: constant prediction"
-TEXTS = {
-    "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream may "
-    "hold it in other terms than the output's, so that it settles late for the logit lens alone.",
-    "By construction": "The top row is the model's own output under every lens. The affine lens is fitted to the last "
-    "residual, the Jacobian lens to how it responds to changes.",
-    "Beware": "A lens that does no better than a constant prediction says nothing at that depth. The affine lens is "
-    "not the tuned lens: it minimises squared error. The Jacobian lens is read by ranks; no depth is read off its KL.",
-}
 
 probe_page.Page(
     Lenses,
-    "Not computed yet. **Run** reads every depth through the logit lens and the fitted ones, side by side.",
+    __file__,
     verdict,
-    TEXTS,
     more,
     figure=maps,
     inputs=boxes,

@@ -14,6 +14,8 @@ from ed_core.statistics import units
 from ed_core.types import ProbeResult
 from ed_ui import control_model, inputs, live, probe_page, prompt_box, running, show
 
+WORDS = probe_page.words(__file__)
+
 WINDOW = 40  # tokens on the map
 TEXT_HEIGHT = 145  # pixels of the text, five lines: what is below it stays where it is while it is written
 
@@ -72,7 +74,7 @@ def more(result: ProbeResult, view: View) -> None:
     fig = figures.layer_curves({"deep-thinking ratio": result["deep_thinking_ratio"]}, "", "share", **look)
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"
-    show.figure("ratio", fig, caption, result, "deep_thinking_ratio", RATIO, place=right)
+    show.figure("ratio", fig, caption, result, "deep_thinking_ratio", WORDS["Deep-thinking ratio"], place=right)
     exits(result)
 
 
@@ -94,7 +96,9 @@ def exit_panel(batch: running.Batch) -> None:
     leaves = writing.exits_of_prompts([result], aggregate.probe_of(result).threshold)
     show.conclusion("exit", say.exits(leaves))
     fig = figures.layer_curves({name: curves[name] for name in ("agreement", "confidence")}, "", "share", x="depth")
-    show.figure("exit", fig, "How often does a layer already say the final word?", result, "agreement", READING)
+    show.figure(
+        "exit", fig, "How often does a layer already say the final word?", result, "agreement", WORDS["Early exit"]
+    )
     agrees = say.share(float(curves["exit_agrees"]), signs=True)
     depth = f"after layer {float(curves['exit_depth']):.1f} of {result.n_layers}"
     st.caption(f"At this threshold words leave {depth} on average; {agrees} are those of the whole model.")
@@ -106,30 +110,11 @@ def verdict(result: ProbeResult) -> tuple[str, str]:
 
 
 STOP = "Ends the text here and keeps it: the same tokens, as a result of its own."
-READING = """Agreement at a depth is the share of tokens for which the first choice there is the whole model's. No exit
-was trained for this. Confident is not correct: where embedding and head share their weights, depth 0 is confident of
-the token it has just read. Choose a threshold by the agreement."""
-TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token the depth
-from which its final best guess leads for good."""
-RATIO = (
-    "Chen et al. 2026 find a larger share of tokens whose divergence falls late where a model reasons correctly, in "
-    "long answers."
-)
-TEXTS = {
-    "The papers saw": "The share of generated tokens whose divergence falls late correlates with accuracy over "
-    "prompts, more than length does (Chen et al. 2026, arXiv 2602.13517).",
-    "Look for": "columns that stay dark up to the top: tokens whose divergence falls late.",
-    "By construction": "The top row is the output: divergence 0. Every token is predicted at the position before "
-    "its own.",
-    "Beware": "The head was trained for the last layer only, and where embedding and head share their weights, depth 0 "
-    "repeats the token just read: a cross there is an echo, not a prediction.",
-}
 
 probe_page.Page(
     Generation,
-    TEACH,
+    __file__,
     verdict,
-    TEXTS,
     more,
     figure=drawn,
     over_tokens=False,
