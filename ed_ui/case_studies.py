@@ -33,40 +33,16 @@ def kept() -> Kept:
 # -------------------------------------------------------------------- writing
 
 
-def add(case: Case) -> None:
-    _allowed()
-    kept().add(case)
-
-
-def save(case: Case, opened: str) -> str:
-    """Replace the case study that was in the state `opened`; its new state."""
-    _allowed(case.id)
-    return kept().save(case, opened)
-
-
-def duplicate(case: Case) -> Case:
-    _allowed()
-    return kept().duplicate(case)
-
-
-def take_in(data: bytes) -> tuple[Case, bool]:
-    _allowed()
-    return kept().take_in(data)
-
-
-def delete(id: str) -> None:
-    _allowed(id)
-    kept().delete(id)
+def writable(id: str = "") -> Kept:
+    """The folder, for a visitor who may write the case study `id`, or a new one; else a `CaseError` says why not."""
+    if reason := why_not(id):
+        raise CaseError(reason)
+    return kept()
 
 
 def why_not(id: str = "") -> str:
     """Why this visitor may keep nothing, or not change the case study `id`; "" where they may."""
     return visitor.why_not() or (NOT_SHIPPED if id and kept().is_shipped(id) else "")
-
-
-def _allowed(id: str = "") -> None:
-    if reason := why_not(id):
-        raise CaseError(reason)
 
 
 # -------------------------------------------------------------------- how a page is looked at
@@ -225,7 +201,6 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     if saved_state == state:
         st.success(f"Saved: **{show.plain(its_title)}**", icon=":material/bookmark_added:")
         st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": id})
-        st.button("Save it once more", key=f"again.{page}", type="tertiary", on_click=saved.pop, args=(page,))
         return
     title = suggestion(results)
     word_boxes(f"keep.{page}", title)
@@ -255,7 +230,7 @@ def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Ca
 
 def _save(page: str, results: list[ProbeResult], shown, state, title: str) -> None:
     case = _made(page, results, shown, title)
-    add(case)
+    writable().add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))
     session.current().saved[page] = (state, case.id, case.title)
     st.toast(f"Saved: {show.plain(case.title)}", icon=":material/bookmark_added:")

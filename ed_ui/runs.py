@@ -105,26 +105,26 @@ def under_way(folder: Path) -> bool:
 def panel(
     folder: Path,
     page: str,
-    begin: Mapping[str, tuple[str, Callable[[], None]]],
+    label: str,
+    begin: Callable[[], None],
     note: str = "",
     complete: bool = False,
     linked: bool = True,
     ended: Callable[[], None] = lambda: None,
     unfinished: bool = False,
 ) -> None:
-    """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `begin`: by the name in
-    their keys the buttons that start it, label and what they do; the first says Resume where the run is `unfinished`.
+    """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `label`: of the button
+    that calls `begin`; it says Resume where the run is `unfinished`.
     `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole
     when it begins and ends."""
     watch(folder, page, ended)
     job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
-    for i, (name, (label, start)) in enumerate({} if running_now or complete else begin.items()):
-        look = {"type": "secondary" if i else "primary", "icon": ":material/play_arrow:"}
-        if row.button(label if i or not unfinished else "Resume", key=f"run.{name}", **look):
-            start()
-            inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
-            st.rerun()
+    look = {"type": "primary", "icon": ":material/play_arrow:"}
+    if not (running_now or complete) and row.button("Resume" if unfinished else label, key=f"run.{page}", **look):
+        begin()
+        inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
+        st.rerun()
     if running_now and row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:"):
         if job is not None:
             running.jobs().cancel(job)
@@ -341,7 +341,7 @@ def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps |
     result = wanted.found()
     takes = "" if result is not None else wanted.takes()
     unfinished = result is None and wanted.out.is_dir()
-    panel(wanted.out, page, {page: ("Run", wanted.begin)}, takes, result is not None, linked, unfinished=unfinished)
+    panel(wanted.out, page, "Run", wanted.begin, takes, result is not None, linked, unfinished=unfinished)
     return result
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 
 import streamlit as st
 
@@ -173,23 +172,11 @@ def labels(a: Side, b: Side) -> tuple[str, str]:
         prompt = (
             f"“{case_study.cut(mine.prompt.text, TAIL)}”" if mine.prompt.identity() != theirs.prompt.identity() else ""
         )
-        words = [_model(mine.model, theirs.model), prompt, *_differing(mine, theirs)]
+        precision = mine.model.precision != theirs.model.precision
+        model = controls.full_name(mine.model, precision) if mine.model != theirs.model else ""
+        words = [model, prompt, *_differing(mine, theirs)]
         both.append(", ".join(filter(None, words)) or mine.model.name)
     return both[0], both[1]
-
-
-def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
-    """Its name, and whatever else is not the same; "" for one model."""
-    if mine == theirs:
-        return ""
-    facts = {
-        "precision": mine.precision,
-        "adapter": Path(mine.adapter).name or "no adapter",
-        "revision": mine.revision[:10],
-        "device": mine.device,
-    }
-    apart = [word for name, word in facts.items() if word and getattr(mine, name) != getattr(theirs, name)]
-    return ", ".join(filter(None, [mine.name, controls.label(mine), *apart]))
 
 
 def _differing(mine: Side, theirs: Side) -> Iterator[str]:

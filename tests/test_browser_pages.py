@@ -113,7 +113,7 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(server, page
         for curve in CURVES[probe]:
             lines = plotted(page, f"{probe}-{curve}")
             near(lines["A: ed-demo-8"], own[f"{probe}.{curve}"])
-            near(lines["B: ed-demo-8, untrained copy, seed 7"], twin[f"{probe}.{curve}"])
+            near(lines["B: ed-demo-8 (untrained copy, seed 7)"], twin[f"{probe}.{curve}"])
             near(lines["B − A"], twin[f"{probe}.{curve}"].astype(float) - own[f"{probe}.{curve}"])
     assert "second_control=untrained" in page.url and "Sums" not in page.url
     page.get_by_text("What the maps show").click()

@@ -99,7 +99,7 @@ def actions(case: Case, state: str) -> None:
         downloads(case)
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
-        case_studies.attempt(lambda: go(case_studies.duplicate(case)))
+        case_studies.attempt(lambda: go(case_studies.writable().duplicate(case)))
     reason = undeletable(case.id)
     look = {"icon": ":material/delete:"} | off(reason, "Deletes this case study")
     with row.popover("Delete", key="case.delete", **look):
@@ -117,7 +117,7 @@ def delete(id: str, title: str) -> None:
     """Ask once, then delete."""
     st.markdown("Delete this case study? This cannot be undone.")
     pressed = st.button("Delete it", type="primary", key="case.delete.yes")
-    if pressed and case_studies.attempt(lambda: case_studies.delete(id)):
+    if pressed and case_studies.attempt(lambda: case_studies.writable(id).delete(id)):
         st.toast(f"Deleted: {show.plain(title)}", icon=":material/delete:")
         st.switch_page(case_studies.GALLERY)
 
@@ -174,7 +174,8 @@ def save(editing: Editing) -> None:
     """Write the words; where that fails they stay in their boxes."""
     id = editing.case.id
     try:
-        case_studies.save(edited(editing.case, **case_studies.typed_words(f"edit.{id}")), editing.opened)
+        changed = edited(editing.case, **case_studies.typed_words(f"edit.{id}"))
+        case_studies.writable(id).save(changed, editing.opened)
         end_edit(id)
         st.toast("Saved.", icon=":material/check:")
     except EffectiveDepthError as error:

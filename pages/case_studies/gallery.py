@@ -108,7 +108,7 @@ def taken(key: str) -> None:
     messages = []
     for file in st.session_state[key] or []:
         try:
-            case, new = case_studies.take_in(file.getvalue())
+            case, new = case_studies.writable().take_in(file.getvalue())
             came = "is kept now." if new else "was here already; nothing was changed."
             messages.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:

@@ -112,8 +112,9 @@ def run(wanted: Card) -> None:
         if wanted.found():
             inputs.put_over({CARD.key: card_name(wanted.out / card.FILE)})
 
-    begin = {"cards": ("Run again" if wanted.found() else "Run", wanted.begin)}
-    runs.panel(wanted.out, "cards", begin, TAKES, linked=False, ended=ended, unfinished=wanted.unfinished)
+    label = "Run again" if wanted.found() else "Run"
+    more = {"linked": False, "ended": ended, "unfinished": wanted.unfinished}
+    runs.panel(wanted.out, "cards", label, wanted.begin, TAKES, **more)
     with st.expander("The same from the command line"):
         st.code(wanted.asked().command, language="bash", wrap_lines=True)
 

@@ -252,7 +252,7 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     moved = any(value != RULES[name].threshold for name, value in thresholds.items())
     margin = tenth(reached.n_layers)
     st.markdown(
-        ABOUT_RULES.format(
+        probe_page.words(__file__)[""].format(
             moved=", with thresholds of your own (Hu et al. take 50 % and 30 %)" if moved else "",
             copies=SHUFFLED if control_model.chosen()[0] == "shuffled" else UNTRAINED,
             near=f" (± {say.count(margin, 'layer')})" if margin else "",
@@ -361,18 +361,6 @@ ABOUT = "Not computed yet. **Run** shows what the model would say after each lay
 ABOUT_MAPS = (
     "A row is a layer, the first at the bottom; a column is a token (in the third map a layer). Click a map to open it."
 )
-ABOUT_RULES = """**Average depth**: the layer from which the lens stays within a threshold of the output, mean over all
-thresholds. *Other thresholds*: the middle half of them.
-
-**Switch**: two levels fitted to the mean cosine, the first below 0 (layers erase), the second above (they strengthen);
-random orders of the layers split as well in at most 5 %.
-
-**Published rules** of Hu et al.{moved}. *Cosine*: the last layer whose mean cosine is below 0 before one where it is
-not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest. *Overlap*: the first before
-which more than {overlap:.0f} % of the best tokens are the output's. *Robust*: nearby thresholds and variants give a
-layer within a tenth of the depth{near}, it lasts, and fewer than half of five untrained copies give it too.
-
-{copies}"""
 UNTRAINED = "**Untrained copies** (grey): the same shape, random weights. What they show too needs no training."
 SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order."
 page()

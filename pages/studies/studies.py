@@ -143,8 +143,7 @@ def body(out: Path) -> None:
 def progress(out: Path, complete: bool) -> None:
     """How far it is, with the buttons that end it and go on with it; nothing for one that is complete."""
     if not complete and (runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file())):
-        begin = {"studies": ("Run", lambda: runs.resume_study(out))}
-        runs.panel(out, "studies", begin, linked=False, unfinished=True)
+        runs.panel(out, "studies", "Run", lambda: runs.resume_study(out), linked=False, unfinished=True)
     else:
         runs.watch(out, "studies")
 
