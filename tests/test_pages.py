@@ -343,15 +343,6 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     assert not test.error and plotted(test)
 
 
-def test_a_part_that_runs_by_itself_fails_by_itself(stored, monkeypatch, failures):
-    monkeypatch.setattr("ed_core.figures.pictures.skip_map", lambda *_, **__: {}["no such key"])
-    test = app(token="4")  # whose figures no other test has left ready
-    assert not test.exception and [e.value.count("**") for e in test.error] == [2] and "no such key" not in said(test)
-    assert "no such key" in failures[0].getMessage() and len(failures) == 1
-    assert len(plotted(test)) == 3 and not test.button(key="run.home").disabled and test.text_area(key="text").value
-    failures.clear()
-
-
 def said(test: AppTest) -> str:
     return " ".join(e.value for e in (*test.markdown, *test.error))
 

@@ -249,10 +249,3 @@ def test_layers_whose_integral_did_not_settle_are_named(stored):
     assert "allowed: 0.5 %" in str(charts(test)), "as the page's words have it"
     assert not any("this prompt" in figure for figure in traces(test)), "what is not to be relied on is not compared"
     assert not app("pages/intervene/gradients.py").warning
-
-
-@pytest.mark.parametrize("target", ["answer", "future"])
-def test_erasing_for_the_answer_asks_for_one_and_for_what_follows_does_not(stored, target):
-    test = app("pages/intervene/erase.py", prompt=Prompt("5 + 7 = "), target=target)
-    asked = any("answer" in one.value for one in test.info if "Not computed yet" not in one.value)
-    assert not test.exception and asked == (target == "answer")
