@@ -65,7 +65,7 @@ def numerics(batch: running.Batch) -> None:
     prompt_sinks = (sinks.of_result(contributions) if contributions is not None else None) or ()
     st.caption(show.plain(say.sinks(prompt_sinks, result.tokens, sinks.ends_of(result))))
     if rows := certificate.text_rows(result.provenance):
-        show.markdown_table("text-identities", ("text", "found"), [(name, show.plain(text)) for name, text in rows])
+        show.few_rows(("text", "found"), rows)
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
     caption = "Error of every layer's sum against what leaves it, token by token"
     show.figure("sums", figures.miss_map(result, view), caption, result, "miss", READ_ERROR)

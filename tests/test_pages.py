@@ -351,7 +351,7 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
     assert "rules with other settings say layer 3 and 2 in the papers' count;" in said(test).replace("\\", "")
-    assert "| The KL rule at 75 % | 3 |" in said(test).replace("\\", "")
+    assert any(">The KL rule at 75 %</td>" in one.proto.body for one in test.get("html"))
     usual = app(prompt=None, model="ed-demo-8")
     lines = [m.value for page in (test, usual) for m in page.markdown if " on average" in m.value]
     assert len(lines) == 2 and lines[0] == lines[1] and "untrained copies" in lines[0]

@@ -234,7 +234,7 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     """The published rules in a table, what else is behind the verdict, and what the model writes."""
     rows = say.rule_table(reached)
     st.markdown(show.plain(say.rules(reached)))
-    show.markdown_table("why-rules", list(rows[0]), [list(map(show.plain, row.values())) for row in rows])
+    show.few_rows(list(rows[0]), [list(row.values()) for row in rows])
     lines = [show.plain(line) for line in (say.turn(reached.turn), *say.why(reached)) if line]
     if reached.sinks[0]:
         counted = inputs.COUNT_SINKS.value
