@@ -60,7 +60,7 @@ class Page:
     `verdict` gives the answer and how sure it is, of a complete result. The main map is the first of the probe's
     pictures, seen as `look` says (which also gets a result), or what `figure` draws; below it `beneath` adds what a
     result has to say of it, and which notes that has `noted`; `more` draws other figures, the probe's other pictures
-    where nothing is given. `file`: the page's own, next to which are its `words`: what Run would do, then paragraphs.
+    where nothing is given. `words`: what Run would do, under "", and paragraphs by their headings (`words`).
     `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
     map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
     the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
@@ -69,7 +69,7 @@ class Page:
     can be measured. `prompts`: draws the prompt's box, and others that the page has."""
 
     probe: type[Probe]
-    file: str
+    words: Mapping[str, str]
     verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: say.measured(result)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
@@ -110,7 +110,7 @@ class Page:
                 compared(batch, name, own_probe)
             live.follow(batch, self._more)
         with st.expander("About this"):
-            texts(words(self.file))
+            texts(self.words)
             explanation(probe)
 
     def _answer(self, batch: running.Batch) -> None:
@@ -131,7 +131,7 @@ class Page:
         place, below = show.place("map", height), st.container()
         with place:
             if result is None:
-                show.empty(self.probe.title, "" if batch.running else words(self.file)[""], height, first=True)
+                show.empty(self.probe.title, "" if batch.running else self.words[""], height, first=True)
             else:
                 (self.figure or self._map)(result, self._view(batch, result))
         if result is not None:
@@ -206,7 +206,7 @@ def words(file: str) -> Mapping[str, str]:
 def texts(paragraphs: Mapping[str, str]) -> None:
     """Of a page's words those about its figures, side by side."""
     shown = [heading for heading in ABOUT if heading in paragraphs]
-    for column, heading in zip(st.columns(len(shown)), shown, strict=True):
+    for column, heading in zip(st.columns(max(1, len(shown))), shown, strict=False):
         column.caption(f"**{heading}:** {paragraphs[heading]}")
 
 

@@ -60,7 +60,7 @@ PAGE = '''"""A page for the toy."""
 from ed_core.probes import Toy
 from ed_ui import probe_page
 
-probe_page.Page(Toy, "Not computed yet.").show()
+probe_page.Page(Toy, {"": "Not computed yet."}).show()
 '''
 ROOM = '        "Where does this answer form?",\n        "layers",\n        ('
 EDITS = {  # the two lines

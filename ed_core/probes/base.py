@@ -101,15 +101,13 @@ class Picture:
     Its class says how it is drawn (`figures.pictures`).
 
     `measures`: what it shows, the first one in front; `{branch}` and `{shade}` in a name become what the reader
-    chose. `caption` says what is seen, `reading` how to read it, `teach` what an empty panel says. `choice`: what
-    *Compare two* calls it where a probe has several maps. A picture whose first measure a result does not have is left
-    out."""
+    chose. `caption` says what is seen, `reading` how to read it. `choice`: what *Compare two* calls it where a probe
+    has several maps. A picture whose first measure a result does not have is left out."""
 
     title: str
     measures: tuple[str, ...]
     caption: str
     reading: str = ""
-    teach: str = ""
     choice: str = ""
 
     low: ClassVar[bool] = False  # curves over layers, drawn lower than a map

@@ -15,7 +15,7 @@ def beneath(result):
 
 probe_page.Page(
     ResidualErasure,
-    __file__,
+    probe_page.words(__file__),
     lambda result: say.erasure(result, ResidualErasure.left_out(result)),
     lambda result, view: probe_page.profile(result, "effect", view, "depths"),
     beneath=beneath,

@@ -36,7 +36,7 @@ attribution can be given there (4-bit layers on a CPU are a known case)."""
 
 probe_page.Page(
     IntegratedGradients,
-    __file__,
+    WORDS,
     lambda result: say.gradients(result, incomplete(result)),
     more,
     beneath=beneath,

@@ -100,7 +100,7 @@ def controls(result, view) -> None:
 
 probe_page.Page(
     Patching,
-    __file__,
+    WORDS,
     verdict,
     controls,
     ask=lambda: Patching(other()),

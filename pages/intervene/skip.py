@@ -64,7 +64,7 @@ def boundaries(result, view):
 
 probe_page.Page(
     LayerSkip,
-    __file__,
+    WORDS,
     say.skip,
     more,
     lambda result: Look(boundary=chosen_boundary(result)),

@@ -45,7 +45,7 @@ MEANS = (
 
 probe_page.Page(
     Contributions,
-    __file__,
+    probe_page.words(__file__),
     say.contributions,
     more,
     figure=figure,

@@ -201,7 +201,7 @@ DASHED = "; dashed: constant prediction"
 
 probe_page.Page(
     Lenses,
-    __file__,
+    probe_page.words(__file__),
     verdict,
     more,
     figure=maps,

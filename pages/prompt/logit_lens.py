@@ -91,7 +91,7 @@ MEANS = (
 
 probe_page.Page(
     LogitLens,
-    __file__,
+    WORDS,
     say.logit_lens,
     more,
     lambda _: Look(shade=LENS_SHADE.value),

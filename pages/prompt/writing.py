@@ -113,7 +113,7 @@ STOP = "Ends the text here and keeps it: the same tokens, as a result of its own
 
 probe_page.Page(
     Generation,
-    __file__,
+    WORDS,
     verdict,
     more,
     figure=drawn,
