@@ -49,7 +49,7 @@ def arrived(page: str) -> bool:
         link.base = (st.context.url or "").removesuffix(page).removesuffix("/") + "/"
     if moved:
         link.values = {}
-    link.cut, link.under_way = link.under_way, True
+    link.under_way = True
     link.page, link.own, link.written = page, (), False
     linked = moved and st.query_params.to_dict() not in ({}, link.given.get(page))
     link.arrived = link.first or _came_by_history() or linked

@@ -28,7 +28,7 @@ from ed_core.types import ModelSpec
 from ed_core.work import estimate, measure
 from ed_core.work.resolve import settle
 from ed_ui import downloads, inputs, live, running, session, show
-from ed_ui.inputs import Input, choice, text
+from ed_ui.inputs import choice, text
 
 NOTHING_ELSE = "One of the models that this installation offers."
 AUTO = "auto"
@@ -249,21 +249,13 @@ def _cost(size: sizes.Size, device: str, free: int) -> str:
 
 
 def _more() -> None:
-    """What most people leave as it is."""
-    hosted = settings.current().hosted
-    _words(ADAPTER, NO_ADAPTERS if hosted else "", ABOUT_ADAPTER, "not allowed here")
-    _words(REVISION, NO_REVISIONS if hosted else "", ABOUT_REVISION, "main")
+    """What most people leave as it is; no files and revisions of a visitor's own on a hosted installation."""
+    if not settings.current().hosted:
+        ADAPTER.draw(st.text_input, words=True, help=ABOUT_ADAPTER)
+        REVISION.draw(st.text_input, words=True, help=ABOUT_REVISION, placeholder="main")
     if len(known := devices()) > 1:
         hint = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
         DEVICE.draw(st.selectbox, options=[AUTO, *known], help=hint)
-
-
-def _words(one: Input, off: str, told: str, placeholder: str) -> None:
-    """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
-    out even so."""
-    content = one.value or st.query_params.get(one.name)
-    look = dict(disabled=bool(off) and not content, help=off or told, placeholder=placeholder if off else None)
-    one.draw(st.text_input, words=not session.current().link.cut, **look)
 
 
 def _described(spec: ModelRef) -> None:
@@ -348,7 +340,5 @@ LEAVES = (
     "control and no gradient."
 )
 UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
-NO_ADAPTERS = "This installation uses no adapters."
-NO_REVISIONS = "This installation offers the main branch only."
 ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
 ABOUT_REVISION = "Of a hub model: a branch, a tag or a commit; empty means its main branch."

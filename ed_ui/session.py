@@ -33,7 +33,6 @@ class Link:
     by_run: bool = False  # a stored run that the URL names has filled the boxes
     under_way: bool = False  # a run of the whole page has begun and not ended
     written: bool = False  # in this run the page has set what the URL will hold
-    cut: bool = False  # the run before this one was cut short: the browser may not know what it set
     own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
     owns: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # those of pages that were open, by page
     given: dict[str, dict[str, str]] = field(default_factory=dict)  # what the frame's links carry, by page
@@ -103,7 +102,6 @@ class Gallery:
     """What the list of case studies has still to say."""
 
     said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id, of the last import
-    seen: set[str] = field(default_factory=set)  # problems this visitor has read
     imports: int = 0
 
 

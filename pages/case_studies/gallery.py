@@ -33,7 +33,8 @@ def page() -> None:
     with row.popover("Import", disabled=bool(barrier), key="gallery.import", **look):
         take_in()
     said()
-    problems(kept)
+    for problem in kept.problems:
+        st.warning(show.plain(problem), icon=":material/broken_image:")
     own = [c for c in cards if not kept.is_shipped(c.id)]
     if not own and not search:
         st.info(EMPTY, icon=":material/bookmark_add:")
@@ -115,15 +116,6 @@ def taken(key: str) -> None:
             messages.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
     gallery = session.current().gallery
     gallery.said, gallery.imports = messages, gallery.imports + 1
-
-
-def problems(kept) -> None:
-    """Files that could not be read, until this visitor has seen them."""
-    known = session.current().gallery.seen
-    new = [problem for problem in kept.problems if problem not in known]
-    if new:
-        st.warning("\n\n".join(map(show.plain, new)), icon=":material/broken_image:")
-        st.button("Understood", key="gallery.understood", on_click=known.update, args=(new,))
 
 
 NOTHING = "No case study contains every word of “{}”; try fewer."
