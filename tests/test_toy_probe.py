@@ -35,7 +35,7 @@ class Toy(Probe):
     curves: ClassVar[tuple[Curve, ...]] = (Curve("product", "Mean product", "toys"),)
     score: ClassVar[Score] = Score("its centre", "centre", share=("product", "product"))
     pictures: ClassVar[tuple[Picture, ...]] = (
-        TokenMap("Toy map", ("product",), "a product", "Read it as it is.", "Would show a product."),
+        TokenMap("Toy map", ("product",), "a product", "Read it as it is."),
     )
     thumbnail: ClassVar[tuple[int, str]] = (9, "product")
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
