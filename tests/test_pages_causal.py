@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incompl
 from ed_core.prompts import read_jsonl, to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Prompt
-from ed_ui import probe_page, prompt_set, show
+from ed_ui import prompt_set, show
 
 
 def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
@@ -139,8 +138,8 @@ def test_from_ten_prompts_on_layers_go_to_other_tools_once_all_are_measured(stor
 
     assert files(prune_on(many)) == {"Layers kept": True, "mergekit": True}
     lookup.store().put(computed(Prune().request(spec, many[9])))
-    gguf = SimpleNamespace(n_passes=1, source="small.gguf", packing="Q4_1", file=Path("small.gguf"))
-    monkeypatch.setattr(probe_page, "ModelRef", SimpleNamespace(of=lambda spec: gguf))
+    for name, value in {"packing": "Q4_1", "file": Path("small.gguf")}.items():
+        monkeypatch.setattr(type(spec), name, value, raising=False)
     test = prune_on(many)
     assert files(test) == {"Layers kept": False, "mergekit": False}
     results = [lookup.find(Prune().request(spec, prompt)) for prompt in many]
