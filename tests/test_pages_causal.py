@@ -240,7 +240,10 @@ def test_layers_whose_integral_did_not_settle_are_named(stored):
     failed = incomplete(result)
     test = app("pages/intervene/gradients.py", run=result.request.key)
     assert failed
-    assert f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.warning[0].value
+    assert (
+        f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(str(layer + 1) for layer in failed)}"
+        in test.warning[0].value
+    )
     said, other = ([one.value for one in test.info].count(show.plain(note)) for note in result.notes)
     assert other == said + 1 > 1, "every figure's details have both; below the map stands what nothing else says"
     assert holds(plotted(test), result["attribution"].astype(float))
