@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,8 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     reached = verdict(Sample.of(stored["contributions"], stored["logit_lens"]))
     assert "small says “" in said and "not “28”" in said
     assert f"settle by layer {reached.means['kl'].depth:.0f} on average" in said
-    assert all(show.plain(cell) in said for row in say.rule_table(reached) for cell in row.values())
+    table = unescape(" ".join(one.proto.body for one in test.get("html")))
+    assert all(f">{cell}</td>" in table for row in say.rule_table(reached) for cell in row.values())
     assert "The model writes" in said and "expected" in said
     assert test.query_params["run"] == stored["contributions"].request.key[:12]
 
