@@ -138,9 +138,6 @@ def require_out_folder(out: str | Path) -> Path:
         nearest = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
         if not nearest.is_dir():
             raise ValueError(f"{nearest} is no folder")
-        for part in folder.absolute().parts[len(nearest.absolute().parts) :]:
-            with contextlib.suppress(FileNotFoundError):
-                (nearest / part).lstat()  # raises for a name that is too long
         _try(nearest / "x")
     return folder
 
@@ -170,9 +167,8 @@ def _refusing(name: str, out: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        shown = str(out) if len(str(out)) <= 200 and str(out).isprintable() else repr(str(out)[:200])
         reason = why(error, name) if isinstance(error, OSError) else f"{error}. Give another path."
-        raise ParameterError(f"{name} is {shown or 'empty'}, which cannot be written: {reason}") from None
+        raise ParameterError(f"{name} is {str(out)!r}, which cannot be written: {reason}") from None
 
 
 def free(folder: Path) -> int:

@@ -204,6 +204,18 @@ class Request:
         )
 
 
+RANGES: dict[str, tuple[float | None, float | None]] = {  # the least and the greatest value that a unit has
+    **dict.fromkeys(("0 or 1", "share", "probability", "bits", "half turns", "1 / rank"), (0.0, 1.0)),
+    **dict.fromkeys(("nats", "depth", "norm", "ratio", "relative change", "share of the scale", "nodes"), (0.0, None)),
+    **dict.fromkeys(("relative", "relative to the largest logit"), (0.0, None)),
+    "rank": (1.0, None),
+    "cosine": (-1.0, 1.0),
+    "1 - cosine": (0.0, 2.0),
+    "degrees": (0.0, 180.0),
+    "L2 of probabilities": (0.0, 2**0.5),
+}
+
+
 @dataclass(frozen=True)
 class MeasureSpec:
     """What one array means.
@@ -221,18 +233,26 @@ class MeasureSpec:
     means over prompts), "pos_abs_sum" (sum of magnitudes over positions first, then maximum and mean over prompts), ""
     (none). NaN is left out.
     `dtype` is "float32" or "int32".
-    `title`: what a menu or a table calls it."""
+    `title`: what a menu or a table calls it. `limits`: the least and the greatest value, None for no limit, where they
+    are not the unit's (`RANGES`)."""
 
     name: str
     dims: tuple[str, ...]
     unit: str
     meaning: str
-    low: float | None = None
-    high: float | None = None
     reduce: str = ""
+    title: str = ""
     aggregate_only: bool = False
     dtype: str = "float32"
-    title: str = ""
+    limits: tuple[float | None, float | None] | None = None
+
+    @property
+    def low(self) -> float | None:
+        return (self.limits or RANGES.get(self.unit, (None, None)))[0]
+
+    @property
+    def high(self) -> float | None:
+        return (self.limits or RANGES.get(self.unit, (None, None)))[1]
 
 
 @dataclass(frozen=True)
@@ -256,11 +276,6 @@ class Measure:
     def places(self) -> dict[str, np.ndarray]:
         """The index of every value along each dim, in the order of `values.ravel()`."""
         return {dim: places.ravel() for dim, places in zip(self.spec.dims, np.indices(self.values.shape))}
-
-    def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list[str] | list[int]:
-        """Labels along `dim`: token texts for "pos" where given, else indices."""
-        n = self.values.shape[self.spec.dims.index(dim)]
-        return list(tokens) if dim == "pos" and len(tokens) == n else list(range(n))
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import certificate, exactness, say, sinks
-from ed_core.depth.rules import RULES
-from ed_core.probes import Contributions, LogitLens, Loops, Numerics, Probe
+from ed_core.probes import Contributions, Loops, Numerics, Probe
 from ed_core.results.aggregate import aggregate
-from ed_core.types import ModelSpec, ProbeResult
+from ed_core.types import ModelSpec
 from ed_ui import inputs, live, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
-CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
+CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributions()}
 PARAMETERS = (*of_probe(Loops), probe_page.TOKENS)
 
 
@@ -55,15 +54,15 @@ def loops(batch: running.Batch) -> None:
 
 
 def numerics(batch: running.Batch) -> None:
-    """Whether the sums and the text hold, where the errors are, and what the first token changes."""
+    """Whether the sums and the text hold, and where the errors are."""
     probe_page.status(batch)
     if (result := batch.complete("numerics")) is None:
         return
     holds = all(check.holds for check in exactness.checks(result))
     (st.success if holds else st.error)(show.plain(say.checks(result)))
-    contributions, lens = batch.complete("contributions"), batch.complete("logit_lens")
+    contributions = batch.complete("contributions")
     prompt_sinks = (sinks.of_result(contributions) if contributions is not None else None) or ()
-    st.caption(show.plain(say.sinks(prompt_sinks, result.tokens, sinks.ends_of(result))))
+    st.caption(show.plain(say.sinks(prompt_sinks, result.tokens)))
     if rows := certificate.text_rows(result.provenance):
         show.few_rows(("text", "found"), rows)
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
@@ -75,24 +74,8 @@ def numerics(batch: running.Batch) -> None:
     show.figure("miss", figures.miss_curves(result), caption, result, "rounding", place=left)
     fig, caption = figures.slope_curves(result), "Slopes: what the stream moves per unit that is read"
     show.figure("slopes", fig, caption, result, "slope_attn", READ_SLOPE, place=right)
-    first_token(result, contributions, lens)
-
-
-def first_token(result: ProbeResult, contributions: ProbeResult | None, lens: ProbeResult | None) -> None:
-    """What counting the first token changes."""
-    rows = exactness.without_first(contributions, lens) if contributions is not None and lens is not None else []
-    first, *others = *st.columns(2), *st.columns(2)
     caption = "Length of the stream, first token against the others"
-    show.figure("norms", figures.first_token_norm(result), caption, result, "resid_norm", READ_SINK, place=first)
-    for place, row in zip(others, rows, strict=False):
-        rule = RULES[row.name]
-        lines, without = {f"{rule.label} with the first token": row.with_first}, {"without": row.without}
-        fig = figures.layer_curves(lines, "", rule.unit, x=rule.axis, behind=without)
-        read = [one for one in (contributions if row.name == "cosine" else lens,) if one is not None]
-        caption = f"{rule.title}, with the first token and without"
-        show.figure(f"first-{row.name}", fig, caption, results=read, place=place)
-    if rows:
-        st.caption(show.plain(say.without_first(rows)))
+    show.figure("norms", figures.first_token_norm(result), caption, result, "resid_norm", READ_SINK)
 
 
 READ_ERROR = """Colour is the power of ten. In float32 most errors are near 3e-8, in bfloat16 near 1e-3: that is the

@@ -3,7 +3,7 @@ it led."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -45,7 +45,7 @@ class Room:
     tabs: tuple[Entry, ...]
 
 
-ROOMS = (
+_ROOMS = (
     Room(
         "Prompt",
         "Where does this answer form?",
@@ -123,4 +123,22 @@ ROOMS = (
         ),
     ),
 )
+
+
+def _with_further(room: Room) -> Room:
+    """The room with a tab for each other page in its folder, a probe's: named like its file, which begins with the
+    question."""
+    folder = Path(room.tabs[0].file).parent
+    others = sorted(
+        {str(folder / file.name) for file in (ROOT / folder).glob("*.py")} - {tab.file for tab in room.tabs}
+    )
+    tabs = [
+        Entry(file, Path(file).stem.replace("_", " ").capitalize(), Path(file).stem, question=question.strip('"'))
+        for file in others
+        for question in (ROOT / file).read_text("utf-8").splitlines()[:1]
+    ]
+    return replace(room, tabs=(*room.tabs, *tabs))
+
+
+ROOMS = tuple(map(_with_further, _ROOMS))
 KEPT_FROM = {entry.kept_as: entry.path for room in ROOMS for entry in room.tabs if entry.kept_as}

@@ -70,7 +70,7 @@ class Page:
 
     probe: type[Probe]
     words: Mapping[str, str]
-    verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: say.measured(result)
+    verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: (find(result.request.probe).title, "One prompt.")
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
     beneath: Callable[[ProbeResult], None] = lambda _: None
@@ -229,7 +229,6 @@ def view(result: ProbeResult) -> View:
         answer_start=result.answer_start,
         width_px=1100,
         height=MAP_HEIGHT,
-        uirevision="page",
     )
 
 
@@ -315,8 +314,7 @@ def form(
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
             draw, more = row.text_input, {"width": width, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
-            draw, more = row.segmented_control, {"options": meta["choices"]}
-            more["format_func"] = lambda choice, labels=meta["labels"]: labels.get(choice, choice)
+            draw, more = row.segmented_control, {"options": list(meta["choices"]), "format_func": meta["choices"].get}
         elif kind is bool:
             draw, more = row.toggle, {}
         elif kind in (int, float):
@@ -367,16 +365,16 @@ def _compared(
     stored, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="others"):
         comparison = among_others.compared(probe, result.summary, list(stored.values()), first_token)
-        sentence, reasons = say.among_others(comparison), say.about_others(comparison)
+        sentence, reasons = say.among_others(comparison), []
         if alike and control is not None:
-            sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence, *reasons]
+            sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence]
         show.conclusion(f"others-{probe.name}", sentence, reasons)
         _measure_others(batch, len(stored), result)
     name = controls.label(control.request.models[0]) if control is not None else ""
     results = [result, *([control] if control is not None else [])]
     summaries, first_token, of_sinks_ = _counted(probe, results, stored, first_token)
     this, *others = summaries
-    control_curves = among_others.curves_of(probe, others.pop(0), first_token) if control is not None else {}
+    control_curves = among_others.curves_of(probe, [others.pop(0)], first_token) if control is not None else {}
     spreads = among_others.spreads(probe, this, others, first_token)
     for column, spread in zip(st.columns(2), spreads, strict=False):
         curve, remark = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{of_sinks_}"

@@ -422,7 +422,7 @@ def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[s
     result, other = both[i].result, both[1 - i]
     look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
     theirs = other.result if measured(other, shown) else None
-    pane = replace(view(result, f"{name}-{SIDES[i]}"), beside=theirs, width_px=wide, side=SIDES[i], **look)
+    pane = replace(view(result), beside=theirs, width_px=wide, side=SIDES[i], **look)
     return draw(shown.picture, result, pane, shown.look)
 
 
@@ -433,15 +433,10 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool) 
         return st.caption(f"**No map of B − A:** {show.plain(reason)}")
     key = f"{name}-difference"
     sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
-    pane = replace(view(a, key), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
+    pane = replace(view(a), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
     fig = figures.difference_map(a, b, shown.measure, pane, first_token)
     about = partial(about_map, key, shown.measure, both)
     caption = "**B − A** · orange: larger in B, blue: larger in A"
-    dims = a.measures[shown.measure].spec.dims
-    if dims[1:2] == ("pos",) and (
-        most := say.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
-    ):
-        caption += f" · {most}"
     if a.n_layers != b.n_layers:
         deep, shallow = ("A", "B") if a.n_layers > b.n_layers else ("B", "A")
         caption += (
@@ -450,10 +445,10 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool) 
     show.figure(key, fig, caption, about=about)
 
 
-def view(result: ProbeResult, revision: str) -> View:
+def view(result: ProbeResult) -> View:
     n = result.n_tokens
     window = st.session_state.get(f"two.window.{n}", (n - WINDOW, n - 1)) if n > WINDOW else None
-    return View(height=MAP_HEIGHT, width_px=560, window=window, answer_start=result.answer_start, uirevision=revision)
+    return View(height=MAP_HEIGHT, width_px=560, window=window, answer_start=result.answer_start)
 
 
 def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None:

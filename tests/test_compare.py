@@ -118,7 +118,6 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     assert [l.shape for l in found] == [shape] * 2
     assert "need" not in say.against_control("untrained", [found]), "one draw carries no conclusion"
     if shape == 0:
-        assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
         assert "does not need training" in say.against_control("untrained", [found] * 5)
 
 
@@ -156,5 +155,7 @@ def test_a_spread_without_sinks_is_that_of_the_other_tokens(model_of, measure, o
                 start = int(not first_token)
                 kept = [t for t in range(start, result.n_tokens) if t not in positions] or range(start, result.n_tokens)
                 rows = [sum(float(row[t]) for t in kept) / len(kept) for row in result[curve.name]]
-                np.testing.assert_allclose(among_others.curves_of(probe, left)[curve.name], rows, rtol=2e-5, atol=1e-6)
+                np.testing.assert_allclose(
+                    among_others.curves_of(probe, [left])[curve.name], rows, rtol=2e-5, atol=1e-6
+                )
     assert among_others.without_sinks(LayerSkip(), [measure(model, LayerSkip(), Prompt("abc"))]) is None

@@ -17,7 +17,7 @@ from ed_core.models import devices, identities, loading, opening
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.ref import ModelRef
 from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualErasure, Surgery
-from ed_core.sweeps import gradients, loops, staircase, surgery
+from ed_core.sweeps import gradients, loops, replacing, surgery
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import compute, measure
 
@@ -144,7 +144,7 @@ def no_float64(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "double", refused)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: cpu(x).as_subclass(OnTheHost))
-    for module in (identities, staircase, gradients, surgery, loops):
+    for module in (identities, replacing, gradients, surgery, loops):
         monkeypatch.setattr(module, "to_float64", lambda x: FLOAT64(x.as_subclass(torch.Tensor)))
 
 

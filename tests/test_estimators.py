@@ -20,10 +20,10 @@ def found(toys):
 @pytest.mark.parametrize("name", ["kl", "overlap"])
 def test_a_band_holds_what_the_rule_gives_at_each_threshold(toys, found, name):
     (along, *_), rule = tables.curve(toys, MODEL, SET, f"logit_lens.{name}"), RULES[name]
-    given = [rule.of_curve(along[:-1], at).depth for at in rule.band]
+    given = [rule.layers(along[:-1], threshold=at)[0] for at in rule.band]
     given = [depth for depth in given if depth is not None]
     assert found[name]["band"] == (min(given), max(given)) and min(given) < max(given)
-    assert found[name]["depth"] == rule.of_curve(along[:-1]).depth
+    assert found[name]["depth"] == rule.layers(along[:-1])[0]
 
 
 def test_the_first_choice_is_drawn_at_the_layer_before_it(toys, found):

@@ -109,6 +109,7 @@ def probe_patching(model, measure):
             assert np.isnan(found["patch"]).all() and np.isnan(found["commitment"])
             continue
         n_measured += 1
+        assert not found["self"].any(), "a prompt's own stream in its place changes nothing"
         guesses = [int(naive.run(plain(model), one.ids).logits[-1].argmax()) for one in both]
         answers = [one.ids[one.answer_start] if one.answer_start else guess for one, guess in zip(both, guesses)]
         expected = naive.patching(plain(model), ids, other_ids, answers)

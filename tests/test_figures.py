@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ed_core import figures
-from ed_core.depth.published import published, published_marks
 from ed_core.depth.sample import READS, Sample, positions
 from ed_core.depth.spelling import following, spelled
 from ed_core.depth.verdict import verdict
@@ -41,7 +40,7 @@ MAPS = {
     "cosines": (figures.cosine_map, "layer_cos"),
     "lens": (figures.lens_map, "top_probs"),
     "skip": (figures.skip_map, "effect"),
-    "output": (figures.output_by_token, "output_pos"),
+    "output": (lambda result, view: figures.token_map(result, view, "output_pos"), "output_pos"),
 }
 PROBE = {
     "contributions": "contributions",
@@ -78,7 +77,7 @@ def fake(
         if spec.aggregate_only or spec.name.endswith("_by_boundary") or spec.name == "boundaries":
             continue
         whole = spec.name in ("rank", "top_ids")
-        record.allocate(spec.name, shape)
+        record.allocate(spec.name, **sizes)
         rows = round(filled * shape[0]) if shape else None
         values = rng.integers(1, 9, shape) if whole else rng.uniform(spec.low or 0.0, spec.high or 1.0, shape) / 2
         record.write(spec.name, slice(0, rows) if shape else (), values[:rows] if shape else values)
@@ -176,7 +175,7 @@ def test_sinks_carry_a_badge_and_are_outside_the_colour_range():
     kl = fake("logit_lens")
     kl["kl"][:, 0] = 19.0
     assert [figures.lens_map(kl, View(sinks=at), "kl").data[0].zmax for at in ((), (0,))] == [20.0, 5.0]
-    spec = MeasureSpec("effect", ("depth", "pos"), "change", "what", 0.0)
+    spec = MeasureSpec("effect", ("depth", "pos"), "ratio", "what")
     values = np.tile([0.3, 4.0], (5, 1))
     any_map = replace(fake("contributions", tokens=("a", "b")), measures={"effect": Measure(spec, values)})
     assert [figures.token_map(any_map, View(sinks=at), "effect").data[0].zmax for at in ((), (1,))] == [5.0, 0.5]
@@ -197,7 +196,7 @@ def test_what_is_beyond_the_colours_says_so():
     fig = figures.contribution_norms(result, View())
     bar = next(t for t in fig.data if t.name == "scale").marker.colorbar
     assert bar.ticktext[-1].endswith("500M") and fig.layout.xaxis2.ticktext == ("0.01", "1M")
-    spec = MeasureSpec("effect", ("layer", "pos"), "change", "what", 0.0)
+    spec = MeasureSpec("effect", ("layer", "pos"), "ratio", "what")
     large = replace(result, measures={"effect": Measure(spec, np.full((4, 4), 1500.0, np.float32))})
     assert figures.token_map(large, View(), "effect").data[0].colorbar.ticktext == ("0", "250", "500", "750", "≥ 1000")
 
@@ -243,14 +242,6 @@ def test_skip_map_leaves_empty_what_is_not_above_the_noise_floor():
     assert "noise floor 0.5, so left empty" in text[0, 2] and "left empty" not in text[0, 3] + text[3, 2]
 
 
-def test_published_ratios_are_their_depths():
-    rows = published()
-    assert len(rows) == 108
-    assert all(p.ratio == pytest.approx((p.effective_depth + 1) / p.n_layers, abs=0.006) for p in rows)
-    assert {m[1] for m in published_marks(n_layers=28, dataset="gsm8k", criterion="kl")} == {"kl"}
-    assert {m[0] for m in published_marks("Qwen2.5-14B")} == {"Qwen2.5-14B"}, "not those of Qwen2.5-14B-Instruct"
-
-
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("filled", [0.0, 0.5, 1.0])
 def test_describe_is_one_sentence_without_nan(name, filled):
@@ -277,12 +268,8 @@ def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
 @pytest.mark.parametrize("first", [True, False])
 def test_the_strip_is_the_mean_with_or_without_the_first_token(first):
     result = fake("contributions")
-    for fig, name in (
-        (figures.contribution_norms(result, View(), first_token=first), "layer_ratio"),
-        (figures.cosine_map(result, View(), "io_cos", first_token=first), "io_cos"),
-    ):
-        strip = next(t for t in fig.data if t.name == "mean")
-        np.testing.assert_allclose(strip.x, result[name][:, (not first) :].mean(1), rtol=1e-6)
+    strip = strip_of(figures.contribution_norms(result, View(), first_token=first))
+    np.testing.assert_allclose(strip, result["layer_ratio"][:, (not first) :].mean(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("of,first", [("all", True), ("all", False), ("answer", True), (1, True)])
@@ -326,7 +313,7 @@ def test_maps_between_two_models_mark_each_rows_best_match():
     assert np.array_equal(traces["z"].z, found.error) and (traces["z"].zmin, traces["z"].zmax) == (0.2, 1.0)
     assert list(zip(traces["best"].y, traces["best"].x)) == [(1, 2), (2, 5), (3, 7)]
     assert list(traces["best"].marker.symbol) == ["circle", "circle", "circle-open"]
-    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"] == [(0.5, 0), (0, 0.5)] * 2
+    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"][::2] == [(0.5, 0), (0, 0.5)]
     assert fig.layout.xaxis.tickangle == fig.layout.yaxis.tickangle == 0
     assert fig.layout.xaxis.title.text.endswith("large") and "<b>" not in fig.layout.yaxis.title.text
     assert "≥ 1" in traces["z"].colorbar.ticktext, "an error of 4 lies beyond the colours"

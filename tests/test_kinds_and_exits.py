@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_models import computed
 
-from ed_core.depth import headroom, kinds
+from ed_core.depth import exits, kinds
 from ed_core.models.bundled import load_prompts
 from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit, LogitLens
@@ -59,15 +59,15 @@ def test_kinds_are_those_of_a_loop_over_tokens(prompts):
 
 
 def test_exits_are_those_of_a_loop_over_tokens(prompts):
-    leaving = [exits for _, exits in prompts]
+    leaving = [of_exits for _, of_exits in prompts]
     n_layers, n = leaving[0].n_layers, sum(r.n_tokens for r in leaving)
-    found = headroom.headroom([headroom.Tokens.of(r) for r in leaving], units(3))
+    found = exits.headroom([exits.Tokens.of(r) for r in leaving], units(3))
     tokens = [(r["agreement"][:, t], r["confidence"][:, t]) for r in leaving for t in range(r.n_tokens)]
     oracle = [next(d for d in range(n_layers + 1) if agrees[d]) for agrees, _ in tokens]
     settle = [next(d for d in range(n_layers + 1) if all(agrees[d:])) for agrees, _ in tokens]
     assert float(found.oracle.value) == pytest.approx(n_layers - sum(oracle) / n)
     assert float(found.headroom.value) == pytest.approx((sum(settle) - sum(oracle)) / n)
-    for i, threshold in enumerate(headroom.THRESHOLDS):
+    for i, threshold in enumerate(exits.THRESHOLDS):
         left = [next((d for d in range(n_layers) if sure[d] >= threshold), n_layers) for _, sure in tokens]
         agree = sum(agrees[d] for (agrees, _), d in zip(tokens, left)) / n
         assert found.confident.value[i] == pytest.approx([agree, n_layers - sum(left) / n])

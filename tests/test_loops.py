@@ -11,7 +11,7 @@ import torch
 from small_models import BACKGROUND, asked, byte_tokenizer, random_model, save_random
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from ed_core.depth.loops import by_passes, loop_depth
+from ed_core.depth.rules import first_pass
 from ed_core.errors import ParameterError, RefusedFamily
 from ed_core.lenses.jacobian import FIRST, of_prompt
 from ed_core.models import bundled, sizes
@@ -317,17 +317,10 @@ def test_the_measures_of_a_loop_are_those_of_plain_passes_over_the_list(model, m
         np.testing.assert_allclose(found[name], values, rtol=0, atol=limit, err_msg=name)
 
 
-def test_depth_in_passes():
-    """By hand: half of the largest divergence, 30 % in common; and the mean over all thresholds."""
-    kl = loop_depth("kl", [8.0, 4.0, 3.0, 1.0, 0.0])
-    assert (kl.passes, kl.first, kl.mean) == (4, 2, 1 + 4 / 4 + 3 / 4 + 1 / 4) and kl.ratio == kl.mean / 4
-    assert loop_depth("kl", [1.0, 4.0, 4.0, 4.0, 0.0]).first is None, "the last pass is the output"
-    overlap = loop_depth("overlap", [0.0, 0.2, 0.5, 0.25, 1.0])
-    assert overlap.first == 2 and overlap.mean == pytest.approx(1 + 0.8 + 0.75 + 0.75)
-    rows = np.full((3, 3), np.nan)
-    rows[1, :2], rows[2] = (2.0, 0.0), (2.0, 1.0, 0.0)
-    found = by_passes({"readout_kl": rows}, "kl")
-    assert [one.passes for one in found] == [1, 2] and found[0].mean is None and found[1].mean == 2.0
+def test_the_first_pass_is_before_the_last():
+    """By hand: below half of the largest divergence."""
+    assert first_pass(np.array([8.0, 4.0, 3.0, 1.0, 0.0])) == 2
+    assert first_pass(np.array([1.0, 4.0, 4.0, 4.0, 0.0])) is None, "the last pass is the output"
 
 
 def test_models_that_read_characters_are_given_prompts_in_characters():

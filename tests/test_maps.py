@@ -118,7 +118,6 @@ def test_a_rotated_copy_is_found_again_tap_by_tap():
     assert error.max() < 1e-5 and r2.min() > 0.9999
     assert (matching.match(found).best == np.arange(1, a.n_layers + 1)).all()
     assert matching.reading(matching.match(found)) == "same"
-    assert (matching.match(found).slope, matching.match(found).rank) == pytest.approx((1, 1))
 
 
 class Stopped(Exception):
@@ -257,9 +256,6 @@ def test_the_reading_names_where_the_matches_are(best, which):
     found = synthetic(best, 16)
     assert matching.reading(matching.match(found)) == which
     assert matching.match(found).matches.all()
-    slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
-    assert matching.match(found).slope == pytest.approx(slope)
-    assert np.isnan(matching.match(found).rank) == (len(set(best)) == 1)
     assert say.matching(found).startswith("8 of 8 layers of small have a counterpart in large")
 
 
@@ -268,7 +264,6 @@ def test_nothing_is_read_off_maps_that_a_control_equals():
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
     assert matching.reading(matching.match(equal)) == "unclear" and not matching.match(equal).matches.any()
-    assert np.isnan(matching.match(equal).slope)
 
 
 # ---------------------------------------------------------------- files and the command

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import random
 import re
-from dataclasses import replace
 
 import naive
 import numpy as np
@@ -15,8 +14,6 @@ from shell import wrote
 
 import ed_core
 from ed_core.cli import main
-from ed_core.depth.rules import COSINES
-from ed_core.models.bundled import STUDIES
 from ed_core.prompts import to_jsonl
 from ed_core.studies import tables
 from ed_core.studies.items import open_folder
@@ -122,39 +119,6 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
     for over in ("8 prompts of 5 templates", "8 prompts"):
         assert re.search(rf"\([\d.]+ to [\d.]+ over {over}\)", report), over
-
-
-@pytest.mark.process
-def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
-    """On the shipped study some curves are made to turn after layer 9: with five such twins the model has no turn."""
-    folder = open_folder(STUDIES / "gsm8k")
-    model, twin = folder.models
-    assert tables.twins_of(folder, model) == [twin] and tables.twins_of(folder, twin) == []
-    turning: tuple[str, ...] = ()
-    made = {f"{name}.sum": np.tile(np.where(np.arange(30) < 10, -1.0, 1.0), (100, 1)) for name in COSINES}
-    whole, (name,) = type(folder).sums, folder.sets
-
-    def sums(self, label, of):
-        found = whole(self, label if label == model else twin, of)
-        put = {f"contributions.{measure}": values for measure, values in made.items()} if label in turning else {}
-        found = replace(found, columns={**found.columns, **put})
-        return found.of(found.index[:-1]) if label == "half" else found
-
-    monkeypatch.setattr(type(folder), "sums", sums)
-    seeds = [f"twin {seed}" for seed in range(5)]
-    for there, labels, layer, turning_twins in (
-        ([twin], (model,), 9, 0),
-        ([twin], (model, twin), 9, 1),
-        (seeds, (model, *seeds[:2]), 9, 2),
-        ([*seeds[:4], "half"], (model, *seeds[:3]), 9, 3),  # which is not through yet
-        (seeds, (model, *seeds[:3]), None, 3),
-    ):
-        monkeypatch.setattr(tables, "twins_of", lambda folder, label, there=there: there if label == model else [])
-        turning, folder = labels, open_folder(STUDIES / "gsm8k")
-        found = tables.verdict_on(folder, model, name)
-        assert (found.turn.layer, found.turn.failed) == (layer, "" if layer else "twins")
-        assert found.turning == turning_twins and len(found.twins) == len(there) - ("half" in there)
-    assert found.twin_means("kl") == pytest.approx([12.2] * 5, abs=0.1)
 
 
 def test_a_notebooks_result_has_them(tmp_path):

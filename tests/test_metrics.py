@@ -17,13 +17,6 @@ def log_distributions(n=200, sharpness=3.0, seed=0):
     return (sharpness * torch.randn(n, VOCAB, generator=generator)).log_softmax(-1)
 
 
-def certain(token):
-    """All but everything on one token."""
-    logits = torch.zeros(VOCAB)
-    logits[token] = 200.0
-    return logits.log_softmax(-1)
-
-
 def vectors(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -54,12 +47,6 @@ def test_cosine_is_symmetric_scale_free_and_bounded():
     assert metrics.cosine(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3**0.5])) == pytest.approx(0.5)
 
 
-def test_cosine_with_nothing_is_zero():
-    x = vectors(10, 16)
-    assert not metrics.cosine(x, torch.zeros(10, 16)).any()
-    assert not metrics.cosine(torch.zeros(10, 16), torch.zeros(10, 16)).any()
-
-
 def test_relative_change_is_the_largest_over_the_measured_tokens_only():
     update = torch.tensor([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
     changed = torch.tensor([[2.0, 1.0], [0.0, 0.0], [0.0, 3e-6]])
@@ -71,16 +58,6 @@ def test_relative_change_is_the_largest_over_the_measured_tokens_only():
 
 
 # ---------------------------------------------------------------- distributions
-
-
-def test_jsd_is_symmetric_and_between_zero_and_one():
-    assert torch.allclose(metrics.jsd(P, Q), metrics.jsd(Q, P), atol=1e-7)
-    assert (metrics.jsd(P, Q) > 0).all() and (metrics.jsd(P, Q) < 1).all()
-    assert torch.allclose(metrics.jsd(P, P), torch.zeros(200), atol=1e-6)
-    assert metrics.jsd(certain(3), certain(4)) == pytest.approx(1)  # base 2: disjoint distributions are one bit apart
-    assert metrics.jsd(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 1e-30]).log()) == pytest.approx(
-        0.311278, abs=1e-5
-    )
 
 
 # ---------------------------------------------------------------- in one go

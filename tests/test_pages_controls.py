@@ -67,7 +67,7 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
         "the strip"
     )
     behind = traces(test, "untrained copy, seed 3")
-    expected = curves_of(find(probe), controlled[probe].summary)
+    expected = curves_of(find(probe), [controlled[probe].summary])
     for curve in find(probe).curves:
         assert any(
             len(found) == len(expected[curve.name]) and np.allclose(found, expected[curve.name], atol=1e-6)

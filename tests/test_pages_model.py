@@ -11,11 +11,11 @@ from small_models import computed, save_random
 from test_pages import PROMPT, app, holds, plotted
 
 from ed_core.cards import card
-from ed_core.depth import exactness, say
+from ed_core.depth import say
 from ed_core.models import catalogue
 from ed_core.models.bundled import MODELS
 from ed_core.models.ref import ModelRef
-from ed_core.probes import Contributions, LogitLens, Loops, Numerics
+from ed_core.probes import Contributions, Loops, Numerics
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate, summarize
 from ed_core.types import Prompt
@@ -76,12 +76,11 @@ def test_all_models_are_in_one_table(laboratory):
 def test_the_sums_of_a_prompt_are_drawn_and_an_error_says_so(stored):
     spec = ModelRef.parse("small")
     result = computed(Numerics().request(spec, PROMPT))
-    for one in (result, computed(Contributions().request(spec, PROMPT)), computed(LogitLens().request(spec, PROMPT))):
+    for one in (result, computed(Contributions().request(spec, PROMPT))):
         lookup.store().put(one)
     test = app(PAGE)
     assert not test.exception and not test.error and holds(plotted(test), result["miss"])
     assert say.checks(result) in words(test)
-    assert say.without_first(exactness.without_first(stored["contributions"], stored["logit_lens"])) in words(test)
     other = computed(Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
     miss = other.measures["miss"]
     wrong = replace(miss, values=np.full_like(miss.values, 0.5))

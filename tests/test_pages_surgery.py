@@ -15,7 +15,7 @@ from test_pages_causal import drawn
 from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import drawings
-from ed_core.depth import among_others, say, surgery, writing
+from ed_core.depth import among_others, exits, say, surgery
 from ed_core.figures.canvas import escaped
 from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit, Generation, Surgery
@@ -49,7 +49,7 @@ def test_maps_draw_and_say_what_is_stored_over_one_prompt_and_two(results):
             found = [computed(probe.request(ModelRef.parse("small"), prompt)) for prompt in prompts]
             for one in found:
                 lookup.store().put(one)
-            curves = among_others.over_prompts(probe, [r.summary for r in found])
+            curves = among_others.curves_of(probe, [r.summary for r in found])
             test = fresh(PRUNE, model="small", seed="2", map=kind)
             lines = {"prompts.source": prompt_set.LINES, "prompts.lines": to_jsonl(prompts)}
             session_of(test).inputs.update(lines)
@@ -68,7 +68,7 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
     test = app(WRITING, n_tokens="7", threshold="0.02", temperature="0.5")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     assert holds(plotted(test), one["jsd"])
-    assert say.exits(writing.exits(one)) in words(test)
+    assert say.exits(exits.exits(one)) in words(test)
     assert one.provenance["written"] in [code.value for code in test.code]
     assert drawn(test, "for good", one["settle_depth"])
     assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
@@ -116,12 +116,9 @@ def exits_of(depths, agrees) -> ProbeResult:
 def test_leaving_over_prompts_is_counted_token_by_token():
     rng, n_layers = np.random.default_rng(3), 12
     prompts = [(rng.integers(0, n_layers + 1, n), rng.random(n) < 0.97) for n in (40, 7, 90)]
-    long, kept = prompts[2]
-    long[np.flatnonzero(~kept)[0]] = 0
     results = [exits_of(depths, agrees) for depths, agrees in prompts]
     changed = sum(1 for _, agrees in prompts for one in agrees if not one)
-    at_0 = sum(1 for depths, agrees in prompts for d, one in zip(depths, agrees) if not one and d == 0)
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
-    found = writing.exits_of_prompts(results, 0.8)
-    assert 0 < at_0 < changed < 13 and found.usable
-    assert (found.n, found.changed, found.at_0, 12 - found.depth) == (137, changed, at_0, pytest.approx(spared))
+    found = exits.exits_of_prompts(results, 0.8)
+    assert 0 < changed < 13 and found.usable
+    assert (found.n, found.changed, 12 - found.depth) == (137, changed, pytest.approx(spared))

@@ -137,7 +137,7 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
     assert not test.exception and not test.error
     found = plotted(test)
     assert len(found) == 7 and holds(found, values(seconds["prompt"]["layer_skip"]) - values(stored["layer_skip"]))
-    assert words(test).count("The prompts have different tokens") == 2
+    assert words(test).count("The sides have different tokens") == 2
     assert not any(OTHER.text in str(v) or PROMPT.text in str(v) for v in carried(test).values()), (
         "no prompt's text in the URL"
     )

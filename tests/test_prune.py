@@ -1,14 +1,11 @@
 """Pruning and early exit against one forward pass per choice, and what is made of the figures."""
 
-import json
 from dataclasses import replace
 
 import naive
 import numpy as np
 import pytest
 
-from ed_core.api import bridges
-from ed_core.depth import surgery
 from ed_core.errors import ParameterError
 from ed_core.probes import EarlyExit, Prune
 from ed_core.probes.base import rank_correlation
@@ -108,21 +105,3 @@ def test_a_layer_whose_removal_overflows_changes_no_other_layers_figures(model_o
             assert np.isnan(found["kl"][0]) and np.array_equal(found["kl"][1:], expected["kl"][1:])
             assert Prune.derive(found)["cheapest"] == 1 + np.argmin(expected["kl"][1:])
     assert np.isnan(Prune.derive({**whole, "kl": np.full(5, np.nan)})["cheapest"])
-
-
-def test_exports_name_every_block_once():
-    kept = json.loads(bridges.order_list(6, [0, 1, 3, 5], "a/b", {"kl": 0.5}))
-    assert kept["keep"] == [0, 1, 3, 5] and kept["drop"] == [2, 4] and kept["measured"] == {"kl": 0.5}
-    text = bridges.passthrough([0, 1, 3, 5], "a/b: c")
-    assert [line.strip() for line in text.splitlines() if "layer_range" in line] == [
-        "layer_range: [0, 2]",
-        "layer_range: [3, 4]",
-        "layer_range: [5, 6]",
-    ]
-    assert text.count('model: "a/b: c"') == 3 and "merge_method: passthrough" in text
-    measured = bridges.passthrough([0, 1, 3, 5], "a/b", {"kl": 0.51234, "n_prompts": 20, "n_tokens": 1500})
-    assert (
-        measured.splitlines()[0] == "# measured: kl 0.5123, n_prompts 20, n_tokens 1500"
-        and measured.splitlines()[1] == "slices:"
-    )
-    assert surgery.best_stretch([0.3, 0.1, 0.2], 2) == [1, 2]

@@ -130,10 +130,10 @@ def test_half_layers_and_whatever_needs_weights_are_refused(keyed):
             call(None)
 
 
-@pytest.mark.parametrize("more", [("bf16",), ("fp32", "cpu", "adapter"), ("fp32", "cpu", "", "", "shuffled")], ids=str)
+@pytest.mark.parametrize("more", [{"precision": "bf16"}, {"adapter": "adapter"}, {"control": "shuffled"}], ids=str)
 def test_how_the_service_runs_it_is_not_ours_to_say(keyed, more):
     with pytest.raises(ParameterError, match="as the service"):
-        ModelRef.parse(NAME, *more)
+        ModelRef.parse(NAME, **more)
 
 
 def test_a_revision_a_loop_and_an_unknown_name_are_refused(keyed):

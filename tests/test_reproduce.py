@@ -140,7 +140,7 @@ def test_measured_stands_beside_published_and_a_second_run_computes_nothing(caps
         assert e.verdict == ("not defined" if row["depth"] is None else "no published entry")
         assert f"| {e.set} | {e.quantity} | {e.measured} |" in (out / "report.md").read_text("utf-8")
     defined = next(r for r in rows if r["depth"] is not None and r["low"] is not None)
-    apart = Published("x/ed-demo-8", 8, defined["set"], defined["criterion"], int(defined["depth"]) + 7, 0.0)
+    apart = Published("x/ed-demo-8", 8, defined["set"], defined["criterion"], int(defined["depth"]) + 7)
     monkeypatch.setattr(points, "published", lambda: (*published(), apart))
     code, said, _ = ran(capsys, *command)
     assert code == 0 and "0 computed, 4 there" in said

@@ -71,10 +71,8 @@ def naive(stream, attn, mlp, factor):
             d, read = best[1], [d for start, end, *_ in written for d in range(start, end + 1)]
             layer = d - 1 if d else None
             branch = "embedding" if d == 0 else "mlp" if mlp[d - 1][t] > attn[d - 1][t] else "attention"
-            row = {"embedding": stream[0], "mlp": mlp[d - 1], "attention": attn[d - 1]}[branch]
-            shares = [float(values[t]) / sum(map(float, values)) for values in (stream[d], row)]
             most = max(ratios[d] for d in read)
-            found.append((t, written[0][0], most, layer, branch, stream[d][t], row[t], *shares, written))
+            found.append((t, written[0][0], most, layer, branch, written))
     return found
 
 
@@ -85,16 +83,7 @@ def naive(stream, attn, mlp, factor):
 def test_a_planted_sink_is_found_with_its_writer(pos, layer, branch):
     (found,) = sinks.find(*planted(pos, layer, branch))
     assert (found.pos, found.depth, found.layer, found.branch) == (pos, layer + 1, layer, branch)
-    assert (found.ratio, found.norm, found.written) == (40, 40, 39)
-    assert found.stream_share == pytest.approx(40 / (40 + T - 1))
-    assert found.branch_share == pytest.approx(39 / (39 + 0.1 * (T - 1)))
-
-
-def test_nothing_is_found_where_nothing_sticks_out():
-    assert sinks.find(*norms()) == ()
-    stream, attn, mlp = norms()
-    mlp[3, 2] = 1000.0  # a large addition that the block's other branch cancels makes no sink
-    assert sinks.find(stream, attn, mlp) == ()
+    assert (found.ratio, found.written.rise) == (40, 39)
 
 
 def test_the_writer_is_the_largest_rise_that_ends_above_the_threshold():
@@ -103,7 +92,7 @@ def test_the_writer_is_the_largest_rise_that_ends_above_the_threshold():
     stream[:, 0] = [1, 2, 4, 6, 8, 30, 29]
     mlp[4, 0] = 22.0
     (found,) = sinks.find(stream, attn, mlp)
-    assert (found.depth, found.layer, found.branch, found.norm, found.ratio) == (3, 4, "mlp", 30, 30)
+    assert (found.depth, found.layer, found.branch, found.ratio) == (3, 4, "mlp", 30)
     stream[:, 0] = [1, 4.9, 6, 7, 8, 9, 9]  # the rise to 4.9 ends below, those to 6, 7, 8, 9 are equal: the first
     (found,) = sinks.find(stream, attn, mlp)
     assert (found.depth, found.layer) == (2, 1)
@@ -111,15 +100,6 @@ def test_the_writer_is_the_largest_rise_that_ends_above_the_threshold():
     assert sinks.find(stream, attn, mlp)[0].layer == 4
     stream[:, 0] = [9, 2, 9, 1, 1, 9.5, 9]  # the embedding rises from nothing: 9 against 8.5
     assert (sinks.find(stream, attn, mlp)[0].layer, sinks.find(stream, attn, mlp)[0].depth) == (None, 0)
-
-
-def test_the_median_leaves_the_first_token_out():
-    """Of 1, 1, 5, 6 the median is 3, of the last three 5; of 25, 1, 1, 6 it is 3.5, of the last three 1."""
-    stream, attn, mlp = norms(n_tokens=4)
-    stream[2] = [25.0, 5.0, 1.0, 6.0]
-    assert [s.pos for s in sinks.find(stream, attn, mlp)] == [0]
-    stream[2] = [25.0, 1.0, 1.0, 6.0]
-    assert [(s.pos, s.ratio) for s in sinks.find(stream, attn, mlp)] == [(0, 25), (3, 6)]
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2])
@@ -137,20 +117,15 @@ def test_the_naive_search_finds_the_same(seed):
         found = sinks.find(*arrays, factor)
         expected = naive(*arrays, factor)
         assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(e[0], e[1], e[3], e[4]) for e in expected]
-        figures = [(s.ratio, s.norm, s.written, s.stream_share, s.branch_share) for s in found]
-        np.testing.assert_allclose(
-            np.array(figures).reshape(-1, 5), np.array([(e[2], *e[5:9]) for e in expected]).reshape(-1, 5), rtol=1e-6
-        )
+        assert [s.ratio for s in found] == pytest.approx([e[2] for e in expected])
         spans = [[(p.start, p.end, p.lasts, p.layer, p.branch, p.rise) for p in s.spans] for s in found]
-        assert spans == [[pytest.approx(span) for span in e[9]] for e in expected]
+        assert spans == [[pytest.approx(span) for span in e[5]] for e in expected]
     named = {s.pos for s in sinks.find(*arrays)}
     last = [t for t in range(arrays[0].shape[1]) if sinks.times(arrays[0])[-1, t] >= sinks.FACTOR and t not in named]
-    assert list(sinks.long_at_end(arrays[0])) == last
+    end = len(arrays[0]) - 1
+    assert [pos for pos, spans in sinks.runs(arrays[0]).items() if spans == [(end, end)]] == last
     assert seed == 0 or any(s.pos for s in sinks.find(*arrays, 2.0))
     assert seed < 3 or any(len(s.spans) > 1 for s in sinks.find(*arrays, 2.0))
-
-
-# ---------------------------------------------------------------- spans
 
 
 # ---------------------------------------------------------------- a result with a sink in it
@@ -207,19 +182,19 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures(pair):
 @pytest.mark.parametrize("first_token", [True, False])
 def test_every_rule_is_read_with_and_without_the_sinks(pair, first_token):
     found = verdict(Sample.of(*pair, first_token=first_token), kl=0.45, overlap=0.22)
-    assert [s.pos for s in found.sinks[0]] == [0, 7]
+    assert [s.pos for s in found.sample.sinks[0]] == [0, 7]
     gone = {(0, 0), (0, 7)}
     cosines = by_hand(pair[:1], COSINES, gone, first_token)
     lens = by_hand(pair[1:], ("kl", "overlap"), gone, True)
     expected = {
-        "cosine": RULES["cosine"].of(cosines),
-        "kl": RULES["kl"].of_curve(lens["kl"][:-1], 0.45),
-        "overlap": RULES["overlap"].of_curve(lens["overlap"][:-1], 0.22),
+        "cosine": RULES["cosine"].layers(RULES["cosine"].curve(cosines)),
+        "kl": RULES["kl"].layers(lens["kl"][:-1], threshold=0.45),
+        "overlap": RULES["overlap"].layers(lens["overlap"][:-1], threshold=0.22),
     }
     assert found.layers == {"cosine": 5, "kl": None, "overlap": 3}
-    assert {name: rule.without_sinks for name, rule in found.rules.items()} == expected
-    assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
-    assert all("sinks" in found.rules[name].doubts for name in ("cosine", "overlap"))
+    assert {name: rule.layers["without_sinks"] for name, rule in found.rules.items()} == expected
+    assert [depth for depth, _ in expected.values()] == [1, 2, 4]
+    assert all("attention sinks" in found.rules[name].doubts for name in ("cosine", "overlap"))
     assert not any(rule.clear for rule in found.rules.values())
 
 
@@ -230,13 +205,13 @@ def test_over_prompts_each_has_its_own_sinks_and_tokens_are_weighed(pair):
     written, lens = ([run[i] for run in runs] for i in range(2))
     gone = {(0, 0), (0, 7)}
     for first_token in (True, False):
-        expected = RULES["cosine"].of(by_hand(written, COSINES, gone, first_token))
+        expected = RULES["cosine"].layer(by_hand(written, COSINES, gone, first_token))
         found = verdict(Sample.of(written, lens, first_token=first_token)).rules
-        assert found["cosine"].without_sinks == expected
+        assert found["cosine"].variants["without_sinks"] == expected
     curves = by_hand(lens, ("kl", "overlap"), gone, True)
     for name in ("kl", "overlap"):
-        assert found[name].without_sinks == RULES[name].of(curves)
-    assert found["kl"].depth != found["kl"].without_sinks.depth
+        assert found[name].variants["without_sinks"] == RULES[name].layer(curves)
+    assert found["kl"].depth != found["kl"].variants["without_sinks"]
 
 
 def cut(result: ProbeResult, n: int) -> ProbeResult:
@@ -260,38 +235,16 @@ def test_a_models_own_embedding_is_named_as_the_writer(measure):
     assert [(s.pos, s.layer, s.branch, s.depth) for s in found] == [(4, None, "embedding", 0)]
 
 
-# ---------------------------------------------------------------- KL from depth 1
-
-
-@pytest.mark.parametrize(
-    "curve, paper, expected, stable",
-    [
-        ([15, 7, 6, 6, 6, 3, 3, 1], 1, 5, 5),  # tied embeddings: depth 0 is the maximum, and the rule holds at once
-        ([15, 7, 3, 6, 6, 3.4, 3, 1], 1, 2, 5),
-        ([15, 7, 3, 6, 6, 7, 7, 1], 1, 2, None),
-        ([1, 10, 8, 8, 4, 4, 4, 1], 0, 4, 4),  # from l = 1 on, so a low first row is no answer
-        ([8, 10, 8, 8, 4, 4, 4, 1], 4, 4, 4),  # the maximum is not at depth 0: the same figure
-        ([15, 7, 7, 7, 7, 7, 7, 1], 1, None, None),
-        ([15, 7], None, None, None),  # two blocks: no l with 1 <= l < L - 1
-    ],
-)
-def test_kl_from_depth_1_leaves_row_0_out_of_maximum_and_rule(curve, paper, expected, stable):
-    found = RULES["kl"].of_curve(curve)
-    assert (found.depth, found.from_depth_1.depth, found.from_depth_1.stable) == (paper, expected, stable)
-    assert found.from_depth_1.name == "kl" and found.from_depth_1.n_layers == len(curve)
-    assert RULES["kl"].of_curve(curve, 0.05).from_depth_1.threshold == 0.05
-
-
 # ---------------------------------------------------------------- what is written of them
 
 
-def test_the_npz_has_every_figure_and_share(pair):
+def test_the_npz_has_every_figure(pair):
     plain = tuple(results()[name] for name in READS)
     written, lens = ([pair[i], plain[i]] for i in range(2))
     probe = Contributions(first_token=False)
     out = export.arrays({probe: written, LogitLens(): lens})
     found = sinks.of_result(pair[0])
-    for name in ("pos", "depth", "ratio", "norm", "written", "stream_share", "branch_share"):
+    for name in ("pos", "depth", "ratio"):
         assert out[f"sinks.{name}.0"] == pytest.approx([getattr(s, name) for s in found]), name
         assert out[f"sinks.{name}.1"].shape == (0,) and out[f"sinks.{name}.1"].dtype == out[f"sinks.{name}.0"].dtype
     assert out["sinks.layer.0"].tolist() == [3, 5] and out["sinks.branch.0"].tolist() == [1, 0]
@@ -299,22 +252,10 @@ def test_the_npz_has_every_figure_and_share(pair):
     assert out["sinks.span_pos.0"].tolist() == [0, 7] and out["sinks.span_from.0"].tolist() == [4, 6]
     assert out["sinks.span_to.0"].tolist() == [8, 8] and out["sinks.span_layer.0"].tolist() == [3, 5]
     assert out["sinks.span_to.0"].dtype == out["sinks.long_at_end.0"].dtype == np.int32
-    assert out["sinks.long_at_end.0"].tolist() == list(sinks.long_at_end(pair[0]["resid_norm"]))
-    shares = {name for name in out if name.startswith("sinks.share_")}
-    assert shares == {
-        f"sinks.share_{name}"
-        for name in ["attn_ratio", "mlp_ratio", "layer_ratio", "block_influence", "resid_norm", "attn_norm", "mlp_norm"]
-    }
-    for name in ("resid_norm", "mlp_norm"):
-        total = sum(r[name][:, 1:].astype(float).sum(1) for r in written)
-        np.testing.assert_allclose(out[f"sinks.share_{name}"], pair[0][name][:, 7] / total, rtol=1e-5)
-    whole = export.carried(written, [found, ()])["mlp_norm"]
-    total = sum(r["mlp_norm"].astype(float).sum(1) for r in written)
-    np.testing.assert_allclose(whole, pair[0]["mlp_norm"][:, [0, 7]].sum(1) / total, rtol=1e-5)
-    assert whole[3] > 0.99 > 0.1 > whole[4]
+    assert out["sinks.long_at_end.0"].tolist() == list(sinks.long_at_end(pair[0]))
     verdicts = verdict(Sample.of(written, lens, first_token=False)).rules
-    expected = {name: c.without_sinks.depth for name, c in verdicts.items()}
+    expected = {name: c.variants["without_sinks"] for name, c in verdicts.items()}
     written_ = {name: out[f"effective_depth.{name}_without_sinks"] for name in expected}
     assert {name: None if np.isnan(v) else v for name, v in written_.items()} == expected
     assert expected != {name: c.depth for name, c in verdicts.items()}
-    assert np.isnan(out["effective_depth.kl_from_depth_1"]) and verdicts["kl"].criterion.from_depth_1.depth is None
+    assert np.isnan(out["effective_depth.kl_from_depth_1"]) and verdicts["kl"].variants["from_depth_1"] is None

@@ -33,7 +33,7 @@ def make_result(i: int = 0, n_layers: int = 16, n_tokens: int = 64):
     encoding = Encoding(tuple(range(n_tokens)), tuple(f"t{n}" for n in range(n_tokens)))
     record, rng = Recorder(request, probe.measures, encoding, n_layers), np.random.default_rng(i)
     for spec in probe.measures:
-        record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
+        record.allocate(spec.name)
         record.write(spec.name, slice(None), rng.random(record.arrays[spec.name].shape, np.float32))
     record.provenance.update(seconds=1.5, time="2026-11-21T12:00:00Z")
     return summarize(record.result(complete=True))

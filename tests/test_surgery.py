@@ -7,12 +7,9 @@ import pytest
 import torch
 from small_models import random_model
 
-from ed_core.errors import Cancelled
 from ed_core.models import modules
 from ed_core.probes import Surgery
 from ed_core.results.aggregate import aggregate
-from ed_core.sweeps.budget import Budget
-from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
@@ -112,38 +109,6 @@ def test_layers_of_different_kinds_are_not_exchanged(model_of, measure):
         (i, j) for i in range(5) for j in range(5) if i != j and (i - j) % 2 == 0
     ]
     assert any("6 of 10 pairs of layers are of different kinds" in note for note in found.notes)
-
-
-def test_in_parts_the_numbers_stay(model_of):
-    """With room for three residuals there are many walks."""
-    model, probe = model_of("qwen3"), Surgery(seed=2)
-
-    def run(budget):
-        encoding = model.encode(PROMPT)
-        record = Recorder(probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, budget=budget)
-        probe.compute(model, encoding, record)
-        return record.arrays
-
-    small = Budget(6 * 14 * model.d_model * 4)
-    small.tokens_per_call = 28
-    few, whole = run(small), run(None)
-    for name, values in whole.items():
-        if values.dtype == np.float32:
-            assert np.allclose(few[name], values, atol=2e-6, equal_nan=True), name
-
-
-def test_it_can_be_cancelled_between_blocks(model_of):
-    model, probe, asked = model_of("qwen3"), Surgery(), []
-
-    def cancelled():
-        asked.append(1)
-        return len(asked) > 60
-
-    encoding = model.encode(PROMPT)
-    record = Recorder(probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, cancelled=cancelled)
-    with pytest.raises(Cancelled):
-        probe.compute(model, encoding, record)
-    assert 0 < record.progress < 0.9 and np.isnan(record.arrays["drop_loss"]).any()
 
 
 def test_over_prompts_every_token_counts_alike(model_of, measure):

@@ -1,5 +1,5 @@
-"""A new probe is its file, a line in the registry, its page and a line in the navigation; everything else reads what it
-declares. A toy is added to a copy and walked through all of it."""
+"""A new probe is its file, a line in the registry, a test and its page; everything else reads what it declares. A toy is
+added to a copy and walked through all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..types import MeasureSpec
-from .base import Curve, Picture, Probe, Score, TokenMap, depth_score, parameter
+from .base import Curve, Picture, Probe, Score, depth_score, parameter
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Toy(Probe):
     name: ClassVar[str] = "toy"
     title: ClassVar[str] = "Toy"
     curves: ClassVar[tuple[Curve, ...]] = (Curve("product", "Mean product", "toys"),)
-    score: ClassVar[Score] = Score("its centre", "centre", share=("product", "product"))
+    score: ClassVar[Score] = Score("its centre", "centre")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        TokenMap("Toy map", ("product",), "a product", "Read it as it is."),
+        Picture("Toy map", ("product",), "a product", "Read it as it is."),
     )
     thumbnail: ClassVar[tuple[int, str]] = (9, "product")
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("product", ("layer", "pos"), "toys", "layer times token", 0.0, None, "token_mean"),
+        MeasureSpec("product", ("layer", "pos"), "toys", "layer times token", "token_mean"),
     )
 
     def work(self, n_layers, n_tokens):
@@ -50,31 +50,22 @@ class Toy(Probe):
         return {"centre": np.asarray(depth_score(curves["product"]), np.float32)}
 
     def compute(self, model, encoding, record):
-        record.allocate("product", (model.n_layers, len(encoding)))
+        record.allocate("product")
         for layer in range(model.n_layers):
             record.write("product", layer, self.factor * layer * np.arange(len(encoding), dtype=np.float32))
             record.step((layer + 1) / model.n_layers)
 '''
-PAGE = '''"""A page for the toy."""
+PAGE = '''"""Toys?"""
 
 from ed_core.probes import Toy
 from ed_ui import probe_page
 
 probe_page.Page(Toy, {"": "Not computed yet."}).show()
 '''
-ROOM = '        "Where does this answer form?",\n        "layers",\n        ('
-EDITS = {  # the two lines
-    "ed_core/probes/__init__.py": (
-        (
-            "from .residual_erasure import ResidualErasure",
-            "from .residual_erasure import ResidualErasure\nfrom .toy import Toy",
-        ),
-        ("\n)\n\n\ndef find", "\n    Toy,\n)\n\n\ndef find"),
-    ),
-    "ed_ui/navigation.py": (
-        (ROOM, f'{ROOM}\n            Entry("pages/prompt/toy.py", "Toy", "toy", question="Toys?"),'),
-    ),
-}
+EDITS = (  # of the registry
+    ("import ResidualErasure", "import ResidualErasure\nfrom .toy import Toy"),
+    ("\n)\n\n\ndef find", "\n    Toy,\n)\n\n\ndef find"),
+)
 WALK = """
 import io, json, sys
 import numpy as np
@@ -127,6 +118,7 @@ page = opened("pages/prompt/toy.py", run=asked.key[:12])
 assert [box.value for box in page.number_input if box.label == "Factor"] == [3]
 assert any(z.shape == expected.shape and np.array_equal(z, expected) for z in maps(page)), "the map is not on its page"
 assert any("A product" in c.value for c in page.caption), [c.value for c in page.caption]
+assert page.main.subheader[0].value == "Toys?", page.main.subheader
 
 # Save
 next(b for b in page.button if b.key == "keep.toy.save").click().run()
@@ -161,12 +153,12 @@ def copy(tmp_path_factory):
         (folder / weights.relative_to(ROOT)).symlink_to(weights)
     (folder / "ed_core" / "probes" / "toy.py").write_text(PROBE)
     (folder / "pages" / "prompt" / "toy.py").write_text(PAGE)
-    for name, edits in EDITS.items():
-        text = (folder / name).read_text()
-        for old, new in edits:
-            assert text.count(old) == 1, f"{name}: {old!r}"
-            text = text.replace(old, new)
-        (folder / name).write_text(text)
+    registry = folder / "ed_core" / "probes" / "__init__.py"
+    text = registry.read_text()
+    for old, new in EDITS:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    registry.write_text(text)
     return folder
 
 

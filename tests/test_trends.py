@@ -13,7 +13,6 @@ from safetensors import safe_open
 from ed_core.depth import mean_depth
 from ed_core.depth.sample import Curves
 from ed_core.figures import study_sizes
-from ed_core.figures.studies import log_sizes
 from ed_core.models.bundled import MODELS, STUDIES
 from ed_core.statistics import units
 from ed_core.studies import points, tables, trends
@@ -207,7 +206,5 @@ def test_points_stand_at_their_size_and_ratio_and_lines_at_their_ends():
     assert published.marker.color == "rgba(0,0,0,0)" != measured.marker.color and published.error_y.array[0] == 0
     assert "&lt;b&gt;" in measured.text[0] and "0.40 to 0.70" in measured.text[0] and "range" not in published.text[0]
     assert list(line.x) == [1e9, 1e10] and list(line.y) == [0.5, 0.6]
-    assert fig.layout.yaxis.range[0] <= 0.4 and fig.layout.xaxis.range[0] < 9 < 10 < fig.layout.xaxis.range[1]
-    assert log_sizes(np.array([9.0, 9.5]))["ticktext"] == ["1B", "3B", "10B", "30B"]
-    assert log_sizes(np.log10([135e6]))["ticktext"] == ["135M"], "one size, and none of the round ones in sight"
+    assert {"1B", "10B"} <= set(fig.layout.xaxis.ticktext)
     assert study_sizes([], {}).data == ()

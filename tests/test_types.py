@@ -296,7 +296,7 @@ def test_a_partial_result_does_not_change_behind_its_reader():
     seen = []
     request = Contributions().request(ModelSpec("m"), Prompt("x"))
     record = Recorder(request, Contributions.measures, Encoding((1, 2), ("a", "b")), 3, publish=seen.append)
-    record.allocate("layer_ratio", (3, 2))
+    record.allocate("layer_ratio")
     record.write("layer_ratio", 0, 1.0)
     record.step(0.3)
     record.write("layer_ratio", 1, 1.0)

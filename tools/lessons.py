@@ -336,16 +336,19 @@ tokens is the sink's: at layer 11 the mean ratio is 8.9, without this token it w
 without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A finding that holds with and without it is one about the prompt.""",
         (
             knows,
-            lambda r: [(s.pos, s.layer, s.branch) for s in judged(r).sinks[0]] == [(0, 11, "mlp")],
-            lambda r: round(judged(r).sinks[0][0].written) == 22661 and round(judged(r).sinks[0][0].ratio) == 172,
-            lambda r: next((s.start, s.end) for s in judged(r).sinks[0][0].spans) == (3, 8),
+            lambda r: [(s.pos, s.layer, s.branch) for s in judged(r).sample.sinks[0]] == [(0, 11, "mlp")],
+            lambda r: (
+                round(r["contributions"]["mlp_norm"][11, 0]) == 22661
+                and round(judged(r).sample.sinks[0][0].ratio) == 172
+            ),
+            lambda r: next((s.start, s.end) for s in judged(r).sample.sinks[0][0].spans) == (3, 8),
             lambda r: round(float(stream(r, 11)[0])) == 132 and 135 < np.median(stream(r, 11)[1:]) < 145,
             lambda r: stream(r, 30)[0] < 0.3 * stream(r, 28)[0],
             lambda r: r["contributions"]["layer_ratio"][13:27, 0].max() < 0.05,
             lambda r: f"{means(r, 'contributions', 'layer_ratio')[11]:.1f}" == "8.9",
             lambda r: r["contributions"]["layer_ratio"][11, 1:].mean() < 0.6,
             lambda r: lines(r)["cosine"] == 24 and lines(r)["overlap"] == 21,
-            lambda r: [judged(r).rules[c].without_sinks.depth for c in ("cosine", "overlap")] == [24, 21],
+            lambda r: [judged(r).rules[c].variants["without_sinks"] for c in ("cosine", "overlap")] == [24, 21],
         ),
         ("real model", "sink"),
         model=REAL,

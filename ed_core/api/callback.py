@@ -230,8 +230,8 @@ def depth_rows(step: int, by_probe: dict[str, list[ProbeResult]], forms: Sequenc
     if reached.turn is not None:
         figures |= {"turn": reached.turn.layer, "turn.p": reached.turn.p}
     figures |= reached.layers
-    if None not in reached.sinks:
-        figures["sinks"] = float(np.mean([len(sinks) for sinks in reached.sinks if sinks is not None]))
+    if None not in reached.sample.sinks:
+        figures["sinks"] = float(np.mean([len(sinks) for sinks in reached.sample.sinks if sinks is not None]))
     rows = [Row(step, name, None, float(value)) for name, value in figures.items() if value is not None]
     curves = aggregate(PROBES[0], [result.summary for result in written])
     return rows + [Row(step, name, l, float(v)) for name in OF_LAYERS for l, v in enumerate(curves[name])]

@@ -99,7 +99,7 @@ def make(asked: Asked, out: Path, turn: Turn) -> Card:
         engine=ENGINE_VERSION,
         model=_model(spec),
         set=_prompts(m),
-        over=verdict.units.words,
+        over=verdict.sample.units.words,
         depths=tuple(_depths(verdict)),
         said=tuple(say.lines(verdict)),
         rules=tuple(say.rule_table(verdict)),

@@ -225,7 +225,7 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
             forms = [prompts[0].form for prompts in of_prompt]
             sample = Sample.of(*results, first_token=case.first_token, forms=forms)
             of_all = verdict(sample, case.kl_threshold, case.overlap_threshold)
-            yield f"{controls.full_name(group[0].models[0])}, {of_all.n_prompts} prompts: {say.verdict(of_all)}"
+            yield f"{controls.full_name(group[0].models[0])}, {of_all.sample.n_prompts} prompts: {say.verdict(of_all)}"
 
 
 def lead(text: str) -> str:

@@ -14,14 +14,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, say, side_by_side, surgery, writing
-from ..depth.answer import is_right
-from ..depth.course import Course
+from ..depth import among_others, exits, say, side_by_side, surgery
+from ..depth.answer import Course, is_right
 from ..depth.sample import positions
 from ..depth.verdict import Verdict
 from ..figures import View
 from ..figures.canvas import shown
-from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, curve_of, draw, measures, pictures
+from ..figures.pictures import CURVES_HEIGHT, HEIGHT, LOW, WIDTH, Look, curve_of, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..figures.skips import ADDED
 from ..models import controls
@@ -135,7 +134,7 @@ LEAST = "loss above the whole model's, of the variant that costs least; length 0
 def of_several(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
     """The figures of a probe that declares no pictures, over the prompts of its results."""
     probe = probe_of(results[0])
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     if isinstance(probe, Prune):
         yield from prune({probe.n: curves}, results)
     elif isinstance(probe, Surgery):
@@ -192,7 +191,7 @@ class Section:
     @property
     def written(self) -> list[str]:
         """The texts that *Writing* wrote."""
-        return [writing.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
+        return [exits.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
 
     @property
     def notes(self) -> list[str]:
@@ -235,11 +234,11 @@ def sections(case: Case) -> list[Section]:
 def _sentences(results: Sequence[ProbeResult]) -> Iterator[str]:
     """The sentences of the pages that have no verdict, on results of one probe."""
     probe = probe_of(results[0])
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     if isinstance(probe, Generation):
-        yield say.exits(writing.exits(results[0]))
+        yield say.exits(exits.exits(results[0]))
     elif isinstance(probe, EarlyExit):
-        yield say.exits(writing.exits_of_prompts(results, probe.threshold))
+        yield say.exits(exits.exits_of_prompts(results, probe.threshold))
     elif isinstance(probe, Loops):
         yield say.loops(curves)
     elif isinstance(probe, ExactAnswers):
@@ -351,10 +350,10 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
         selected=item.shown.selected,
         answer_start=result.answer_start,
         depth_lines=verdict.layers if verdict is not None else {},
-        sinks=tuple(s.pos for group in (verdict.sinks if verdict else ()) for s in group or ()),
+        sinks=tuple(s.pos for group in (verdict.sample.sinks if verdict else ()) for s in group or ()),
         count_sinks=settings.get("count_sinks", False) is True,
-        read_at=positions(result, verdict.read_for) if verdict is not None else None,
-        read_for=say.read_for(verdict.read_for, result.answer_start is not None) if verdict is not None else "",
+        read_at=positions(result, verdict.sample.read_for) if verdict is not None else None,
+        read_for=say.read_for(verdict.sample.read_for, result.answer_start is not None) if verdict is not None else "",
         control=control.result if control is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and control is not None else "",
     )
@@ -369,7 +368,7 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
     parameters = "".join(f" · {words}" for words in _parameters(probe_of(result)))
     for picture in pictures(result, look):
         names = measures(picture, look)
-        figure = draw(picture, result, SMALL if picture.low else view, look)
+        figure = draw(picture, result, SMALL if picture.kind in LOW else view, look)
         caption = picture_caption(picture, result, look) + curve_of(picture, view, look) + parameters
         alt = figures.describe_curves(figure, f"{picture.title}: {caption}")
         if figures.is_map(figure):

@@ -8,19 +8,16 @@ its name, and of a prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 with
 the depths without a threshold, `turn` the last layer before the cosine's two-level turn with `turn_p`, all else the
 papers' rules.
 
-Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i;
-`sinks.span_<figure>.<i>` those of its spans (`_columns_of_sinks`, `_columns_of_spans`); `sinks.long_at_end.<i>` the
-positions of tokens that are long at depth L alone, which are no sinks; and `sinks.share_<measure>` the sinks' share
-of a measure's mean over all tokens of all prompts, per layer or depth. A prompt whose norms are not finite has no
-sinks, and then there are no shares."""
+Of `contributions`, `sinks.<figure>.<i>` are figures of `depth.sinks.Sink`, an entry for each sink of prompt i;
+`sinks.span_<figure>.<i>` those of its spans (`_columns_of_sinks`, `_columns_of_spans`); and `sinks.long_at_end.<i>` the
+positions of tokens that are long at depth L alone, which are no sinks. A prompt whose norms are not finite has none of
+them."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +60,7 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = (
     out["n_tokens"] = np.asarray(sum(r.n_tokens for r in results))
     by_name = {probe.name: (probe, results) for probe, results in runs.items()}
     if sinks.PROBE in by_name:
-        out |= sinks_of(*by_name[sinks.PROBE])
+        out |= sinks_of(by_name[sinks.PROBE][1])
     if set(READS) <= set(by_name):
         written, lens = (by_name[name] for name in READS)
         out |= effective_depth(*written, lens[1], forms)
@@ -124,63 +121,41 @@ def effective_depth(
     return out
 
 
-def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
-    """`sinks.<figure>.<i>`, `sinks.span_<figure>.<i>` and `sinks.long_at_end.<i>` per prompt, `sinks.share_<measure>`
-    over all of them."""
+def sinks_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
+    """`sinks.<figure>.<i>`, `sinks.span_<figure>.<i>` and `sinks.long_at_end.<i>` per prompt."""
     out: dict[str, np.ndarray] = {}
-    of_prompts = []
     for i, result in enumerate(results):
-        if (of_prompt := sinks.of_result(result)) is not None:
-            of_prompts.append(of_prompt)
-            out |= {f"sinks.{name}.{i}": values for name, values in _columns_of_sinks(of_prompt).items()}
-            out |= {f"sinks.span_{name}.{i}": values for name, values in _columns_of_spans(of_prompt).items()}
-            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(result), np.int32)
-    if len(of_prompts) == len(results):
-        shares = carried(results, of_prompts, counts_first(probe))
-        out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}
+        if (some := sinks.of_result(result)) is not None:
+            out |= {f"sinks.{name}.{i}": values for name, values in _columns_of_sinks(some).items()}
+            out |= {f"sinks.span_{name}.{i}": values for name, values in _columns_of_spans(some).items()}
+            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.long_at_end(result), np.int32)
     return out
 
 
 def _columns_of_sinks(some: Sequence[Sink]) -> dict[str, np.ndarray]:
     """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
     and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
-    return _of_fields(Sink, some, leave="spans")
+    whole = {"pos": [s.pos for s in some], "depth": [s.depth for s in some]}
+    return _numbers(whole, {"ratio": [s.ratio for s in some]}, [s.written for s in some])
 
 
 def _columns_of_spans(some: Sequence[Sink]) -> dict[str, np.ndarray]:
     """Their spans as columns `[span]`, sink after sink: `pos` of the sink, `from` and `to` (the first and the last
     depth), `layer`, `branch` (as in `_columns_of_sinks`), `rise`."""
     spans = [span for sink in some for span in sink.spans]
-    columns = {"pos": np.asarray([sink.pos for sink in some for _ in sink.spans], np.int32)}
-    of_spans = _of_fields(Span, spans, leave="lasts")
-    return columns | {{"start": "from", "end": "to"}.get(name, name): values for name, values in of_spans.items()}
+    whole = {"pos": [sink.pos for sink in some for _ in sink.spans]}
+    whole |= {"from": [span.start for span in spans], "to": [span.end for span in spans]}
+    return _numbers(whole, {"rise": [span.rise for span in spans]}, spans)
 
 
-def _of_fields(kind: type, entries: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
-    kept = [f for f in fields(kind) if f.name != leave]
-    values = {f.name: [getattr(entry, f.name) for entry in entries] for f in kept}
-    values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
-    values["branch"] = [sinks.BRANCHES.index(branch) if branch in sinks.BRANCHES else -1 for branch in values["branch"]]
-    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in kept}
-
-
-def carried(
-    results: Sequence[ProbeResult], of_each: Sequence[Sequence[Sink]], first_token: bool = True
+def _numbers(
+    whole: dict[str, list[int]], real: Mapping[str, list[float]], writers: Sequence[Span]
 ) -> dict[str, np.ndarray]:
-    """The sinks' share of each measure's mean over all tokens of all prompts, per layer or depth, in [0, 1] (0 where
-    that mean is 0), of the measures that are never negative.
-
-    `of_each`: the sinks of each result. `first_token` False: the means leave the first token out, sink or not."""
-    start, out = int(not first_token), {}
-    begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
-    columns = [begin + s.pos for begin, some in zip(begins, of_each, strict=True) for s in some if s.pos >= start]
-    for name, measure in results[0].measures.items():
-        spec = measure.spec
-        if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
-            continue
-        per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
-        out[name] = sinks.share(per_token, columns)
-    return out
+    whole["layer"] = [-1 if span.layer is None else span.layer for span in writers]
+    whole["branch"] = [-1 if span.layer is None else sinks.BRANCHES.index(span.branch) for span in writers]
+    return {name: np.asarray(values, np.int32) for name, values in whole.items()} | {
+        name: np.asarray(values, np.float32) for name, values in real.items()
+    }
 
 
 def frame(result: ProbeResult, measure: str) -> pd.DataFrame:

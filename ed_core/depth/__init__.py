@@ -1,3 +1,3 @@
-"""From curves to verdict: criteria, one prompt among others, two results, precisions, prunings. Numpy only.
+"""From curves to verdict and words: rules, one prompt among others, two results, exits, prunings. Numpy only.
 
-Sentences of the verdict are in `wording.py`; cases of them in `tests/wording.toml`."""
+`sample` holds the sums, `verdict` reads numbers off them, `say` puts these into sentences and a table."""

@@ -18,8 +18,6 @@ from ..types import ProbeResult
 from . import sinks
 from .mean_depth import MEAN_DEPTH
 from .rules import RULES
-from .sample import Sample
-from .verdict import Verdict, verdict
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
@@ -39,15 +37,10 @@ class Spread:
     n: int
 
 
-def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = True) -> dict[str, np.ndarray]:
-    """One prompt's aggregates and what is derived from them."""
-    return over_prompts(probe, [summary], first_token)
-
-
-def over_prompts(
+def curves_of(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
+    """The aggregates over these prompts, and what is derived from them."""
     curves = aggregate(probe, summaries, first_token)
     return curves | probe.derive(curves)
 
@@ -57,12 +50,12 @@ def spreads(
 ) -> list[Spread]:
     """This prompt's curves over the spread of the others; prompts on which a curve is not defined, or that are not
     sound, are left out of it."""
-    mine = curves_of(probe, this, first_token)
-    theirs = [curves_of(probe, s, first_token) for s in others if probe.sound(s)]
-    return [Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in probe.curves]
+    mine = curves_of(probe, [this], first_token)
+    theirs = [curves_of(probe, [s], first_token) for s in others if probe.sound(s)]
+    return [Spread(curve, mine[curve.name], *quantiles_of([c[curve.name] for c in theirs])) for curve in probe.curves]
 
 
-def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
+def quantiles_of(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
     """`ends` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row below
     `FEWEST`."""
     finite = [c for c in curves if np.isfinite(c).all()]
@@ -105,18 +98,12 @@ def without_sinks(
 @dataclass(frozen=True)
 class Comparison:
     """One prompt's score next to those of other prompts. `value`: this prompt's, NaN where it is not defined;
-    `quantiles`: of the others at `ends`, empty below `FEWEST`; `n`: how many of them have one; `undefined`, `unsound`:
-    how many others have none or fail their check. `half`: the share of the score's curve in its first half, None where
-    the score has none. `together`: the verdict on all prompts, where the score is a depth that it gives."""
+    `quantiles`: of the others at `ends`, empty below `FEWEST`; `n`: how many of them are sound and have one."""
 
     score: Score
     value: float
     quantiles: np.ndarray
     n: int
-    undefined: int
-    unsound: int
-    half: float | None = None
-    together: Verdict | None = None
 
 
 def compared(
@@ -124,75 +111,48 @@ def compared(
 ) -> Comparison:
     """Where this prompt's score is among those of the others."""
     assert probe.score is not None  # every probe with curves has one
-    score, sound = probe.score, [s for s in others if probe.sound(s)]
-    mine = curves_of(probe, this, first_token)
-    scores = np.asarray([_value(score, curves_of(probe, s, first_token)) for s in sound])
-    defined = scores[np.isfinite(scores)]
-    curve = mine[score.share[0] if score.share else score.mean_depth or probe.curves[0].name]
-    half = float(curve[: (len(curve) + 1) // 2].sum() / curve.sum()) if score.share and curve.sum() else None
-    of_depth = len(sound) >= FEWEST and bool(score.criterion or score.mean_depth)
-    return Comparison(
-        score,
-        _value(score, mine),
-        np.quantile(defined, ends(len(defined))) if len(defined) >= FEWEST else np.empty(0),
-        len(defined),
-        len(scores) - len(defined),
-        len(others) - len(sound),
-        half,
-        verdict(_sample(score, [this, *sound], first_token)) if of_depth else None,
+    mine, *scores = (
+        _value(probe.score, curves_of(probe, [one], first_token)) for one in (this, *filter(probe.sound, others))
     )
-
-
-def _sample(score: Score, summaries: Sequence[Summary], first_token: bool) -> Sample:
-    rule = RULES[score.criterion or score.mean_depth]
-    names = ["n_tokens", *(f"{name}.{part}" for name in rule.measures for part in ("sum", "first"))]
-    columns = {name: np.stack([s[name] for s in summaries]) for name in names}
-    return Sample.of_sums({rule.probe: columns}, first_token=first_token)
+    quantiles, n = quantiles_of([np.array([score]) for score in scores])
+    return Comparison(probe.score, mine, quantiles.ravel(), n)
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
     """A score, NaN where it is not defined."""
     if score.mean_depth:
         return float(MEAN_DEPTH[score.mean_depth](curves[score.mean_depth][None])[0])
-    depth = RULES[score.criterion].of(curves).depth if score.criterion else curves[score.value]
+    depth = RULES[score.criterion].layer(curves) if score.criterion else curves[score.value]
     return float("nan") if depth is None else float(depth)
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """A curve of the model and its control's: rank correlation over layers, the largest distance once each is scaled
-    to its own range (both None where one is constant or too short), and the control's mean magnitude over the model's
-    (None where that is 0)."""
+    """A curve of the model and its control's: rank correlation over layers, and the largest distance once each is
+    scaled to its own range; both None where one is constant or too short."""
 
     curve: Curve
     spearman: float | None
     apart: float | None
-    size: float | None
 
     @property
     def shape(self) -> int | None:
-        """The place in `SHAPES`; None where shapes cannot be compared."""
+        """The place in `say.SHAPES`; None where shapes cannot be compared."""
         if self.spearman is None or self.apart is None:
             return None
         return 0 if self.spearman >= SAME and self.apart <= APART else 1 if self.spearman >= PARTLY else 2
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
-    """How alike a model's curves and its control's are, for each of the probe's `curves`; entries where either is NaN
-    are left out."""
-    mine, theirs = curves_of(probe, this, first_token), curves_of(probe, control, first_token)
+    """How alike a model's curves and its control's are, for each of the probe's `curves`."""
+    mine, theirs = (curves_of(probe, [one], first_token) for one in (this, control))
     return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in probe.curves]
 
 
 def likeness_of(curve: Curve, mine: np.ndarray, theirs: np.ndarray) -> Likeness:
-    """How alike two curves of one length are."""
-    return Likeness(curve, *_alike(mine, theirs))
-
-
-def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    """How alike two curves of one length are, without the entries where either is NaN."""
     a, b = (np.asarray(c, np.float64)[np.isfinite(mine) & np.isfinite(theirs)] for c in (mine, theirs))
-    size = float(np.abs(b).mean() / np.abs(a).mean()) if a.any() else None
     if (spearman := rank_correlation(a, b)) is None:
-        return None, None, size
+        return Likeness(curve, None, None)
     scaled = [(c - c.min()) / (c.max() - c.min()) for c in (a, b)]
-    return spearman, float(np.abs(scaled[0] - scaled[1]).max()), size
+    return Likeness(curve, spearman, float(np.abs(scaled[0] - scaled[1]).max()))

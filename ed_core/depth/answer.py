@@ -1,10 +1,11 @@
-"""From which depth on the lens puts the right token first. Numpy only.
+"""How the lens comes to the answer: from which depth on it says the right token, and its course there. Numpy only.
 
 Read off `logit_lens` alone. Where an answer is known, each of its tokens is looked at where it is predicted, given
 those before it; else the one token that the model itself would continue with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,18 +13,20 @@ import numpy as np
 
 from ..prompts import answer_with_seam, exact
 from ..types import ProbeResult
+from .spelling import following, spelled
+
+LEAP = 2.0  # a layer that lifts the answer by less than this factor is not named
 
 
 @dataclass(frozen=True)
 class Seen:
     """One token in the lens at the position before it.
 
-    `pos`: the position whose prediction is read. `token`: its text. `given`: it belongs to the known answer; else it is
-    the model's own next token. `best`: the smallest depth, 0..L, from which it is the lens's first choice through the
-    output; None where the output's first choice is another one, which is then `instead`. `among`: the same for being
-    one of the `k` best; None where it is none of them in the output."""
+    `token`: its text. `given`: it belongs to the known answer; else it is the model's own next token. `best`: the
+    smallest depth, 0..L, from which it is the lens's first choice through the output; None where the output's first
+    choice is another one, which is then `instead`. `among`: the same for being one of the `k` best; None where it is
+    none of them in the output."""
 
-    pos: int
     token: str
     given: bool
     best: int | None
@@ -38,17 +41,41 @@ def look(lens: ProbeResult) -> tuple[Seen, ...]:
     known, nothing where the result does not hold the best tokens."""
     if "top_ids" not in lens.measures:
         return ()
-    start, ids = lens.answer_start, lens.token_ids
-    if start is not None and 0 < start < len(ids):
-        return tuple(_seen_token(lens, pos - 1, ids[pos], True) for pos in range(start, len(ids)))
-    last = len(ids) - 1
-    return (_seen_token(lens, last, int(lens["top_ids"][-1, last, 0]), False),)
+    given = predicting(lens)[0] < lens.n_tokens - 1
+    return tuple(_seen(lens, pos, given) for pos in predicting(lens))
+
+
+def _seen(lens: ProbeResult, pos: int, given: bool) -> Seen:
+    top, text = lens["top_ids"][:, pos], lens.token_text
+    output = int(top[-1, 0])
+    token = lens.token_ids[pos + 1] if given else output
+    best, among = top[:, 0] == token, (top == token).any(-1)
+    return Seen(
+        lens.tokens[pos + 1] if given else text.get(token, f"id {token}"),
+        given,
+        lasting(best) if best[-1] else None,
+        lasting(among) if among[-1] else None,
+        top.shape[-1],
+        lens.n_layers,
+        "" if best[-1] else text.get(output, f"id {output}"),
+    )
 
 
 def first_choice(seen: Sequence[Seen]) -> int | None:
     """The depth from which every token is the first choice through the output; None where one is not, or for none."""
     depths = [one.best for one in seen if one.best is not None]
     return max(depths) if depths and len(depths) == len(seen) else None
+
+
+def lasting(holds: np.ndarray) -> int:
+    """The first depth from which it holds through the output, where it holds there."""
+    return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax())
+
+
+def predicting(lens: ProbeResult) -> range:
+    """The positions that predict the answer's tokens; the last one where none is known."""
+    start, n = lens.answer_start, lens.n_tokens
+    return range(start - 1, n - 1) if start is not None and 0 < start < n else range(n - 1, n)
 
 
 def is_right(continuation: ProbeResult) -> bool | None:
@@ -62,29 +89,71 @@ def is_right(continuation: ProbeResult) -> bool | None:
 
 def echo(lens: ProbeResult) -> float:
     """Share of the tokens, in [0, 1], for which the lens at depth 0 puts the token just read first, as with tied
-    embedding and head: its divergence there says nothing of what the model works out. 0 where the result does not hold
-    the best tokens."""
+    embedding and head. 0 where the result does not hold the best tokens."""
     if "top_ids" not in lens.measures:
         return 0.0
     return float(np.mean(lens["top_ids"][0, :, 0] == np.asarray(lens.token_ids)))
 
 
-def _seen_token(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
-    top = lens["top_ids"][:, pos]
-    best, among = top[:, 0] == token, (top == token).any(-1)
-    text, output = lens.token_text, int(top[-1, 0])
-    return Seen(
-        pos,
-        lens.tokens[pos + 1] if given else text.get(token, f"id {token}"),
-        given,
-        _lasting(best),
-        _lasting(among),
-        top.shape[-1],
-        lens.n_layers,
-        "" if best[-1] else text.get(output, f"id {output}"),
-    )
+@dataclass(frozen=True)
+class Course:
+    """How the lens of one prompt comes to a token: `at` is the position whose prediction is read, `ranks` `[depth]` of
+    the token that the output predicts there, `words` `[depth]` what the lens predicts. `expected`: the token that was
+    expected in its place, with its ranks, NaN below the best tokens listed; "" where the output is right."""
 
+    at: int
+    ranks: np.ndarray
+    words: tuple[str, ...]
+    shares: np.ndarray
+    word: str
+    expected: str
+    expected_ranks: np.ndarray
+    listed: int
 
-def _lasting(holds: np.ndarray) -> int | None:
-    """The first entry from which it holds through the last; None where it does not hold there."""
-    return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax()) if holds[-1] else None
+    @classmethod
+    def of(cls, lens: ProbeResult) -> Course:
+        """At the token that is decided last, at the first wrong one where the answer is wrong, else at the end."""
+        places, start, ids = predicting(lens), lens.answer_start, lens.token_ids
+        wrong = [pos for pos in places if start and int(lens["top_ids"][-1, pos, 0]) != ids[pos + 1]]
+        pos = wrong[0] if wrong else max(places, key=lambda pos: lasting(lens["rank"][:, pos] == 1))
+        best, before = lens["top_ids"][:, pos], lens.tokens[: pos + 1]
+
+        def name(token: int) -> str:
+            if start and token == ids[pos + 1]:
+                return spelled(lens.tokens)[pos + 1]
+            return following(before, lens.token_text.get(token, f"id {token}"))
+
+        wanted = ids[pos + 1] if wrong else -1
+        wanted_ranks = np.where((best == wanted).any(1), (best == wanted).argmax(1) + 1.0, np.nan)
+        return cls(
+            pos,
+            np.asarray(lens["rank"][:, pos], float),
+            tuple(name(int(i)) for i in best[:, 0]),
+            np.asarray(lens["top_probs"][:, pos, 0], float),
+            name(int(best[-1, 0])),
+            spelled(lens.tokens)[pos + 1] if wrong else "",
+            wanted_ranks,
+            best.shape[1],
+        )
+
+    @property
+    def first(self) -> int:
+        """The depth from which the output's token is the first choice."""
+        return lasting(self.ranks == 1)
+
+    @property
+    def among(self) -> int:
+        """The depth from which it stays among the best tokens that are `listed`."""
+        return lasting(self.ranks <= self.listed)
+
+    @property
+    def leap(self) -> int | None:
+        """The depth that lifts the token most, by the logarithm of its rank; None where none lifts it much."""
+        lifts = np.log(self.ranks[:-1] / self.ranks[1:])
+        step = int(lifts.argmax())
+        return step + 1 if lifts[step] >= math.log(LEAP) else None
+
+    def spans(self) -> list[tuple[int, int, str]]:
+        """The words with their first and last depth, where they change."""
+        ends = [d for d in range(1, len(self.words)) if self.words[d] != self.words[d - 1]]
+        return [(a, b - 1, self.words[a]) for a, b in zip([0, *ends], [*ends, len(self.words)], strict=True)]

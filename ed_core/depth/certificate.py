@@ -21,19 +21,14 @@ def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     if (cached := sums.get("cache")) is not None:
         positions.append(f"with a cache off by {number(cached, '.1e')}")
     causal = sums.get("causality")
-    head = f"{certificate['d_vocab']} × {certificate['d_model']}, {'tied to the embedding' if text['tied'] else 'own'}"
-    return [
-        (
-            "Token ids",
-            "no tokenizer.json" if differ is None else f"{n - differ} of {n} hard texts as in tokenizer.json",
-        ),
-        ("Special tokens", ", ".join(added) or "none added"),
-        ("Round trip", f"{n - text['changed']} of {n} hard texts come back"),
-        ("Chat template", "checked with each prompt" if text["template"] else "none"),
-        (
-            "Causality",
-            "not measured" if causal is None else f"a later token moves logits by {number(causal, '.1e')}",
-        ),
-        ("Head", head),
-        ("Positions", ", ".join(positions)),
-    ]
+    tied = "tied to the embedding" if text["tied"] else "own"
+    rows = {
+        "Token ids": "no tokenizer.json" if differ is None else f"{n - differ} of {n} hard texts as in tokenizer.json",
+        "Special tokens": ", ".join(added) or "none added",
+        "Round trip": f"{n - text['changed']} of {n} hard texts come back",
+        "Chat template": "checked with each prompt" if text["template"] else "none",
+        "Causality": "not measured" if causal is None else f"a later token moves logits by {number(causal, '.1e')}",
+        "Head": f"{certificate['d_vocab']} × {certificate['d_model']}, {tied}",
+        "Positions": ", ".join(positions),
+    }
+    return list(rows.items())

@@ -1,5 +1,4 @@
-"""What a `numerics` result comes to: whether each check passes, and by how much; what the first token changes. Numpy
-only."""
+"""What a `numerics` result comes to: whether each check passes, and by how much. Numpy only."""
 
 from __future__ import annotations
 
@@ -7,23 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
-from .rules import RULES
 
-LOGITS = ("closure", "replay", "detour")  # figures on recomputed logits that refuse a model
+LOGITS = {  # figures on recomputed logits that refuse a model
+    "closure": "logits from the last residual",
+    "replay": "logits layer by layer",
+    "detour": "logits with another stream put in",
+}
 
 
 @dataclass(frozen=True)
 class Check:
-    """A figure of `numerics` and its limit: of the "sums" (the largest error, at `layer` and `token`), of the "slopes"
-    (the largest distance from 1), or of recomputed logits."""
+    """A figure of `numerics` and its limit: of the "sums" (the largest error), of the "slopes" (the largest distance
+    from 1), or of recomputed logits."""
 
     name: str
     value: float
     limit: float
-    layer: int = 0
-    token: int = 0
 
     @property
     def holds(self) -> bool:
@@ -33,34 +32,9 @@ class Check:
 def checks(result: ProbeResult) -> list[Check]:
     """Everything that must hold before a curve is to be trusted, the most telling first."""
     limits = result.provenance["limits"]
-    layer, token = np.unravel_index(np.argmax(np.nan_to_num(result["miss"], nan=np.inf)), result["miss"].shape)
     slopes = np.concatenate([result["slope_attn"], result["slope_mlp"]])
     return [
-        Check("sums", float(result["miss"][layer, token]), limits["miss"], int(layer), int(token)),
+        Check("sums", float(result["miss"].max()), limits["miss"]),
         Check("slopes", float(np.nanmax(np.abs(slopes - 1), initial=0.0)), limits["slope"]),
-        *(Check(name, float(result[name]), limits["miss"]) for name in LOGITS),
-    ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A rule's curve and layer with the first token and without it."""
-
-    name: str
-    with_first: np.ndarray
-    without: np.ndarray
-    depth_with: int | None
-    depth_without: int | None
-
-
-def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
-    """The three rules' curves and layers with and without the first token, from the stored sums."""
-
-    def of_result(result: ProbeResult, first: bool) -> dict[str, np.ndarray]:
-        return aggregate(probe_of(result), [result.summary], first)
-
-    counted, rest = (of_result(contributions, first) | of_result(lens, first) for first in (True, False))
-    return [
-        Row(name, rule.means(counted), rule.means(rest), rule.of(counted).depth, rule.of(rest).depth)
-        for name, rule in RULES.items()
+        *(Check(name, float(result[measure]), limits["miss"]) for measure, name in LOGITS.items()),
     ]

@@ -60,13 +60,6 @@ class Brought:
     attention: np.ndarray
     mlp: np.ndarray
 
-    @property
-    def share(self) -> float | None:
-        """Attention's share of all that is taken off from depth 1 on, where no token just read is predicted back; None
-        where nothing is."""
-        total = float(self.attention[1:].sum() + self.mlp[1:].sum())
-        return float(self.attention[1:].sum()) / total if total > 0 else None
-
 
 def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
     """Of a complete logit lens read at half layers, without the tokens that are `left_out` (all, where none would be

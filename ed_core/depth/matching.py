@@ -26,18 +26,13 @@ class Matching:
 
     `best` `[L_A]`: B's tap `j >= 1` of the smallest error. `error`, `shuffled`, `mean` `[L_A]`: the map's error there
     and the controls' at the same tap of B. `matches` `[L_A]`: whether the error is below `MARGIN` times the smaller of
-    the controls'. `slope`, `rank`: of `best / L_B` against `i / L_A` over sources that match, by least squares and as
-    Spearman's correlation; NaN with fewer than `FEW` of them, the rank also where all match one tap. `reach`: the
-    deepest matched tap of B, as a share of L_B; NaN where none matches."""
+    the controls'."""
 
     best: np.ndarray
     error: np.ndarray
     shuffled: np.ndarray
     mean: np.ndarray
     matches: np.ndarray
-    slope: float
-    rank: float
-    reach: float
     n_layers: tuple[int, int]
 
     @property
@@ -48,22 +43,12 @@ class Matching:
 
 def match(maps: Maps, by: str = "error") -> Matching:
     """The best matches of maps that are there; `by` "r2" takes B's tap of the largest R² instead."""
-    n_a, n_b = maps.n_layers
-    rows = np.arange(1, n_a + 1)
+    rows = np.arange(1, maps.n_layers[0] + 1)
     off = maps.error[1:, 1:] if by == "error" else -maps.r2[1:, 1:]
     best = np.where(np.isfinite(off), off, np.inf).argmin(1) + 1
     error, shuffled, mean = maps.error[rows, best], maps.error_shuffled[rows, best], maps.error_mean[best]
     matches = error < MARGIN * np.fmin(shuffled, mean)
-    slope = reach = float("nan")
-    rank: float | None = None
-    if matches.any():
-        reach = float(best[matches].max() / n_b)
-    if matches.sum() >= FEW:
-        x, y = rows[matches] / n_a, best[matches] / n_b
-        slope, rank = float(np.polyfit(x, y, 1)[0]), rank_correlation(x, y)
-    return Matching(
-        best, error, shuffled, mean, matches, slope, float("nan") if rank is None else rank, reach, maps.n_layers
-    )
+    return Matching(best, error, shuffled, mean, matches, maps.n_layers)
 
 
 def reading(found: Matching) -> str:
@@ -73,13 +58,12 @@ def reading(found: Matching) -> str:
     n_a, n_b = found.n_layers
     if found.matches.sum() < max(FEW, n_a / 2):
         return "unclear"
-    if not found.rank >= TRACKS:  # NaN too
-        return "unordered"
     a, b = (shares[found.matches] for shares in found.relative)
-    near = float(np.median(np.abs(b - a))) <= TENTH
-    diagonal, early = near and SLOPE[0] <= found.slope <= SLOPE[1], found.reach <= 1 - LATE
-    to_the_end = found.relative[0][found.matches].max() > 1 - LATE
-    if diagonal and not (early and to_the_end):
+    if (rank_correlation(a, b) or 0.0) < TRACKS:
+        return "unordered"
+    near, slope = float(np.median(np.abs(b - a))) <= TENTH, float(np.polyfit(a, b, 1)[0])
+    early, to_the_end = b.max() <= 1 - LATE, a.max() > 1 - LATE
+    if near and SLOPE[0] <= slope <= SLOPE[1] and not (early and to_the_end):
         return "part" if early else "same"
     return "late" if early and to_the_end and n_b > n_a else "neither"
 

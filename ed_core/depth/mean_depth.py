@@ -21,7 +21,7 @@ def mean_depth_kl(kl: ArrayLike) -> np.ndarray:
     """`1 + Σ_{l ≥ 1} e[l]`, `e[l] = max_{j ≥ l} kl[j] / max_{j ≥ 1} kl[j]`, of the lens's divergence from the output,
     `[n, L + 1]` → `[n]` in [1, L]. Depth 0 is left out, as tied embeddings predict the token just read there. NaN where
     no divergence from depth 1 on is above 0, or one is not finite."""
-    later = _rows(kl)[:, 1:]
+    later = np.asarray(kl, np.float64)[:, 1:]
     highest = later.max(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         depth = 1 + _highest_from(later).sum(1) / highest
@@ -32,7 +32,7 @@ def mean_depth_overlap(overlap: ArrayLike) -> np.ndarray:
     """`Σ_{l ≥ 0} e[l]`, `e[l] = max_{j ≥ l} (1 - overlap[j])`, of the share of best tokens that lens and output have in
     common, `[n, L + 1]` → `[n]` in [0, L]. NaN where they have all in common at every depth, or a value is not
     finite."""
-    missing = 1 - _rows(overlap)
+    missing = 1 - np.asarray(overlap, np.float64)
     return np.where(missing.max(1) > 0, _highest_from(missing).sum(1), np.nan)
 
 
@@ -44,7 +44,7 @@ LOWEST = {"kl": 1.0, "overlap": 0.0}  # the smallest possible depth
 def middle_half(kl: ArrayLike) -> tuple[int, int] | None:
     """The depths that the thresholds 3/4 and 1/4 give on one curve `[L + 1]` of divergence, between which half of all
     thresholds lie; None where `mean_depth_kl` is not defined."""
-    later = _rows(np.asarray(kl, np.float64)[None])[:, 1:]
+    later = np.asarray(kl, np.float64)[None, 1:]
     if not later.max() > 0 or not np.isfinite(later).all():
         return None
     shares = _highest_from(later)[0] / later.max()
@@ -89,13 +89,6 @@ def of_prompts(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed:
         return replace(of_curve(name, sums.sum(0) / np.sum(tokens)), n_layers=n_layers)
     estimate = resampled(name, sums, tokens, over, seed)
     return MeanDepth(name, _defined(estimate.value), n_layers, estimate.interval)
-
-
-def _rows(curves: ArrayLike) -> np.ndarray:
-    curves = np.asarray(curves, np.float64)
-    if curves.ndim != 2 or curves.shape[1] < 2:
-        raise ValueError(f"curves of shape (n, L + 1) are expected, found {curves.shape}")
-    return curves
 
 
 def _highest_from(curves: np.ndarray) -> np.ndarray:

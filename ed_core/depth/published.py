@@ -1,4 +1,4 @@
-"""Effective depths that are published (`published.csv`), and what is said of the models by their names."""
+"""Effective depths that are published (`published.csv`), and how a model was trained, by its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class Published:
     dataset: str
     criterion: str
     effective_depth: int
-    ratio: float
 
     @property
     def name(self) -> str:
@@ -67,34 +66,10 @@ def published() -> tuple[Published, ...]:
     """The published table: 12 models, three sets, three criteria.
 
     Source: Y. Hu, C. Zhou, M. Zhang, "What Affects the Effective Depth of Large Language Models?", arXiv 2512.14064,
-    from the authors' notebook; every ratio is `(ED + 1) / L`, rounded."""
+    from the authors' notebook; the file's ratio is `(ED + 1) / L`, rounded."""
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            Published(
-                r["model"],
-                int(r["n_layers"]),
-                r["dataset"],
-                r["criterion"],
-                int(r["effective_depth"]),
-                float(r["effective_depth_ratio"]),
-            )
-            for r in csv.DictReader(file)
-        )
-
-
-def published_marks(
-    model: str = "", dataset: str | None = None, n_layers: int | None = None, criterion: str | None = None
-) -> list[tuple[str, str, float, str]]:
-    """Published verdicts as (model, criterion, ratio, dataset): those of the model of that name, all
-    without one."""
-    return [
-        (p.name, p.criterion, p.ratio, p.dataset)
-        for p in published()
-        if model in ("", p.name)
-        and dataset in (None, p.dataset)
-        and n_layers in (None, p.n_layers)
-        and criterion in (None, p.criterion)
-    ]
+        _, *rows = csv.reader(file)
+    return tuple(Published(model, int(n), dataset, rule, int(depth)) for model, n, dataset, rule, depth, _ in rows)
 
 
 def sets_of(model: str) -> list[str]:

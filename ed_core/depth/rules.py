@@ -25,26 +25,6 @@ PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS = "paper", "stable", "from_depth_1", 
 
 
 @dataclass(frozen=True)
-class Criterion:
-    """The layer that a rule gives on one curve. `depth`: by the paper's rule, None where it is not defined, for a
-    `reason` (a key of `say.REASONS`). `stable`: from where the rule holds to the end. `from_depth_1`: the KL rule
-    without depth 0."""
-
-    name: str
-    depth: int | None
-    stable: int | None
-    n_layers: int
-    threshold: float = 0.0
-    reason: str = ""
-    from_depth_1: Criterion | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """`(ED + 1) / L`, in (0, 1], or None."""
-        return None if self.depth is None else (self.depth + 1) / self.n_layers
-
-
-@dataclass(frozen=True)
 class Rule:
     """A rule of Hu et al.
 
@@ -84,28 +64,18 @@ class Rule:
         """The curve that it reads, `[layer]`."""
         return self.means(means)[:-1] if self.of_lens else self.means(means)
 
-    def of(self, means: Mapping[str, ArrayLike], threshold: float | None = None) -> Criterion:
-        """The rule on the curves of its measures."""
-        return self.of_curve(self.curve(means), threshold)
+    def layer(self, means: Mapping[str, ArrayLike]) -> int | None:
+        """The layer that the paper's rule gives on the curves of its measures; None where it is not defined."""
+        return self.layers(self.curve(means))[0]
 
-    def of_curve(self, curve: ArrayLike, threshold: float | None = None) -> Criterion:
-        """The rule on one curve `[layer]`; not defined for a single layer, or where a value is not finite."""
-        c, used = np.asarray(curve, np.float64), self.threshold if threshold is None else threshold
-        n = len(c)
-        if n < 2 or not np.isfinite(c).all():
-            return Criterion(self.name, None, None, n, used, "one layer" if n < 2 else "not finite")
-        later = (
-            Criterion(self.name, *self._read(c, used, FROM_DEPTH_1), n, used) if FROM_DEPTH_1 in self.variants else None
-        )
-        depth, stable = self._read(c, used, PAPER)
-        return Criterion(
-            self.name, depth, stable, n, used, "" if depth is not None else _reason(self.name, c, used), later
-        )
-
-    def _read(self, curve: np.ndarray, threshold: float, variant: str) -> tuple[int | None, int | None]:
-        """The layer by this variant, and that from which it holds to the end."""
-        both = (_depths(self.name, curve[None], lasting, variant, threshold)[0] for lasting in (False, True))
-        depth, stable = (None if np.isnan(one) else int(one) for one in both)
+    def layers(
+        self, curve: ArrayLike, variant: str = PAPER, threshold: float | None = None
+    ) -> tuple[int | None, int | None]:
+        """The layer that a variant gives on one curve `[layer]`, and that from which the rule holds to the end; None
+        where it is not defined."""
+        c = np.asarray(curve, np.float64)[None]
+        both = (depths(self.name, c, variant, threshold, lasting)[0] for lasting in (False, True))
+        depth, stable = (int(one) if np.isfinite(c).all() and not np.isnan(one) else None for one in both)
         return depth, None if depth is None else stable
 
 
@@ -125,15 +95,53 @@ RULES = {
 OF_LENS = {name: rule for name, rule in RULES.items() if rule.of_lens}
 
 
-def depths(name: str, curves: ArrayLike, variant: str = PAPER, threshold: float | None = None) -> np.ndarray:
+def depths(
+    name: str, curves: ArrayLike, variant: str = PAPER, threshold: float | None = None, lasting: bool = False
+) -> np.ndarray:
     """The layer that a rule gives on each curve, `[n, layer]` → `[n]`, NaN where it is not defined.
 
     - cosine: the last `l` with `c[l] < 0 <= c[l+1]`; stable: the last `l` with `c[l] < 0`, if `l < L-1`
     - KL: the first `l < L-1` with `kl[l] < θ max(kl)`; overlap: the first with `overlap[l] > θ`; stable: the first from
       which that holds through `L-1`
-    - KL from depth 1: maximum and rule over `l >= 1`, as tied embeddings predict the token just read at depth 0"""
-    own = RULES[name].threshold if threshold is None else threshold
-    return _depths(name, np.asarray(curves, np.float64), variant == STABLE, variant, own)
+    - KL from depth 1: maximum and rule over `l >= 1`, as tied embeddings predict the token just read at depth 0
+
+    `lasting`: the stable form of the variant."""
+    c, cut = np.asarray(curves, np.float64), RULES[name].threshold if threshold is None else threshold
+    lasting |= variant == STABLE
+    if c.shape[1] < 2:
+        return np.full(len(c), np.nan)
+    if name == "cosine":
+        below = c < cut
+        if lasting:
+            return np.where(below[:, -1], np.nan, _last(below))
+        return _last(below[:, :-1] & ~below[:, 1:])
+    holds = _holds(name, c, cut, int(variant == FROM_DEPTH_1))
+    if lasting:
+        holds = np.logical_and.accumulate(holds[:, ::-1], 1)[:, ::-1]
+    holds = holds[:, :-1]
+    return np.where(holds.any(1), holds.argmax(1), np.nan)
+
+
+def reason(name: str, curve: np.ndarray | None, threshold: float) -> str:
+    """Why a rule gives no layer on a curve `[layer]`, None where no token counts."""
+    if curve is None or len(curve) < 2:
+        return "no token is left to count" if curve is None else "the model has one layer only"
+    if not np.isfinite(curve).all():
+        return "its curve is not finite"
+    if name != "cosine":
+        late = _holds(name, curve[None], threshold)[0, -1]
+        return f"its threshold is {'reached before the last layer only' if late else 'never reached'}"
+    below = curve < threshold
+    if below.sum() == 1 or not below.any():
+        return f"the mean cosine is {'below 0 in the last layer only' if below.any() else 'never below 0'}"
+    return f"the mean cosine {'is below 0 in every layer' if below.all() else 'falls below 0 and stays there'}"
+
+
+def first_pass(readout: np.ndarray) -> int | None:
+    """The first pass of a looped model, from 1 and before the last, after which its readout meets the KL rule; None
+    where none does. `readout` `[passes + 1]`: the divergence from the output after each number of passes."""
+    passing = np.flatnonzero(readout[1:-1] < KL_THRESHOLD * readout.max())
+    return int(passing[0]) + 1 if len(passing) else None
 
 
 def near(depth: float, other: float, n_layers: int) -> bool:
@@ -146,46 +154,13 @@ def tenth(n_layers: int) -> int:
     return int(TENTH * n_layers + 1e-9)
 
 
-def more_than(overlap: np.ndarray, threshold: float) -> np.ndarray:
-    """Where an overlap is above a threshold, ties excluded."""
-    return np.asarray(overlap > threshold + TIE)
-
-
-def _depths(name: str, c: np.ndarray, lasting: bool, variant: str, threshold: float) -> np.ndarray:
-    """`depths`; `lasting`: from where the variant holds to the end."""
-    if c.shape[1] < 2:
-        return np.full(len(c), np.nan)
-    if name == "cosine":
-        below = c < threshold
-        if lasting:
-            return np.where(below[:, -1], np.nan, _last(below))
-        return _last(below[:, :-1] & ~below[:, 1:])
-    holds = _holds(name, c, threshold, int(variant == FROM_DEPTH_1))
-    if lasting:
-        holds = np.logical_and.accumulate(holds[:, ::-1], 1)[:, ::-1]
-    holds = holds[:, :-1]
-    return np.where(holds.any(1), holds.argmax(1), np.nan)
-
-
 def _holds(name: str, c: np.ndarray, threshold: float, start: int = 0) -> np.ndarray:
     """Where a lens rule holds, `[n, layer]`, from depth `start` on."""
     if name == "overlap":
-        return more_than(c, threshold)
+        return np.asarray(c > threshold + TIE)  # ties excluded
     holds = np.zeros(c.shape, bool)
     holds[:, start:] = c[:, start:] < threshold * c[:, start:].max(1, keepdims=True)
     return holds
-
-
-def _reason(name: str, c: np.ndarray, threshold: float) -> str:
-    """Why a rule gives no layer on a finite curve of two layers or more."""
-    if name != "cosine":
-        return "only before the last" if _holds(name, c[None], threshold)[0, -1] else "never"
-    below = np.flatnonzero(c < threshold)
-    if not len(below):
-        return "never below"
-    if len(below) == len(c):
-        return "always below"
-    return "only the last below" if len(below) == 1 else "no way back"
 
 
 def _last(holds: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ last is the output; `tokens` `[prompt]`."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -60,8 +60,8 @@ class Sample:
 
     `curves`: by probe, those that were measured. `twins`: the same of copies of the model, of this kind of `control`.
     `sinks`: of each prompt, None where unknown. `answers`: of each prompt what the lens says at its answer; both are
-    empty where only sums are known. `answered`: whether the prompts have answers. `read_for`: the tokens that count.
-    `best`: tokens whose overlap is compared. `seed`: of the bootstrap."""
+    empty where only sums are known. `read_for`: the tokens that count. `best`: tokens whose overlap is compared.
+    `seed`: of the bootstrap."""
 
     n_layers: int
     curves: Mapping[str, Curves]
@@ -69,7 +69,6 @@ class Sample:
     control: str = UNTRAINED
     sinks: tuple[tuple[Sink, ...] | None, ...] = ()
     answers: tuple[tuple[Seen, ...], ...] = ()
-    answered: bool = False
     read_for: Tokens = ALL
     best: int = BEST
     seed: int = 0
@@ -108,7 +107,6 @@ class Sample:
             control,
             known,
             tuple(map(answer.look, read)),
-            any(result.answer_start is not None for result in some),
             of,
             int(dict(read[0].request.parameters).get("k", BEST)) if read else BEST,
             seed,
@@ -149,18 +147,19 @@ class Sample:
         return max(len(of_one.tokens) for of_one in self.curves.values())
 
     @property
-    def n_tokens(self) -> int:
-        return int(max(of_one.tokens.sum() for of_one in self.curves.values()))
+    def units(self) -> Units:
+        """What the intervals are over."""
+        return (self.curves.get(LENS) or self.curves[CONTRIBUTIONS]).units
 
 
 def positions(result: ProbeResult, of: Tokens) -> frozenset[int] | None:
     """The positions of these tokens: of `ANSWER` those that predict it (the last one where none is known); None for
     `ALL`. A `ValueError` for a position that the prompt does not have."""
-    n, start = result.n_tokens, result.answer_start
+    n = result.n_tokens
     if of == ALL:
         return None
     if of == ANSWER:
-        return frozenset(range(start - 1, n - 1)) if start is not None and 0 < start < n else frozenset({n - 1})
+        return frozenset(answer.predicting(result))
     chosen = of if isinstance(of, tuple) else (of,)
     if not chosen or not all(isinstance(one, int) and 0 <= one < n for one in chosen):
         raise ValueError(f"Tokens are {ALL!r}, {ANSWER!r} or positions from 0 to {n - 1}; found {of!r}.")
@@ -213,11 +212,8 @@ def _curves(
     if len(known) < len(results) or any(n not in r.measures for r in results for n in names):
         return curves
     out = [pos | more for pos, more in zip(known, others or [set()] * len(known), strict=True)]
-    if not any(pos - more for pos, more in zip(known, others or [set()] * len(known))):
-        without = Curves(curves.sums, curves.tokens, forms)
-    else:
-        without = read(out)
-    return Curves(curves.sums, curves.tokens, forms, without if without.tokens.sum() else None)
+    without = read(out) if any(out != more for out, more in zip(out, others or [set()] * len(known))) else curves
+    return replace(curves, without_sinks=without if without.tokens.sum() else None)
 
 
 def _of_columns(own: Mapping[str, np.ndarray], names: Sequence[str], first: bool, forms: tuple[str, ...]) -> Curves:
@@ -235,4 +231,4 @@ def _of_columns(own: Mapping[str, np.ndarray], names: Sequence[str], first: bool
     if "n_no_sinks" in own and np.isfinite(own["n_no_sinks"]).all():
         dropped = np.zeros(len(own["n_tokens"])) if first else 1 - own["first_is_sink"]
         without = read("no_sinks", "n_no_sinks", dropped)
-    return Curves(curves.sums, curves.tokens, forms, without if without and without.tokens.sum() else None)
+    return replace(curves, without_sinks=without if without and without.tokens.sum() else None)

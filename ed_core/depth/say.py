@@ -5,7 +5,6 @@ count from 1, so that layer n ends at depth n; a published rule's layer is its b
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,28 +13,24 @@ from typing import Any
 import numpy as np
 
 from ..lenses.measured import Maps, Replacement
-from ..probes import find
 from ..probes.lenses import LENSES
 from ..types import ProbeResult
 from . import exactness, surgery
 from .among_others import QUANTILES, Comparison, Likeness, ends
-from .answer import Seen, first_choice
-from .course import Course
+from .answer import Course, Seen, first_choice
+from .exits import Exits, Headroom
 from .halves import ATTENTION, EMBEDDING, MLP, branch_at, brought, mean_depth_of
-from .headroom import Headroom
 from .kinds import Mix
 from .lenses import UNCALIBRATED, below
-from .loops import by_passes
 from .matching import RAISED, match, reading, usefulness
-from .mean_depth import MeanDepth, middle_half
-from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS
+from .mean_depth import MEAN_DEPTH, MeanDepth, middle_half
+from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS, first_pass
 from .sample import ALL, ANSWER, UNTRAINED, Sample, Tokens
-from .side_by_side import Pair, largest_difference, relative_depth
+from .side_by_side import Pair, relative_depth
 from .sinks import FACTOR, Sink, Span
 from .turn import Turn
-from .verdict import DEPTH_0, FEW, FIVE, INTERVAL, LASTING, SINKS, THRESHOLDS, TWINS, UNDEFINED, RuleVerdict, Verdict
+from .verdict import FIVE, RuleVerdict, Verdict
 from .verdict import verdict as verdict_of
-from .writing import Exits
 
 POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 LONGEST = 40  # characters of a token that a sentence repeats
@@ -46,34 +41,6 @@ COPIES = {  # of the model: one, several
     "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
 }
 SHAPES = ("the same shape", "partly the same shape", "another shape")  # of two curves, by `Likeness.shape`
-CHECKS = {
-    "sums": "sums",
-    "slopes": "slopes",
-    "closure": "logits from the last residual",
-    "replay": "logits layer by layer",
-    "detour": "logits with another stream put in",
-}
-REASONS = {  # why a rule gives no layer
-    "no token": "no token is left to count",
-    "one layer": "the model has one layer only",
-    "not finite": "its curve is not finite",
-    "never": "its threshold is never reached",
-    "only before the last": "its threshold is reached before the last layer only",
-    "never below": "the mean cosine is never below 0",
-    "always below": "the mean cosine is below 0 in every layer",
-    "only the last below": "the mean cosine is below 0 in the last layer only",
-    "no way back": "the mean cosine falls below 0 and stays there",
-}
-DOUBTS = {  # why a rule's layer is not robust
-    THRESHOLDS: "nearby thresholds move it",
-    LASTING: "it does not last from there on",
-    DEPTH_0: "it moves without the embedding",
-    SINKS: "it moves without attention sinks",
-    FEW: "there are too few prompts for an interval",
-    INTERVAL: "it moves over prompts",
-    UNDEFINED: "some resamples of the prompts give no layer",
-    TWINS: "half or more of the untrained copies give it too",
-}
 NO_TURN = {  # why there is no clear switch
     "sign": "the cosine is not clearly below 0 in the first layers and above 0 in the last",
     "order": "too many random orders of the layers split as well",
@@ -103,15 +70,10 @@ def number(value: float | np.floating[Any], form: str = ".3g") -> str:
     return text.replace("-", "" if not power and float(text) == 0 else "−")
 
 
-def share(value: float, signs: bool = False) -> str:
-    """A share in whole per cent; "less than 1 %" and "more than 99 %" (in `signs` "<1 %", ">99 %") where rounding would
-    print none or all."""
+def share(value: float) -> str:
+    """A share in whole per cent; "<1 %" and ">99 %" where rounding would print none or all."""
     text = f"{100 * value:.0f} %"
-    if text == "0 %" and value > 0:
-        return "<1 %" if signs else "less than 1 %"
-    if text == "100 %" and value < 1:
-        return ">99 %" if signs else "more than 99 %"
-    return text
+    return "<1 %" if text == "0 %" and value > 0 else ">99 %" if text == "100 %" and value < 1 else text
 
 
 def interval(low: float, high: float, digits: int = 1, over: str = "") -> str:
@@ -148,9 +110,6 @@ def _lower(title: str) -> str:
     return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
 
 
-# ---------------------------------------------------------------- the verdict
-
-
 def verdict(found: Verdict) -> str:
     """The verdict in one text."""
     return " ".join(lines(found))
@@ -163,20 +122,17 @@ def lines(found: Verdict) -> list[str]:
 
 def lead(found: Verdict) -> str:
     """From which layer on the answer is the first choice, or the model's own next token; "" where no lens was read."""
-    looks = [look for look in found.answers if look]
-    if looks and found.n_prompts == 1:
+    looks = [look for look in found.sample.answers if look]
+    if len(looks) == found.sample.n_prompts == 1:
         return _answer(looks[0])
-    out = []
-    for given, what in ((True, "the answer"), (False, "the model's next token")):
-        group = [look for look in looks if look[0].given == given]
-        depths = [depth for look in group if (depth := first_choice(look)) is not None]
-        if depths:
-            spread = f" (median; {interval(min(depths), max(depths), 0)})" if len(depths) > 1 else ""
-            where = f"from {layers(np.median(depths), found.n_layers)} on{spread}"
-            out.append(f"In {len(depths)} of {count(len(group), 'prompt')} {what} is the first choice, {where}.")
-        elif group:
-            out.append(f"In none of {count(len(group), 'prompt')} {what} is the first choice.")
-    return " ".join(out)
+    if not looks:
+        return ""
+    depths = [depth for look in looks if (depth := first_choice(look)) is not None]
+    what = listed(dict.fromkeys("the answer" if look[0].given else "the model's next token" for look in looks), "or")
+    if not depths:
+        return f"In none of {count(len(looks), 'prompt')} {what} is the first choice."
+    where = f"from {layers(np.median(depths), found.n_layers)} on (median; {interval(min(depths), max(depths), 0)})"
+    return f"In {len(depths)} of {count(len(looks), 'prompt')} {what} is the first choice, {where}."
 
 
 def headline(model: str, found: Course, right: bool | None, said: str, answer: str = "") -> str:
@@ -200,28 +156,25 @@ def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
     if mean is not None and mean.depth is not None:
         ends = middle_half(kl) if len(kl) else None
         other = f" ({interval(*ends, 0)} at other thresholds)" if ends else ""
-        copies = _copies(found, mean.name, 0)
-        words = "its words" if found.read_for == ALL else f"the predictions {_where(found)}"
-        settle = f"{words} settle by layer {mean.depth:.0f} on average{other}{f', {copies}' if copies else ''}"
+        words = "its words" if found.sample.read_for == ALL else f"the predictions {_where(found)}"
+        settle = f"{words} settle by layer {mean.depth:.0f} on average{other}{_copies(found, mean.name, 0)}"
     line = " · ".join(filter(None, [among, "one prompt", settle]))
     return f"{line[0].upper()}{line[1:]}"
 
 
 def _answer(seen: Sequence[Seen]) -> str:
     one, n = seen[0], len(seen)
-    if n > 1 and (depth := first_choice(seen)) is not None:
+    if (depth := first_choice(seen)) is not None and n > 1:
         return f"Each of the answer's {n} tokens is the first choice{_since(depth, one.n_layers)}."
     if n > 1:
         wrong, right = next(s for s in seen if s.best is None), sum(s.best is not None for s in seen)
         where = f"where it should say {quoted(wrong.token)}, the model says {quoted(wrong.instead)}"
-        return f"{right or 'None'} of the answer's {n} tokens {'are' if right > 1 else 'is'} the first choice; {where}."
+        return f"{right} of the answer's {n} tokens {'is' if right == 1 else 'are'} the first choice; {where}."
     name = quoted(one.token) if one.given else f"The model's next token {quoted(one.token)}"
-    top = f"in the top {one.k} from layer {one.among} on" if one.among is not None and one.k > 1 else ""
+    top = f"in the top {one.k} from layer {one.among} on" if one.among not in (None, one.best) and one.k > 1 else ""
     if one.best is None:
         return f"{name} is not the first choice{f', but {top}' if top else ''}; the model says {quoted(one.instead)}."
-    becomes = "becomes" if one.best == one.n_layers else "is"
-    more = f"; it is {top}" if top and one.among != one.best else ""
-    return f"{name} {becomes} the first choice{_since(one.best, one.n_layers)}{more}."
+    return f"{name} is the first choice{_since(one.best, one.n_layers)}{f'; it is {top}' if top else ''}."
 
 
 def _since(depth: int, n_layers: int) -> str:
@@ -232,31 +185,30 @@ def _since(depth: int, n_layers: int) -> str:
 
 def average(found: Verdict) -> str:
     """The average depth, with its interval over prompts and what copies of the model give; "" without a lens."""
-    mean = next((mean for mean in found.means.values() if mean.depth is not None), None)
+    mean, n = next((mean for mean in found.means.values() if mean.depth is not None), None), found.sample.n_prompts
     if mean is None or mean.depth is None:
         return "No average depth: the lens is the output from layer 1 on, or not finite." if found.means else ""
-    subject = f"the words of {'this prompt' if found.n_prompts == 1 else f'{found.n_prompts} prompts'} settle"
-    if found.read_for != ALL:
-        subject = f"the predictions {_where(found)} settle"
+    subject = "the words of this prompt" if n == 1 else f"the words of {n} prompts"
+    if found.sample.read_for != ALL:
+        subject = f"the predictions {_where(found)}"
     bounds = mean.interval.ends if mean.interval is not None else None
-    place = f"layer {mean.depth:.1f} of {found.n_layers}" if bounds else layers(mean.depth, found.n_layers)
-    over = f" ({interval(*bounds)} over {found.units.words})" if bounds else ""
-    copies = _copies(found, mean.name, 1 if bounds else 0)
-    return f"On average {subject} by {place}{over}{f'; {copies}' if copies else ''}."
+    digits, over = (1, f" ({interval(*bounds)} over {found.sample.units.words})") if bounds else (0, "")
+    place = f"layer {mean.depth:.{digits}f} of {found.n_layers}{over}"
+    return f"On average {subject} settle by {place}{_copies(found, mean.name, digits)}."
 
 
 def _where(found: Verdict) -> str:
     """Where the predictions are read that a verdict is about, if not everywhere."""
-    of_answer = found.read_for == ANSWER and found.answered
-    return "of the answer" if of_answer else f"at {read_for(found.read_for, False)}"
+    of_answer = any(look and look[0].given for look in found.sample.answers) and found.sample.read_for == ANSWER
+    return "of the answer" if of_answer else f"at {read_for(found.sample.read_for, False)}"
 
 
 def _copies(found: Verdict, name: str, digits: int = 1) -> str:
-    """ "untrained copies by 12 to 14"."""
+    """ ", untrained copies by 12 to 14"."""
     if not (depths := found.twin_means(name)):
         return ""
     by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
-    return f"{'one ' * (len(found.twins) == 1)}{COPIES[found.control][len(found.twins) > 1]} by {by}"
+    return f", {'one ' * (len(found.twins) == 1)}{COPIES[found.sample.control][len(found.twins) > 1]} by {by}"
 
 
 def turn(found: Turn | None) -> str:
@@ -273,43 +225,39 @@ def turn(found: Turn | None) -> str:
 
 def rules(found: Verdict) -> str:
     """What the published rules give, and which are robust."""
-    given = [rule for rule in found.rules.values() if rule.depth is not None]
-    published = all(rule_name(rule).startswith("Hu") for rule in found.rules.values())
-    who = f"{NUMBERS[len(found.rules)]} {'published ' * published}rules{' with other settings' * (not published)}"
-    if not given:
-        return f"{who} give no layer here." if found.rules else ""
-    who = who if len(given) == len(found.rules) else f"{NUMBERS[len(given)]} of {who.lower()}"
-    depths, robust = listed(str(rule.depth) for rule in given), [rule for rule in given if rule.clear or rule.so_far]
+    if not found.rules:
+        return ""
+    own = any(rule.threshold != RULES[rule.name].threshold or rule.best != BEST for rule in found.rules.values())
+    who = f"{NUMBERS[len(found.rules)]} {'published ' * (not own)}rules"
+    robust = [rule for rule in found.rules.values() if rule.clear or rule.so_far]
     which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
-    none = "none is robust here" if len(given) > 1 else "it is not robust here"
-    return f"{who} {'says' if len(given) == 1 else 'say'} layer {depths} in the papers' count; {which or none}."
+    depths = found.layers.values()
+    given = listed(map(_layer, depths)) if None in depths else f"layer {listed(map(str, depths))}"
+    return f"{who} say {given} in the papers' count; {which or 'none is robust here'}."
 
 
 def rule_name(found: RuleVerdict) -> str:
-    """ "Hu et al.'s KL rule"; with other settings "The KL rule at 35 %"."""
-    label, own = RULES[found.name].label, RULES[found.name].threshold
-    threshold = "" if found.criterion.threshold == own else f" at {100 * found.criterion.threshold:.3g} %"
-    best = "" if found.best == BEST else f" of the best {found.best}"
-    return f"The {label} rule{best}{threshold}" if best or threshold else f"Hu et al.'s {label} rule"
+    """ "Hu et al.'s KL rule", with other settings "Hu et al.'s overlap rule (35 %, best 10)"."""
+    changed = [f"{100 * found.threshold:.3g} %"] * (found.threshold != RULES[found.name].threshold)
+    changed += [f"best {found.best}"] * (found.best != BEST)
+    return f"Hu et al.'s {RULES[found.name].label} rule" + (f" ({', '.join(changed)})" if changed else "")
 
 
 def rule(found: RuleVerdict) -> str:
     """What one rule gives, and why that is not robust."""
     ends = found.interval.ends if found.interval is not None and found.depth is not None else None
     over = f" ({interval(*ends, 0)} over prompts)" if ends else ""
-    count = ", in the papers' count" if found.depth is not None else ""
-    return f"{rule_name(found)} gives {_layer(found.depth)}{over}{count}; {not_robust(found)}."
+    papers = ", in the papers' count" if found.depth is not None else ""
+    return f"{rule_name(found)} gives {_layer(found.depth)}{over}{papers}; {robust(found)}."
 
 
-def not_robust(found: RuleVerdict) -> str:
-    """ "not robust here, because …", "robust here", or what is open."""
+def robust(found: RuleVerdict) -> str:
+    """ "not robust here because of nearby thresholds", or why there is no layer."""
     if found.depth is None:
-        return REASONS[found.criterion.reason]
+        return found.reason
     if found.doubts:
-        return f"not robust here, because {listed(DOUBTS[doubt] for doubt in found.doubts)}"
-    if found.clear:
-        return "robust here"
-    return f"undecided: {DOUBTS[TWINS]}" if found.shared else "robust so far; untrained copies are not compared"
+        return f"not robust here because of {listed(found.doubts)}"
+    return "robust here" if found.clear else "robust so far, with fewer than five untrained copies"
 
 
 def _layer(depth: int | None) -> str:
@@ -322,7 +270,8 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
     rows = []
     for one in found.rules.values():
         ends = one.interval.ends if one.interval is not None else None
-        copies, near = [depth for depth in one.twins if depth is not None], f" ({one.near} of {len(one.twins)} near)"
+        copies = [depth for depth in one.twins if depth is not None]
+        of_copies = f"{interval(min(copies), max(copies), 0)} ({one.near} of {len(one.twins)} near)" if copies else "–"
         cells = {variant: _layer(depth).removeprefix("layer ") for variant, depth in one.variants.items()}
         row = {
             "Rule": rule_name(one),
@@ -331,18 +280,17 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
             "Lasts from": cells[STABLE],
             "Without sinks": cells.get(WITHOUT_SINKS, "–"),
             "Over prompts": interval(*ends, 0) if ends else "–",
-            COPIES[found.control][1].capitalize(): f"{interval(min(copies), max(copies), 0)}{near}" if copies else "–",
-            "Robust": "yes" if one.clear else "so far" if one.so_far else "no",
+            COPIES[found.sample.control][1].capitalize(): of_copies,
+            "Robust": "yes" if one.clear else "so far" if one.so_far else f"no: {', '.join(one.doubts) or one.reason}",
         }
-        rows.append({name: text for name, text in row.items() if name != "Over prompts" or found.n_prompts > 1})
+        rows.append({name: text for name, text in row.items() if name != "Over prompts" or found.sample.n_prompts > 1})
     return rows
 
 
 def why(found: Verdict) -> list[str]:
     """What is behind the verdict besides the rules: the average depth by both measures, and the switch."""
-    copies = {name: f" ({words})" if (words := _copies(found, name)) else "" for name in found.means}
-    by = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
-    out = [f"Average depth, over all thresholds of the lens: {listed(by)}."] if by else []
+    by = [f"{depth(mean)} by {RULES[name].label}{_copies(found, name)}" for name, mean in found.means.items()]
+    out = [f"Average depth, over all thresholds of the lens: {'; '.join(by)}."] if by else []
     if found.turn is not None and found.turn.failed:
         out.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
     return out
@@ -360,22 +308,20 @@ def read_for(of: Tokens, answered: bool = True) -> str:
     return {ALL: "all tokens", ANSWER: predicted}.get(str(of), f"token {of}")
 
 
-def sinks(found: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = ()) -> str:
+def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
     """A prompt's attention sinks, the largest first, where they are and who writes them."""
-    text, longer = f"No attention sink: before the output no token is {FACTOR:g}", "times as long as the median token"
+    longer = "times as long as the median token"
+    if not found:
+        return f"No attention sink: before the output no token is {FACTOR:g} {longer}."
+
+    def span(one: Span) -> str:
+        return f"at depth {interval(one.start, one.end, 0)} (written by {writer(one)})"
+
     named = (
-        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(_span, s.spans))}"
+        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(span, s.spans))}"
         for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
     )
-    text = f"{count(len(found), 'attention sink')}: {'; '.join(named)}." if found else f"{text} {longer}."
-    return " ".join(filter(None, [text, long_at_end(at_end, tokens)]))
-
-
-def _span(found: Span) -> str:
-    """ "from depth 3 to 8 (written by layer 2's MLP)"."""
-    until = "" if found.lasts or found.end == found.start else f" to {found.end}"
-    by = f" (written by {writer(found)})" if found.branch else ""
-    return f"{'from' if found.lasts or until else 'at'} depth {found.start}{until}{by}"
+    return f"{count(len(found), 'attention sink')}: {'; '.join(named)}."
 
 
 def writer(found: Span) -> str:
@@ -383,96 +329,53 @@ def writer(found: Span) -> str:
     return "the embedding" if found.layer is None else f"layer {found.layer + 1}'s {found.branch.replace('mlp', 'MLP')}"
 
 
-def sinks_in_curves(found: Sequence[Sink], tokens: Sequence[str], counted: bool, in_depths: bool = True) -> str:
-    """Which tokens are sinks, and whether the curves next to the maps and the depths count them; "" without any."""
+def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -> str:
+    """Which tokens are attention sinks, and whether the maps' averages count them; "" without any."""
     if not found:
         return ""
-    named = listed(f"token {s.pos} {quoted(tokens[s.pos])}" for s in found[:NAMED])
-    curves = f"{'counted in' if counted else 'left out of'} the curves next to the maps"
-    depths = f"; average depth and rules count {'them' if len(found) > 1 else 'it'}" if in_depths else ""
-    return f"{count(len(found), 'attention sink')}: {named} ({curves}{depths})."
-
-
-def of_sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
-    """Which tokens are attention sinks, and what that means; "" without any."""
-    if not found:
-        return ""
-    many = len(found) > 1
     named = listed(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED])
-    what = "attention sinks: their streams are" if many else "an attention sink: its stream is"
-    left_out = f"the averages of the maps leave {'them' if many else 'it'} out"
-    return f"◆ {named} {'are' if many else 'is'} {what} very long, so {left_out}."
+    averages = f"The averages of the maps {'count them' if counted else 'leave them out'}."
+    return f"◆ marks attention sinks, tokens whose stream is very long: {named}. {averages}"
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
     """Tokens that are long after the last layer only, where no attention reads them; "" for none."""
-    if not positions:
-        return ""
     named = listed(f"{pos} {quoted(tokens[pos])}" for pos in positions[:NAMED])
-    return f"Long only after the last layer, so no attention sink: {count(len(positions), 'token')} ({named})."
+    return f"Long only after the last layer, so no attention sink: token {named}." if positions else ""
 
 
 def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
     """The attention sinks of several prompts in one line."""
     known = [sinks for sinks in found if sinks is not None]
-    every, prompts = [s for sinks in known for s in sinks], f"{count(len(known), 'prompt')}"
-    unknown = f"; unknown in {len(found) - len(known)}" * (len(known) < len(found))
-    if not every:
-        return f"no attention sinks in {prompts}{unknown}"
-    most, by = (
-        max(s.ratio for s in every),
-        Counter(writer(span) for s in every for span in s.spans).most_common(1)[0][0],
-    )
-    some = f"{count(len(every), 'attention sink')} in {sum(map(bool, known))} of {prompts}"
-    return f"{some}, up to {number(most)} times as long as the median token; most often written by {by}{unknown}"
+    writers = Counter(writer(s.written) for sinks in known for s in sinks)
+    some = f"{count(writers.total(), 'attention sink')} in {sum(map(bool, known))} of {count(len(known), 'prompt')}"
+    return some + (f", most often written by {writers.most_common(1)[0][0]}" if writers else "")
 
 
 def among_others(found: Comparison) -> str:
     """Where this prompt's score is among those of other prompts."""
-    score, name = found.score, _score(found)
-    form = "layer {:.3g}" if score.criterion else "{:.1f}"
-    first = int(score.share is not None)  # a centre over layers
-    mine = f"{name} is {form.format(found.value + first)}" if np.isfinite(found.value) else f"{name} is not defined"
-    mine += ", in the papers' count" * bool(score.criterion and np.isfinite(found.value))
-    if score.share and found.half is not None:
-        mine += f" ({share(found.half)} of the {score.share[1]} is in the first half)"
+    form = "layer {:.3g}" if found.score.criterion else "{:.1f}"
+    first = int(found.score.of_layers)
+    mine = form.format(found.value + first) if np.isfinite(found.value) else "not defined"
+    text = f"On this prompt {found.score.name} is {mine}"
     if not len(found.quantiles):
-        return f"On this prompt {mine}."
+        return f"{text}."
     low, middle, high = map(form.format, found.quantiles + first)
-    return f"On this prompt {mine}; the median of {found.n} others is {middle} ({spread(found.n)}: {low} to {high})."
+    return f"{text}; the median of others is {middle} ({spread(found.n, 'others')}: {low} to {high})."
 
 
-def about_others(found: Comparison) -> list[str]:
-    """How many other prompts are left out, and what all of them give together."""
-    named, n = found.score.criterion, found.undefined + found.unsound
-    out = [f"{count(n, 'other prompt')} left out: {_score(found)} is not defined, or a check failed."] if n else []
-    if found.together is not None:
-        out.append(rule(found.together.rules[named]) if named else average(found.together))
-    return out
-
-
-def _score(found: Comparison) -> str:
-    if found.score.criterion:
-        return f"Hu et al.'s {RULES[found.score.criterion].label} rule"
-    return "the average depth" if found.score.mean_depth else _lower(found.score.name)
-
-
-def spread(n: int, what: str = "") -> str:
+def spread(n: int, what: str) -> str:
     """What a spread over `n` others is: "10–90 % of 12 others", "all 4 others"."""
-    some = ends(n) == QUANTILES
-    return f"{'10–90 % of' if some else 'all'} {n} {what}" if what else "10–90 %" if some else "range"
+    return f"{'10–90 % of' if ends(n) == QUANTILES else 'all'} {n} {what}"
 
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     """How many controls of one kind show the model's curves. `found`: the likenesses of each control."""
-    n, out, most = len(found), [], False
-    for alike in zip(*found, strict=True):
-        same = sum(one.shape == 0 for one in alike)
-        most |= 2 * same > n
-        out.append(f"{same} of {n} for {_lower(alike[0].curve.title)}")
+    n, alike = len(found), [sum(one.shape == 0 for one in likenesses) for likenesses in zip(*found, strict=True)]
+    shares = (f"{same} of {n} for {_lower(one.curve.title)}" for same, one in zip(alike, found[0]))
     needs = "training" if kind == UNTRAINED else "the trained order of layers"
-    means = f" What most copies show does not need {needs}." if n >= FIVE and most else ""
-    return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(out)}.{means}"
+    means = f" What most copies show does not need {needs}." if n >= FIVE and 2 * max(alike) > n else ""
+    return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(shares)}.{means}"
 
 
 def pair(found: Pair) -> str:
@@ -480,60 +383,33 @@ def pair(found: Pair) -> str:
     title, place = found.curve.title, found.largest
     if place is None:
         return f"{title}: no layer has a value on both sides."
-    left = " without attention sinks" if found.counted is not None else ""
-    if not np.nanmax(np.abs(found.difference)):
-        return f"{title}: the same{left}."
     where = f"{found.curve.x} {place + (found.curve.x != 'depth')}"
     if found.relative:
         where = f"{share(relative_depth(len(found.difference), min(found.n_layers))[place])} of the depth"
     shape = f"; {SHAPES[found.likeness.shape]}" if found.likeness.shape is not None else ""
-    return f"{title}: B − A is largest at {where}, {number(found.difference[place], '+.3g')}{left}{shape}."
+    return f"{title}: B − A is largest at {where}, {number(found.difference[place], '+.3g')}{shape}."
 
 
 def both(a: Verdict, b: Verdict) -> str:
     """Where the words of two sides settle on average, as a share of the depth."""
-    x, y = (verdict_of_one.means.get("kl") for verdict_of_one in (a, b))
-    if x is None or y is None or x.depth is None or y.depth is None:
+    x, y = (side.means.get("kl") for side in (a, b))
+    if x is None or y is None or x.ratio is None or y.ratio is None:
         return ""
-    (first, one), (other, two) = ((share(m.ratio or 0), f"{m.depth:.1f}") for m in (x, y))
-    same = x.n_layers == y.n_layers
-    ends = f"{one} and {two} of {x.n_layers} layers" if same else f"{one} of {x.n_layers} layers, {two} of {y.n_layers}"
+    first, other = share(x.ratio), share(y.ratio)
+    ends = f"{x.depth:.1f} of {x.n_layers} layers, {y.depth:.1f} of {y.n_layers}"
     if first == other:
         return f"Both settle at {first} of their depth: {ends}."
     return f"A settles at {first} of its depth, B at {other}: {ends}."
-
-
-def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
-    """Where a map of differences is largest outside the attention sinks; "" where nothing differs there."""
-    place = largest_difference(values, sinks)
-    outside = ", outside attention sinks" if sinks else ""
-    return f"largest at {row} {place[0] + (row != 'depth')}, token {place[1]}{outside}" if place else ""
 
 
 def checks(result: ProbeResult) -> str:
     """Whether the sums, slopes and logits of this prompt are the model's."""
     measured = exactness.checks(result)
     failed = [check for check in measured if not check.holds]
-    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or measured]
-    if failed:
-        return f"{len(failed)} of {len(measured)} checks failed; largest errors: {listed(errors)}. Do not trust it."
-    return f"All {len(measured)} checks passed; largest errors: {errors[0]}, {errors[1]}."
-
-
-def without_first(rows: Sequence[exactness.Row]) -> str:
-    """What leaving out the first token changes of the published rules."""
-    moved = [r for r in rows if r.depth_with != r.depth_without]
-    named = listed(f"{RULES[r.name].label} from {_layer(r.depth_with)} to {_layer(r.depth_without)}" for r in moved)
-    named += ", in the papers' count"
-    return f"Leaving out the first token {f'moves {named}' if moved else 'does not move the published rules'}."
-
-
-def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
-    """A warning where the whole model's loss is above a uniform guess's, `ln d_vocab`; "" otherwise."""
-    if not d_vocab or not loss > (even := math.log(d_vocab)):
-        return ""
-    worse = f"On this text the whole model is worse than a uniform guess ({loss:.2f} against {even:.2f} nats per token)"
-    return f"{worse}: losses say little about its layers."
+    shown = failed or measured[:2]
+    errors = (f"{one.name} {number(one.value, '.2g')} (limit {number(one.limit, '.2g')})" for one in shown)
+    text = f"{len(failed)} of {len(measured)} checks failed" if failed else f"All {len(measured)} checks passed"
+    return f"{text}; largest errors: {listed(errors)}."
 
 
 def stretch(i: int, j: int) -> str:
@@ -550,12 +426,11 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
     """The variant of a kind that costs least. `whole`: the whole model's loss."""
     if not found:
         return "No variant of this kind gives a finite loss."
-    best = found[0].best if kind == "drop" else min((row.best for row in found), key=lambda best: best.loss)
+    best, n = found[0].best, found[0].n
+    if kind != "drop":
+        best, n = min((row.best for row in found), key=lambda best: best.loss), sum(row.n for row in found)
     cost = f"{number(whole)} → {number(best.loss)} ({number(best.loss - whole, '+.2g')}) nats per token"
-    if found[0].alike and kind == "drop":
-        return f"Whichever stretch of {count(found[0].length, 'layer')} is removed, the loss is the same: {cost}."
     does = {"drop": "Removing {}", "swap": "Exchanging {}", "repeat": "Running {} twice"}[kind].format(variant(best))
-    n = found[0].n if kind == "drop" else sum(row.n for row in found)
     return f"{does} costs least of {count(n, 'variant')}, on the text it was chosen on: {cost}."
 
 
@@ -593,28 +468,25 @@ def by_lens(verdicts: Mapping[str, Verdict]) -> str:
         known = {kind: v for kind, v in verdicts.items() if name in v.means}
         means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in known.items())
         gives = listed(_layer(v.rules[name].depth) for v in known.values())
-        out += (
-            [f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}, in the papers' count."]
-            if len(known) > 1
-            else []
-        )
+        if len(known) > 1:
+            out.append(f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}, in the papers' count.")
     return " ".join(out) or "One lens does not show whether depth depends on the lens."
 
 
 def certificate(kind: str, found: Mapping[str, Any]) -> str:
     """What a fitted lens is worth on held-out prompts: at how many depths its divergence from the output is below that
     of a constant prediction and of the logit lens, with the whole interval."""
-    judged, prompts, ranks = found["held_out"], found["prompts"], kind == UNCALIBRATED
+    judged, prompts = found["held_out"], found["prompts"]
     over = f"on {judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     out = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
-    out += ["Read it by ranks: its KL is not calibrated."] * ranks
-    out += [f"There are too few prompts to judge it {over}."] * ("kl_minus" not in judged)
-    for name in ("constant", "logit")[: (2 - ranks) * ("kl_minus" in judged)]:
-        better, worse = below(judged["kl_minus"][name])
-        other = {"constant": "a constant prediction", "logit": "the logit lens"}[name]
-        known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
-        out.append(f"It is closer to the output than {other} at {known}, {over}.")
-    return " ".join([*out, *(found.get("notes", []) if not ranks else [])])
+    if "kl_minus" not in judged:
+        out.append(f"There are too few prompts to judge it {over}.")
+    for name, other in {"constant": "a constant prediction", "logit": "the logit lens"}.items():
+        if "kl_minus" in judged and not (name == "logit" and kind == UNCALIBRATED):
+            better, worse = below(judged["kl_minus"][name])
+            known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
+            out.append(f"It is closer to the output than {other} at {known}, {over}.")
+    return " ".join([*out, *found.get("notes", ())])
 
 
 def matching(maps: Maps) -> str:
@@ -635,56 +507,42 @@ def replacement(found: Replacement) -> str:
 
 
 def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
-    """Which branch brings the first choice, and how much of the divergence attention removes."""
+    """Which branch brings the first choice."""
     pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][pos]))
     word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
     by = "the embedding" if branch == EMBEDDING else f"layer {layer + 1}'s {branch}"
-    n, total = branches.counts, count(sum(branches.counts.values()), "token")
-    out = [f"Attention brings the first choice at {n[ATTENTION]} of {total}, an MLP at {n[MLP]}."]
-    if branches.share is not None:
-        out.append(f"After layer 1 attention removes {100 * branches.share:.0f} % of the divergence, MLPs the rest.")
-    if (kl := mean_depth_of(result, "kl")) is not None:
-        out.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
-    return [f"{word} is the first choice from {by} on.", *out]
+    n, total, kl = branches.counts, count(sum(branches.counts.values()), "token"), mean_depth_of(result, "kl")
+    return [
+        f"{word} is the first choice from {by} on.",
+        f"Attention brings the first choice at {n[ATTENTION]} of {total}, an MLP at {n[MLP]}.",
+        f"Average depth by KL, read at half layers: {'–' if kl is None else f'{kl:.2f}'} of {result.n_layers}.",
+    ]
 
 
 def loops(aggregates: Mapping[str, np.ndarray]) -> str:
     """After how many passes a looped model's words settle, and what a pass fewer or more changes."""
     n = len(aggregates["times_kl"]) // 2
-    mean = by_passes(aggregates, "kl")[n - 1].mean
+    readout = aggregates["readout_kl"][n, : n + 1]
+    mean, first = float(MEAN_DEPTH["kl"](readout[None])[0]), first_pass(readout)
+    gives = "no pass" if first is None else f"pass {first}"
+    text = f"On average the words settle by pass {number(mean, '.1f')} of {n}; Hu et al.'s KL rule gives {gives}."
     fewer, more = (number(aggregates["times_kl"][times], ".2g") for times in (n - 1, n + 1))
-    text = f"On average the words settle by pass {mean:.1f} of {n}" if mean else f"No average depth over {n} passes"
-    return f"{text}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."
+    return f"{text} One pass fewer changes the output by {fewer} nats (KL), one more by {more}."
 
 
 def exits(found: Exits) -> str:
     """What leaving early would change of the tokens that were written or given."""
-    if not found.n:
-        return "No token has been written yet."
-    words = f"Half of {found.n} words settle" if found.n > 1 else "The word settles"
-    settled = "" if found.settled is None else f"{words} by {layers(found.settled, found.n_layers)}. "
-    if not (spared := found.n_layers - found.depth) > 0:
-        return f"{settled}The lens never reaches {found.threshold:g} confidence before the output."
+    settled = "" if found.settled is None else f"Half of the words settle by {layers(found.settled, found.n_layers)}. "
     would = f"would change {found.changed} of {count(found.n, 'first choice' if found.guesses else 'word')}"
-    at_0 = f" ({found.at_0} at the embedding)" if found.at_0 else ""
-    gain = f" and save {spared:.1f} layers on average" if found.usable else ""
-    return f"{settled}Leaving at {found.threshold:g} confidence {would}{at_0}{gain}."
-
-
-# ---------------------------------------------------------------- one probe on one prompt
-
-
-def measured(result: ProbeResult) -> tuple[str, str]:
-    """That a probe was measured, where there are no better words for what it found."""
-    return f"{find(result.request.probe).title} of this prompt", _one_prompt(result)
+    gain = f" and save {found.n_layers - found.depth:.1f} layers on average" if found.usable else ""
+    return f"{settled}Leaving at {found.threshold:g} confidence {would}{gain}."
 
 
 def contributions(result: ProbeResult) -> tuple[str, str]:
     """What the layers write, and how sure that is."""
     reached = verdict_of(Sample.of(result))
-    text = rule(reached.rules["cosine"]) if "cosine" in reached.rules else ""
-    return turn(reached.turn), " ".join(filter(None, [_one_prompt(result), text]))
+    return turn(reached.turn), f"{_one_prompt(result)} {rule(reached.rules['cosine'])}"
 
 
 def logit_lens(result: ProbeResult) -> tuple[str, str]:
@@ -699,11 +557,9 @@ def skip(result: ProbeResult) -> tuple[str, str]:
     if not np.isfinite(output).all():
         return "", ""
     most, least = int(output.argmax()), int(output.argmin())
-    stay = f" Without layer {least + 1}, {share(float(result['top1_kept'][least]))} of the first choices stay."
-    return (
-        f"Leaving out layer {most + 1} changes the next words most, layer {least + 1} least.",
-        f"{_one_prompt(result)}{stay}",
-    )
+    stay = f"Without layer {least + 1}, {share(float(result['top1_kept'][least]))} of the first choices stay."
+    sentence = f"Leaving out layer {most + 1} changes the next words most, layer {least + 1} least."
+    return sentence, f"{_one_prompt(result)} {stay}"
 
 
 def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, str]:
@@ -725,11 +581,10 @@ def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]
     size = np.nansum(np.abs(result["attribution"]), axis=0)
     if not size.max() > 0:
         return "", ""
-    first, *others = np.argsort(-size, kind="stable")[:2].tolist()
-    then = f", then on {quoted(result.tokens[others[0]])} (token {others[0]})" if others and size[others[0]] else ""
+    most = np.argsort(-size, kind="stable")[:2].tolist()
+    named = listed((f"{quoted(result.tokens[pos])} (token {pos})" for pos in most), "then on")
     failed = f" {len(blank)} of {count(result.n_layers, 'layer')} did not settle." if blank else ""
-    sentence = f"The answer rests most on {quoted(result.tokens[first])} (token {first}){then}."
-    return sentence, f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
+    return f"The answer rests most on {named}.", f"{_one_prompt(result)} Magnitudes summed over all layers.{failed}"
 
 
 def _one_prompt(result: ProbeResult) -> str:

@@ -23,10 +23,7 @@ DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different d
 
 
 def relative_depth(n: int, n_layers: int) -> np.ndarray:
-    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) stand; a
-    `ValueError` for any other."""
-    if n not in (n_layers, n_layers + 1):
-        raise ValueError(f"a curve over {n_layers} layers has {n_layers} or {n_layers + 1} entries, found {n}")
+    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) are."""
     return (np.arange(n) + (n == n_layers)) / n_layers
 
 
@@ -41,8 +38,7 @@ def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np
 
 @dataclass(frozen=True)
 class Pair:
-    """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries;
-    `counted`: the same difference with the sinks counted, where the curves leave some out."""
+    """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries."""
 
     curve: Curve
     a: np.ndarray
@@ -50,7 +46,6 @@ class Pair:
     n_layers: tuple[int, int]
     difference: np.ndarray
     likeness: Likeness
-    counted: np.ndarray | None = None
 
     @property
     def relative(self) -> bool:
@@ -72,32 +67,17 @@ def pairs(
     """Every curve of a probe for two complete results; each with its own parameters (`first_token` changes how means
     are taken), means over tokens without each side's own `sinks` (their positions)."""
     first = [getattr(p, "first_token", True) for p in probes]
-    curves_of_both = [curves_of(p, r.summary, counts) for p, r, counts in zip(probes, (a, b), first)]
-    n_layers, out, without = (a.n_layers, b.n_layers), [], curves_of_both
-    if left := any(sinks) and over_tokens(probes[0]):
-        lefts = [summary_without(r, places, counts) for r, places, counts in zip((a, b), sinks, first)]
-        without = [curves_of(p, summary) for p, summary in zip(probes, lefts)]
+    summaries = [a.summary, b.summary]
+    if any(sinks) and over_tokens(probes[0]):
+        summaries = [summary_without(r, places, counts) for r, places, counts in zip((a, b), sinks, first)]
+        first = [True, True]  # the first token is left out already
+    curves_of_both = [curves_of(p, [s], counts) for p, s, counts in zip(probes, summaries, first)]
+    n_layers, out = (a.n_layers, b.n_layers), []
     for curve in probes[0].curves:
-        mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in without)
+        mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in curves_of_both)
         m, t = matched(mine, theirs, n_layers)
-        counted = None
-        if left:
-            first_whole, second_whole = (np.asarray(curves[curve.name], np.float64) for curves in curves_of_both)
-            before, after = matched(first_whole, second_whole, n_layers)
-            counted = after - before
-        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t), counted))
+        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t)))
     return out
-
-
-def largest_difference(values: np.ndarray, without: Collection[int] = ()) -> tuple[int, int] | None:
-    """Row and token where a map of differences `[row, pos]` is largest, these tokens left out; None where nothing
-    differs."""
-    size = np.nan_to_num(np.abs(values), nan=0.0)
-    size[:, sorted(without)] = 0.0
-    if not size.any():
-        return None
-    row, token = np.unravel_index(size.argmax(), size.shape)
-    return int(row), int(token)
 
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
@@ -105,13 +85,8 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     if "step" in dims:
         return "Each side writes its own tokens: columns do not correspond, so no map of differences is drawn."
     if "pos" in dims and a.tokens != b.tokens:
-        same = a.request.prompts == b.request.prompts
-        differs = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
-        pos = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
-        return (
-            f"{differs} ({a.n_tokens} and {b.n_tokens} tokens; the first that differs is token {pos}): columns do not "
-            "correspond, so no map of differences is drawn."
-        )
+        tokens = f"The sides have different tokens ({a.n_tokens} and {b.n_tokens})"
+        return f"{tokens}: columns do not correspond, so no map of differences is drawn."
     return ""
 
 

@@ -1,5 +1,5 @@
-"""Sinks: tokens whose residual stream is far longer than the other tokens' where attention reads it, who writes them,
-and which means they carry. Numpy only.
+"""Sinks: tokens whose residual stream is far longer than the other tokens' where attention reads it, and who writes
+them. Numpy only.
 
 A token is *long* at a depth where `|h[l, t]| >= 5 · median over t' >= 1 of |h[l, t']|`, `l = 0..L`. The first token may
 be, and mostly is; the median leaves it out. Consecutive depths at which it is long are a *span*. Layer l reads `h[l]`,
@@ -12,12 +12,10 @@ of `|h[0]|` at depth 0; of equals the first): layer `d - 1`, and of its two bran
 The span's first depth is shown next to it: a norm that grows slowly crosses early, and what makes it may come late.
 
 The attention sink (Xiao et al. 2023, arXiv 2309.17453) and the massive activations that make it (Sun et al. 2024, arXiv
-2402.17762) are one thing seen twice; this finds it by its length. All is read off `contributions`, so results stored
-earlier have their sinks too."""
+2402.17762) are one thing seen twice; this finds it by its length, off `contributions`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,9 +26,6 @@ from ..types import ProbeResult
 FACTOR = 5.0
 FEWEST = 3  # tokens of a prompt with sinks: of fewer, a single one would be the median
 PROBE = "contributions"
-MEANING = (
-    f"tokens whose norm in the stream reaches {FACTOR:g} times the median token's before depth L, and who writes them"
-)
 READS = ("resid_norm", "attn_norm", "mlp_norm")
 BRANCHES = ("attention", "mlp")
 
@@ -46,37 +41,39 @@ class Span:
     start: int
     end: int
     lasts: bool
-    layer: int | None = None
-    branch: str = ""
-    rise: float = float("nan")
-
-    @property
-    def begun(self) -> bool:
-        """Whether the writer's addition is what the span begins with; else it is long before that layer runs."""
-        return self.layer is None or self.layer + 1 == self.start
+    layer: int | None
+    branch: str
+    rise: float
 
 
 @dataclass(frozen=True)
 class Sink:
     """One token that is a sink, and who makes it one.
 
-    `pos`: its position, from 0. `spans`: where it is long, each with its writer, in order; never depth L alone.
-    `depth`: the first depth of the first span. `ratio`: the largest of its norm over the median token's within the
-    spans; at least `FACTOR`. `layer`, `branch`: the writer of the span that rises most (of equals the first). `norm`:
-    `|h|` of the token at the depth of that rise. `written`: length of the addition behind it (the embedding's norm).
-    `stream_share`, `branch_share`: the token's share, in [0, 1], of the sum of `norm` and of `written` over all tokens
-    of the prompt: as much of these means is this one token."""
+    `pos`: its position, from 0. `ratio`: the largest of its norm over the median token's within the spans; at least
+    `FACTOR`. `spans`: where it is long, each with its writer, in order; never depth L alone."""
 
     pos: int
-    depth: int
     ratio: float
-    layer: int | None
-    branch: str
-    norm: float
-    written: float
-    stream_share: float
-    branch_share: float
-    spans: tuple[Span, ...] = ()
+    spans: tuple[Span, ...]
+
+    @property
+    def depth(self) -> int:
+        """The first depth at which it is long."""
+        return self.spans[0].start
+
+    @property
+    def written(self) -> Span:
+        """The span that rises most; of equals the first."""
+        return max(self.spans, key=lambda span: span.rise)
+
+    @property
+    def layer(self) -> int | None:
+        return self.written.layer
+
+    @property
+    def branch(self) -> str:
+        return self.written.branch
 
 
 def times(resid_norm: ArrayLike) -> np.ndarray:
@@ -102,52 +99,21 @@ def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[
     return spans
 
 
-def long_at_end(resid_norm: ArrayLike) -> tuple[int, ...]:
-    """Positions of the tokens that are long at depth L and nowhere before: no attention reads them there."""
-    last = len(np.asarray(resid_norm)) - 1
-    return tuple(pos for pos, spans in runs(resid_norm).items() if spans == [(last, last)])
-
-
 def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, factor: float = FACTOR) -> tuple[Sink, ...]:
-    """The sinks of one prompt, by position, from the norms of stream `[L + 1, pos]` and additions `[L, pos]`.
-
-    None among fewer than `FEWEST` tokens. `ValueError` for shapes that do not go together and for values that are not
-    finite (a partial result, or a stream beyond its precision's range)."""
+    """The sinks of one prompt, by position, from the finite norms of stream `[L + 1, pos]` and additions `[L, pos]`;
+    none among fewer than `FEWEST` tokens."""
     stream, *added = (np.asarray(values, np.float64) for values in (resid_norm, attn_norm, mlp_norm))
-    shapes = [values.shape for values in (stream, *added)]
-    if stream.ndim != 2 or len(set(shapes[1:])) > 1 or shapes[1] != (len(stream) - 1, stream.shape[1]):
-        raise ValueError(f"norms of shape (L + 1, pos), (L, pos) and (L, pos) are expected, found {shapes}")
-    if not all(np.isfinite(values).all() for values in (stream, *added)):
-        raise ValueError("finite norms are expected: is the result complete?")
-    if not (long := runs(stream, factor)):
-        return ()
     ratio, rise, last = times(stream), np.diff(stream, axis=0, prepend=0.0), len(stream) - 1
     sinks = []
-    for pos, stretches in long.items():
+    for pos, stretches in runs(stream, factor).items():
         spans = [
             _written(start, end, last, rise[:, pos], *(a[:, pos] for a in added))
             for start, end in stretches
             if start < last
         ]
-        if not spans:
-            continue
-        most = max(spans, key=lambda span: span.rise)
-        depth = 0 if most.layer is None else most.layer + 1
-        written = stream[0] if most.layer is None else added[BRANCHES.index(most.branch)][most.layer]
-        sinks.append(
-            Sink(
-                pos=pos,
-                depth=spans[0].start,
-                ratio=float(max(ratio[span.start : span.end + 1, pos].max() for span in spans)),
-                layer=most.layer,
-                branch=most.branch,
-                norm=float(stream[depth, pos]),
-                written=float(written[pos]),
-                stream_share=float(share(stream[depth], [pos])),
-                branch_share=float(share(written, [pos])),
-                spans=tuple(spans),
-            )
-        )
+        if spans:
+            most = max(ratio[span.start : span.end + 1, pos].max() for span in spans)
+            sinks.append(Sink(pos, float(most), tuple(spans)))
     return tuple(sinks)
 
 
@@ -169,16 +135,10 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
     return find(stream, attn, mlp) if all(np.isfinite(values).all() for values in (stream, attn, mlp)) else None
 
 
-def ends_of(result: ProbeResult) -> tuple[int, ...]:
-    """The tokens of one prompt that are long at the end (`long_at_end`); none where its norms are not all there."""
+def long_at_end(result: ProbeResult) -> tuple[int, ...]:
+    """The tokens of one prompt that are long at depth L and nowhere before: no attention reads them there. None where
+    its norms are not all there."""
     if "resid_norm" not in result.measures or not np.isfinite(result["resid_norm"]).all():
         return ()
-    return long_at_end(result["resid_norm"])
-
-
-def share(values: np.ndarray, positions: Collection[int]) -> np.ndarray:
-    """Share of the sum over tokens (the last axis) that these tokens have, `[…]` in [0, 1]; 0 where the sum is 0."""
-    total = np.asarray(values, np.float64).sum(-1)
-    part = np.asarray(values, np.float64)[..., list(positions)].sum(-1)
-    shares: np.ndarray = np.divide(part, total, out=np.zeros_like(total), where=total != 0)
-    return shares
+    last = result.n_layers
+    return tuple(pos for pos, spans in runs(result["resid_norm"]).items() if spans == [(last, last)])

@@ -71,14 +71,13 @@ class Choice:
 @dataclass(frozen=True)
 class Row:
     """All variants of one length (of one distance, where two layers change places): the one that costs least, the
-    median loss over all `n` of them, whether they all cost the same (`alike`); of stretches that are left out what each
-    proxy chooses; of repeats the loss with as many passes through `random_layer`."""
+    median loss over all `n` of them; of stretches that are left out what each proxy chooses; of repeats the loss with
+    as many passes through `random_layer`."""
 
     length: int
     n: int
     best: Choice
     median: float
-    alike: bool = False
     chosen: Mapping[str, Choice] = field(default_factory=dict)
     random_loss: float = float("nan")
     random_layer: int = -1
@@ -108,8 +107,7 @@ def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Ro
             at_random = float(curves["random_loss"][length - 1])
             layer = int(random_layer[length - 1]) if len(random_layer) >= length else -1
         n, median = int(finite.sum()), float(np.median(values[finite]))
-        alike = n > 1 and np.ptp(values[finite]) == 0
-        cheapest.append(Row(length, n, best, median, bool(alike), chosen, at_random, layer))
+        cheapest.append(Row(length, n, best, median, chosen, at_random, layer))
     return cheapest
 
 

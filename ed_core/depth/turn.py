@@ -24,8 +24,8 @@ FEWEST = 8  # layers that a turn needs: of seven, 6 % of the orders part them as
 @dataclass(frozen=True)
 class Turn:
     """The cosine's turn as a two-level fit. `split`: the last layer of the first level, whatever the verdict; `before`,
-    `after`: the mean cosine of both levels, `before_ends`, `after_ends` their intervals over prompts (None of one
-    prompt, or too few). `p`: share of random orders of the layers that are explained as well by their best split.
+    `after`: the mean cosine of both levels. `p`: share of random orders of the layers that are explained as well by
+    their best split.
     `failed`: why there is no turn, "" where there is one: "sign" (the levels do not lie below and above 0), "order"
     (random orders are explained as well), "twins" (half of the untrained copies or more turn there too)."""
 
@@ -35,8 +35,6 @@ class Turn:
     after: float
     p: float
     failed: str
-    before_ends: tuple[float, float] | None = None
-    after_ends: tuple[float, float] | None = None
 
     @property
     def layer(self) -> int | None:
@@ -57,7 +55,7 @@ def fit(curve: ArrayLike, seed: int = 0) -> Turn | None:
         return None
     split = int(best_split(curve[None])[0])
     before, after = float(curve[: split + 1].mean()), float(curve[split + 1 :].mean())
-    p = statistics.permutation_p(explained, curve[orders(len(curve), seed)])
+    p = statistics.permutation_p(lambda c: _between(c).max(1), curve[orders(len(curve), seed)])
     failed = "sign" if not before < 0 < after else "order" if p > LEVEL else ""
     return Turn(len(curve), split, before, after, p, failed)
 
@@ -75,24 +73,13 @@ def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Uni
     levels = [slice(None, whole_turn.split + 1), slice(whole_turn.split + 1, None)]
     low, high = (statistics.mean(cosine[:, level].mean(1), tokens, over, seed).interval for level in levels)
     failed = "sign" if not (low.high < 0 < high.low) else whole_turn.failed
-    return replace(whole_turn, failed=failed, before_ends=low.ends, after_ends=high.ends)
+    return replace(whole_turn, failed=failed)
 
 
 def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
     """The same with the third condition: fewer than half of the untrained copies turn within a tenth of the depth."""
-    if turn.failed or not twins:
-        return turn
-    return replace(turn, failed="twins") if 2 * turning_there(turn, twins) >= len(twins) else turn
-
-
-def turning_there(turn: Turn, twins: Sequence[Turn | None]) -> int:
-    """How many twins turn within a tenth of the depth of this split."""
-    return sum(t is not None and t.layer is not None and near(t.split, turn.split, turn.n_layers) for t in twins)
-
-
-def explained(curves: ArrayLike) -> np.ndarray:
-    """The variance that the best two levels explain, `[n, layer]` → `[n]`."""
-    return np.asarray(_between(curves).max(1))
+    near_it = sum(t is not None and t.layer is not None and near(t.split, turn.split, turn.n_layers) for t in twins)
+    return replace(turn, failed="twins") if twins and not turn.failed and 2 * near_it >= len(twins) else turn
 
 
 def best_split(curves: ArrayLike) -> np.ndarray:

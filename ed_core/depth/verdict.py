@@ -14,9 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from .. import statistics
-from ..statistics import Interval, Units
+from ..statistics import Interval
 from . import mean_depth, turn
-from .answer import Seen
 from .mean_depth import MEAN_DEPTH, MeanDepth
 from .rules import (
     BEST,
@@ -27,38 +26,40 @@ from .rules import (
     RULES,
     STABLE,
     WITHOUT_SINKS,
-    Criterion,
     Rule,
     depths,
     near,
+    reason,
 )
-from .sample import ALL, CONTRIBUTIONS, LENS, UNTRAINED, Curves, Sample, Tokens
-from .sinks import Sink
+from .sample import CONTRIBUTIONS, LENS, UNTRAINED, Curves, Sample
 from .turn import Turn
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them is not robust
 FIVE = 5  # untrained copies that a verdict needs
 
-# Doubts that a rule's layer is robust, each a key of `say.DOUBTS`
-THRESHOLDS = "thresholds"  # other thresholds give another place, or no layer
-LASTING = "lasting"  # the rule does not hold from there to the end
-DEPTH_0, SINKS = "depth 0", "sinks"  # without the embedding, without attention sinks it gives another place
-FEW, INTERVAL = "few", "interval"  # too few prompts for an interval; the interval reaches another place
-UNDEFINED = "undefined"  # no layer in more than `OFTEN` of the resamples
-TWINS = "twins"  # half or more of five untrained copies have it there
+# Why a rule's layer may not be robust
+THRESHOLDS = "nearby thresholds"  # they give another place, or no layer
+LASTING = "later layers"  # the rule does not hold from there to the end
+DEPTH_0, SINKS = "the embedding", "attention sinks"  # without them it gives another place
+FEW, INTERVAL = "too few prompts", "its range over prompts"  # none for an interval; the interval reaches another place
+UNDEFINED = "resamples without a layer"  # more than `OFTEN` of them
+TWINS = "untrained copies"  # half or more of them have it there
 
 
 @dataclass(frozen=True)
 class RuleVerdict:
     """The layer that a rule of Hu et al. gives on a sample, and how far it can be trusted.
 
-    `curve`: the mean curve `[layer]` that it reads, None where no token counts. `without_sinks`: None where the sinks
-    are unknown. `intervals`: by variant over prompts, None for too few. `bands`: the layer at each threshold
-    of the band, NaN for none. `twins`: the layer of each copy of this kind of `control`. `several`: several prompts."""
+    `curve`: the mean curve `[layer]` that it reads, None where no token counts. `layers`: by variant the layer that it
+    gives and that from which it holds to the end; without sinks only where these are known. `intervals`: by variant
+    over prompts, None for too few. `bands`: the layer at each threshold of the band, NaN for none. `twins`: the layer
+    of each copy of this kind of `control`. `several`: several prompts."""
 
-    criterion: Criterion
-    without_sinks: Criterion | None
+    name: str
+    n_layers: int
+    threshold: float
     curve: np.ndarray | None
+    layers: Mapping[str, tuple[int | None, int | None]]
     intervals: Mapping[str, Interval | None]
     bands: np.ndarray
     twins: tuple[int | None, ...]
@@ -67,24 +68,23 @@ class RuleVerdict:
     several: bool = False
 
     @property
-    def name(self) -> str:
-        return self.criterion.name
-
-    @property
     def depth(self) -> int | None:
-        return self.criterion.depth
+        return self.layers[PAPER][0]
 
     @property
     def stable(self) -> int | None:
-        return self.criterion.stable
+        """From where the rule holds to the end."""
+        return self.layers[PAPER][1]
 
     @property
     def ratio(self) -> float | None:
-        return self.criterion.ratio
+        """`(ED + 1) / L`, in (0, 1], or None."""
+        return None if self.depth is None else (self.depth + 1) / self.n_layers
 
     @property
-    def n_layers(self) -> int:
-        return self.criterion.n_layers
+    def reason(self) -> str:
+        """Why it gives no layer."""
+        return "" if self.depth is not None else reason(self.name, self.curve, self.threshold)
 
     @property
     def interval(self) -> Interval | None:
@@ -94,9 +94,8 @@ class RuleVerdict:
     @property
     def variants(self) -> dict[str, int | None]:
         """The layer of every variant that is known, the paper's rule first."""
-        layers = {PAPER: self.depth, STABLE: self.stable}
-        others = {FROM_DEPTH_1: self.criterion.from_depth_1, WITHOUT_SINKS: self.without_sinks}
-        return layers | {name: other.depth for name, other in others.items() if other is not None}
+        layers = {variant: depth for variant, (depth, _) in self.layers.items()}
+        return {PAPER: self.depth, STABLE: self.stable} | layers
 
     @property
     def band(self) -> tuple[int, int] | None:
@@ -107,8 +106,7 @@ class RuleVerdict:
     @property
     def range(self) -> tuple[int, int] | None:
         """Smallest and largest layer that rule, variants, thresholds and interval give."""
-        criteria = (self.criterion, self.criterion.from_depth_1, self.without_sinks)
-        depths = [float(d) for c in criteria if c is not None for d in (c.depth, c.stable) if d is not None]
+        depths = [float(layer) for both in self.layers.values() for layer in both if layer is not None]
         depths += [*map(float, self.band or ()), *((self.interval and self.interval.ends) or ())]
         return (math.floor(min(depths)), math.ceil(max(depths))) if depths else None
 
@@ -123,21 +121,22 @@ class RuleVerdict:
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:
-        """Why the layer is not robust; copies count where five untrained ones were compared."""
+        """Why the layer is not robust."""
         if self.depth is None or self.curve is None:
             return ()
-        rule, later, interval = RULES[self.name], self.criterion.from_depth_1, self.interval
-        others = [depths(self.name, self.curve[None], PAPER, cut)[0] for cut in rule.others(self.criterion.threshold)]
+        interval, (later, lasting) = self.interval, self.layers.get(FROM_DEPTH_1, (self.depth, self.stable))
+        without_sinks = self.layers.get(WITHOUT_SINKS, (self.depth,))[0]
+        cuts = (cut for cut in RULES[self.name].band if not math.isclose(cut, self.threshold, abs_tol=1e-9))
+        others = [depths(self.name, self.curve[None], PAPER, cut)[0] for cut in cuts]
         doubts = {
             THRESHOLDS: any(map(self.far, others)),  # NaN is near nothing
             LASTING: self.far(self.stable),
-            DEPTH_0: later is not None
-            and (self.far(later.depth) or (later.stable != self.stable and self.far(later.stable))),
-            SINKS: self.without_sinks is not None and self.far(self.without_sinks.depth),
+            DEPTH_0: self.far(later) or (lasting != self.stable and self.far(lasting)),
+            SINKS: self.far(without_sinks),
             FEW: self.several and interval is None,
             INTERVAL: interval is not None and (interval.ends is None or any(map(self.far, interval.ends))),
             UNDEFINED: interval is not None and interval.undefined > OFTEN,
-            TWINS: self.tested and self.shared,
+            TWINS: self.control == UNTRAINED and 0 < len(self.twins) <= 2 * self.near,
         }
         return tuple(doubt for doubt, so in doubts.items() if so)
 
@@ -147,11 +146,6 @@ class RuleVerdict:
         return self.control == UNTRAINED and len(self.twins) >= FIVE
 
     @property
-    def shared(self) -> bool:
-        """Whether half or more of the untrained copies have it there."""
-        return self.control == UNTRAINED and 0 < len(self.twins) <= 2 * self.near
-
-    @property
     def clear(self) -> bool:
         """Whether the layer is robust: no doubt, with five untrained copies compared."""
         return self.depth is not None and self.tested and not self.doubts
@@ -159,43 +153,28 @@ class RuleVerdict:
     @property
     def so_far(self) -> bool:
         """Whether there is no doubt yet, with fewer than five untrained copies compared."""
-        return self.depth is not None and not (self.tested or self.shared or self.doubts)
+        return self.depth is not None and not (self.tested or self.doubts)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The numbers of a sample. `rules`: by name, never averaged. `means`: the average depth by "kl" and "overlap".
-    `turn`: of the cosine, None where there is nothing to fit. `twins`: the verdict of each copy. `units`: what the
-    intervals are over. `sinks`, `answers`, `read_for`, `answered`: as in the sample."""
+    """The numbers of a `sample`. `rules`: by name, never averaged. `means`: the average depth by "kl" and "overlap".
+    `turn`: of the cosine, None where there is nothing to fit. `twins`: the verdict of each copy."""
 
-    n_layers: int
-    n_prompts: int
-    n_tokens: int
+    sample: Sample
     rules: Mapping[str, RuleVerdict]
     means: Mapping[str, MeanDepth]
     turn: Turn | None
     twins: tuple[Verdict, ...]
-    control: str
-    units: Units
-    sinks: tuple[tuple[Sink, ...] | None, ...] = ()
-    answers: tuple[tuple[Seen, ...], ...] = ()
-    read_for: Tokens = ALL
-    answered: bool = False
+
+    @property
+    def n_layers(self) -> int:
+        return self.sample.n_layers
 
     @property
     def layers(self) -> dict[str, int | None]:
         """The layer that each rule gives."""
         return {name: rule.depth for name, rule in self.rules.items()}
-
-    @property
-    def tested(self) -> bool:
-        """Whether five untrained copies were compared."""
-        return self.control == UNTRAINED and len(self.twins) >= FIVE
-
-    @property
-    def turning(self) -> int:
-        """How many copies turn within a tenth of the depth."""
-        return 0 if self.turn is None else turn.turning_there(self.turn, [twin.turn for twin in self.twins])
 
     def twin_means(self, name: str) -> list[float]:
         """The copies' average depths, where defined."""
@@ -221,33 +200,25 @@ def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_T
         turned = turn.fit_over_prompts(written.sums, written.tokens, written.units, sample.seed)
     if turned is not None and sample.control == UNTRAINED and len(twins) >= FIVE:
         turned = turn.against_twins(turned, [twin.turn for twin in twins])
-    return Verdict(
-        sample.n_layers,
-        sample.n_prompts,
-        sample.n_tokens,
-        rules,
-        means,
-        turned,
-        twins,
-        sample.control,
-        (lens or written or Curves({}, np.empty(0))).units,
-        sample.sinks,
-        sample.answers,
-        sample.read_for,
-        sample.answered,
-    )
+    return Verdict(sample, rules, means, turned, twins)
 
 
 def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict, ...]) -> RuleVerdict:
     """The verdict of one rule."""
-    curves, n = sample.curves[rule.probe], sample.n_layers
+    curves = sample.curves[rule.probe]
     without, curve = curves.without_sinks, rule.curve(curves.means) if curves.means else None
+    layers: dict[str, tuple[int | None, int | None]] = {PAPER: (None, None)}
+    if curve is not None:
+        own = (variant for variant in rule.variants if variant not in (STABLE, WITHOUT_SINKS))
+        layers = {variant: rule.layers(curve, variant, threshold) for variant in own}
+    if without is not None:
+        layers[WITHOUT_SINKS] = rule.layers(rule.curve(without.means), PAPER, threshold)
     return RuleVerdict(
-        Criterion(rule.name, None, None, n, threshold, "no token")
-        if curve is None
-        else rule.of_curve(curve, threshold),
-        rule.of_curve(rule.curve(without.means), threshold) if without is not None else None,
+        rule.name,
+        sample.n_layers,
+        threshold,
         curve,
+        layers,
         {variant: _interval(rule, sample, variant, threshold) for variant in rule.variants},
         np.array([] if curve is None else [depths(rule.name, curve[None], PAPER, cut)[0] for cut in rule.band]),
         tuple(twin.rules[rule.name].depth for twin in twins if rule.name in twin.rules),

@@ -21,7 +21,7 @@ from .curves import (
 from .describe import describe, describe_curves, is_map
 from .lens import first_position, lens_height, lens_map, writing_map
 from .loops import loop_curves
-from .maps import contribution_norms, cosine_map, output_by_token, token_map
+from .maps import contribution_norms, cosine_map, token_map
 from .pair import (
     best_errors,
     best_matches,
@@ -75,7 +75,6 @@ __all__ = [
     "miss_map",
     "model_course",
     "output_bars",
-    "output_by_token",
     "pair_curves",
     "pair_ruler",
     "replacement_bars",
@@ -84,7 +83,6 @@ __all__ = [
     "slope_curves",
     "small_map",
     "spared_layers",
-    "spelled",
     "spread_curve",
     "study_curves",
     "study_depths",

@@ -10,11 +10,12 @@ from __future__ import annotations
 import html
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
 from ..depth import say
 from ..depth.rules import RULES
@@ -92,16 +93,18 @@ def tick_step(n: int, fit: float | int) -> int:
     return next((step for step in ROUND_STEPS if n / step <= max(fit, 1)), n)
 
 
-def log_ticks(curves: Iterable[np.ndarray]) -> dict[str, Any]:
-    """A logarithmic axis over these values, labelled at the powers of ten, where these are few at their doubles and
-    halves too: plotly's own labels between them are small digits that say no size."""
+def log_ticks(curves: Iterable[np.ndarray], form: Callable[[float], str] | None = None) -> dict[str, Any]:
+    """A logarithmic axis over these values, labelled (as `form` says) at the powers of ten, where these are few at
+    their doubles and halves too: plotly's own labels between them are small digits that say no size."""
     numbers = np.concatenate([np.ravel(np.asarray(values, np.float64)) for values in curves] or [np.ones(1)])
     numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
     low, high = (float(end(numbers)) if len(numbers) else 1.0 for end in (np.min, np.max))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if sum(low <= 10.0**p <= high for p in powers) < 2 else (1,)
     ticks = [(step, p) for p in powers for step in steps]
-    return dict(type="log", tickvals=[s * 10.0**p for s, p in ticks], ticktext=[size(s * 10.0**p) for s, p in ticks])
+    return dict(
+        type="log", tickvals=[s * 10.0**p for s, p in ticks], ticktext=[(form or size)(s * 10.0**p) for s, p in ticks]
+    )
 
 
 def size(value: float) -> str:
@@ -132,12 +135,33 @@ def axis_title(text: str, standoff: int = 11) -> dict[str, Any]:
     return dict(text=text, standoff=standoff, font=dict(size=FONT))
 
 
+def layer_axis(n: int, title: str, **more: Any) -> dict[str, Any]:
+    """The x axis of a curve of `n` layers, or depths, as its title says."""
+    first = first_place(title)
+    ends = [first - 0.5, first + n - 0.5]
+    return PLAIN | dict(range=ends, title=axis_title(title, 8), **whole_ticks(n, first)) | more
+
+
+def share_axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis of shares of the depth."""
+    return PLAIN | dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(title, 8)) | more
+
+
+def whiskers(values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str) -> dict[str, Any]:
+    """The range over prompts as bars on marks; none where it is NaN."""
+    ends = dict(array=np.nan_to_num(high - values), arrayminus=np.nan_to_num(values - low))
+    return dict(type="data", symmetric=False, **ends, color=colour, thickness=1.5, width=3)
+
+
+def cut(name: str, most: int = 44) -> str:
+    """A name of at most so many letters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 class Canvas:
     """A figure being drawn."""
 
-    def __init__(
-        self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = "", width_px: int = 600
-    ):
+    def __init__(self, height: int, margin: tuple[int, int, int, int], title: str = "", width_px: int = 600):
         """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one
         height. `width_px`: about how wide it will be on the screen, and as wide as it is printed."""
         self.data: list[dict[str, Any]] = []
@@ -155,15 +179,32 @@ class Canvas:
             hovermode="closest",
             hoverlabel=dict(align="left", namelength=0),
             dragmode=False,
-            uirevision=uirevision,
+            uirevision="figure",
             meta=dict(width_px=width_px, dark=colours.DARK),
         )
 
     def add(self, kind: str, **trace: Any) -> None:
         self.data.append(dict(type=kind, **trace))
 
+    def points(self, name: str, x: ArrayLike, y: ArrayLike, hover: Sequence[str] = (), **look: Any) -> None:
+        """A line, marks or (of the `type` "bar") bars, each of which says its `hover`; without it nothing."""
+        says = dict(text=list(hover), hoverinfo="text") if len(hover) else dict(hoverinfo="skip")
+        kind = look.pop("type", "scatter")
+        self.add(kind, name=name, x=x, y=y, **says, **look, **STEADY)
+
+    def band(self, x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, name: str) -> None:
+        """A range behind a line, in the line's colour."""
+        x, y = np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]])
+        fill = colours.faint(colour)
+        self.points(f"range {name}", x, y, mode="none", fill="toself", fillcolor=fill, showlegend=False)
+
     def line(self, colour: str, thickness: float | int, dash: str = "solid", **place: Any) -> None:
-        self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash), **place))
+        self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash)) | place)
+
+    def edge(self, light: float | int, dark: float | int, **place: Any) -> None:
+        """A line that is seen on any cell of a map: dark on a lighter one."""
+        self.line(colours.LIGHT_EDGE, light, **place)
+        self.line(colours.DARK_EDGE, dark, **place)
 
     def across(self, y: float | int, colour: str, thickness: float | int, dash: str = "solid", **more: Any) -> None:
         """A line from one side of the plot to the other."""
@@ -178,7 +219,14 @@ class Canvas:
         """The traces' names in one line above the plot."""
         self.layout["showlegend"] = shown
         self.layout["legend"] = dict(
-            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=FONT), **more
+            orientation="h",
+            x=0,
+            xanchor="left",
+            y=1,
+            yanchor="bottom",
+            font=dict(size=FONT),
+            bgcolor=colours.CLEAR,
+            **more,
         )
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
@@ -194,8 +242,8 @@ class Canvas:
     def figure(self) -> go.Figure:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 
-    def draw_depths(self, lines: Mapping[str, int | None], layer_px: float, upright: bool = False) -> None:
-        """A dashed line per criterion, named next to it; `upright` where layers run along x, `layer_px` pixels each.
+    def draw_depths(self, lines: Mapping[str, int | None], layer_px: float) -> None:
+        """A dashed line per criterion, named next to it, over rows of `layer_px` pixels.
 
         Hu et al. count blocks from 0: the cosine's is layer `depth + 1` here, with the line on its upper edge; the
         rules of the lens read the stream before their block, and the line is above row `depth` of the lens, the first
@@ -203,25 +251,14 @@ class Canvas:
         pushed apart."""
         depths = sorted((depth + 0.5 + (name == "cosine"), name) for name, depth in lines.items() if depth is not None)
         end = float(-LINE_LABEL)  # pixel where the last name was
-        for position, name in depths:
-            sharing = [other for place, other in depths if place == position]
+        for y, name in depths:
+            sharing = [other for place, other in depths if place == y]
             turn = sharing.index(name)
-            place: dict[str, Any] = (
-                dict(x0=position, x1=position, y0=0, y1=1, yref="paper")
-                if upright
-                else dict(x0=0, x1=1, y0=position, y1=position, xref="paper")
-            )
-            if not upright and turn == 0:
-                self.line(colours.SHADOW, 3.5, **{**place, "xref": "x domain"})
-            self.line(colours.CRITERIA.get(name, colours.GREY), 2.0, name=name, **place)
-            self.shapes[-1]["line"]["dash"] = f"{6 * (len(sharing) - turn)}px,{6 * turn + 4}px"
-            centred = 0 if upright else (len(sharing) - 1) * LINE_LABEL / 2
-            end = max(position * layer_px - centred, end + LINE_LABEL)
-            shift = end - position * layer_px
-            if upright:
-                place = dict(x=position, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
-            else:
-                place = dict(x=1, xref="paper", xanchor="left", y=position, yshift=shift)
-            self.write(
-                RULES[name].label if name in RULES else name, FONT, None, **place
-            )  # in the page's own text colour: the line's would be hard to read on one of the themes
+            if turn == 0:
+                self.line(colours.SHADOW, 3.5, xref="x domain", x0=0, x1=1, y0=y, y1=y)
+            dash = f"{6 * (len(sharing) - turn)}px,{6 * turn + 4}px"
+            self.across(y, colours.CRITERIA.get(name, colours.GREY), 2.0, dash, name=name)
+            end = max(y * layer_px - (len(sharing) - 1) * LINE_LABEL / 2, end + LINE_LABEL)
+            label = RULES[name].label if name in RULES else name
+            # in the page's own text colour: the line's would be hard to read on one of the themes
+            self.write(label, FONT, x=1, xref="paper", xanchor="left", y=y, yshift=end - y * layer_px)

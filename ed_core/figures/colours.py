@@ -46,7 +46,7 @@ OF_PAGES = {  # further roles of pages, light and dark
     "control": ("#70757c", "#9aa0a6"),
     "tint": ("#00659e1f", "#56b4e92e"),
 }
-BAND, TINT = "rgba(128,128,128,0.2)", "rgba(0,114,178,0.16)"
+TINT = "rgba(0,114,178,0.16)"
 
 CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was learned, or nothing is in its place
 FAILED = "#B2182B"  # what is not to be relied on
@@ -55,6 +55,7 @@ ECHO = "#BDBDBD"  # a guess that only repeats what went in
 SEQUENTIAL = list(sequential.Viridis)  # sizes, and how sure the lens is
 DAMAGE = sample_colorscale(sequential.Inferno, np.linspace(0.12, 0.85, 11))  # what breaks; no page has its ends
 LETTERS = ("#000000", "#ffffff")  # on a cell: one of the two has a contrast of 4.58 or more on any colour
+MIDDLE = 0.0525**0.5 - 0.05  # the luminance on which WCAG 2.1's contrast of both is equal
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
 
 
@@ -63,6 +64,12 @@ def css() -> str:
     roles = {"accent": (ACCENT, DARK[ACCENT]), "muted": (MUTED, DARK[MUTED]), "wrong": (WRONG, DARK[WRONG]), **OF_PAGES}
     properties = (f"--ed-{name}: light-dark({light}, {dark});" for name, (light, dark) in roles.items())
     return f":root {{ {' '.join(properties)} }}"
+
+
+def faint(colour: str) -> str:
+    """A colour of six digits as the ground of a line."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.16)"
 
 
 def colour_of(name: str) -> str | None:
@@ -153,12 +160,6 @@ def ceiling(values: np.ndarray, steps: tuple[float, ...]) -> float:
     return next((step for step in steps if largest <= step), steps[-1])
 
 
-def contrast(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.floating:
-    """WCAG 2.1's ratio of colours `[…, 3]`, red, green and blue from 0 to 255: from 1 to 21."""
-    one, other = luminance(a) + 0.05, luminance(b) + 0.05
-    return np.maximum(one, other) / np.minimum(one, other)
-
-
 def luminance(rgb: np.ndarray) -> np.ndarray | np.floating:
     """WCAG's relative luminance, 0 to 1."""
     u = np.asarray(rgb, np.float64) / 255
@@ -184,9 +185,7 @@ def seen(shade: Shade, values: np.ndarray) -> np.ndarray:
 
 def letters(shade: Shade, values: np.ndarray) -> np.ndarray:
     """Which of `LETTERS` is read best on the cells of these values, by its place."""
-    cells = seen(shade, values)
-    choice: np.ndarray = np.argmax([contrast(cells, rgb(colour)) for colour in LETTERS], axis=0)
-    return choice
+    return np.asarray(luminance(seen(shade, values)) < MIDDLE, int)
 
 
 def _stops(

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import say
-from ..depth.course import Course
+from ..depth.answer import Course
 from ..depth.verdict import Verdict
 from . import colours
 from .canvas import FONT, PLAIN, STEADY, Canvas, letters, visible
@@ -36,7 +36,7 @@ def course(
     axis what the published rules give, at the layer that they name; `decided`: the depth at which an answer that is
     patched in from another prompt is decided."""
     n, plot = len(found.ranks) - 1, height - TOP - BOTTOM
-    canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), uirevision="course", width_px=width_px)
+    canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), width_px=width_px)
     lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
     room = (1 if decided is None else 2) * LINE / plot  # for the words below the lowest rank
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], tickvals=_ticks(n), tickangle=0)
@@ -83,6 +83,11 @@ def course(
     return canvas.figure()
 
 
+def _side(x: float | int, n: int, shift: int) -> dict[str, Any]:
+    """Where a word next to a place on the axis is: towards the middle."""
+    return dict(x=x, xanchor="right", xshift=-shift) if x > n / 2 else dict(x=x, xanchor="left", xshift=shift)
+
+
 def _ticks(n: int) -> list[int]:
     """Few round depths, and the last."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= 10)
@@ -93,9 +98,7 @@ def _band(canvas: Canvas, copies: Sequence[np.ndarray], lowest: float) -> None:
     ranks = np.stack([np.asarray(one, float) for one in copies])
     best, worst = ranks.min(0), ranks.max(0)
     depths = np.arange(len(best))
-    look: dict[str, Any] = dict(x=depths, mode="lines", line=dict(width=0), hoverinfo="skip")
-    canvas.add("scatter", y=worst, name="copies, worst", **look)
-    canvas.add("scatter", y=best, name="copies, best", fill="tonexty", fillcolor=colours.BAND, **look)
+    canvas.band(depths, best, worst, "#808080", "copies")
     thick = np.log10(worst / best)
     inner = slice(len(best) // 5, max(len(best) * 3 // 5, 1))
     d = inner.start + int(thick[inner].argmax())
@@ -108,8 +111,10 @@ def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
     """The expected answer, where it is among the best tokens."""
     if not found.expected:
         return
-    look = dict(mode="lines+markers", line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6))
-    canvas.add("scatter", x=depths, y=found.expected_ranks, name="expected", hoverinfo="skip", **look)
+    look: dict[str, Any] = dict(
+        mode="lines+markers", line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6)
+    )
+    canvas.points("expected", depths, found.expected_ranks, **look)
     last = found.expected_ranks[-1]
     where = f"rank {last:.0f} at the end" if np.isfinite(last) else f"not among the best {found.listed}"
     place = dict(x=depths[-1], xanchor="right", yref="paper", y=0.1, yanchor="bottom")
@@ -121,8 +126,7 @@ def _labels(canvas: Canvas, found: Course, n: int) -> None:
     """What happens at the first choice and at the largest leap."""
 
     def label(d: int, text: str, shift: int, **more: Any) -> None:
-        right = d > n / 2
-        place = dict(x=d, xanchor="right" if right else "left", xshift=-9 if right else 9)
+        place = _side(d, n, 9)
         canvas.write(text, FONT + 1, colours.ACCENT, y=math.log10(found.ranks[d]), yshift=shift, **place, **more)
 
     word, leap = visible(found.word.strip() or found.word), found.leap
@@ -142,20 +146,17 @@ def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
         return
     place = dict(x0=mean.depth, x1=mean.depth, y0=0, y1=1, yref="paper")
     canvas.line(colours.MUTED, 1, "4px,3px", layer="below", **place)
-    right = mean.depth > n / 2
-    side = dict(xanchor="right" if right else "left", xshift=-5 if right else 5)
     text = f"average: its words settle by layer {mean.depth:.0f}"
-    canvas.write(text, FONT, colours.MUTED, x=mean.depth, y=0, yref="paper", yanchor="bottom", **side)
+    canvas.write(text, FONT, colours.MUTED, y=0, yref="paper", yanchor="bottom", **_side(mean.depth, n, 5))
 
 
 def _decided(canvas: Canvas, depth: int, n: int) -> None:
     """A mark on the axis where a patched answer is decided."""
-    look = dict(mode="markers", marker=dict(symbol="triangle-up", size=10, color=colours.MUTED), cliponaxis=False)
-    y, right = 10 ** canvas.layout["yaxis"]["range"][0], depth > n / 2
-    canvas.add("scatter", x=[depth], y=[y], name="decided", hoverinfo="skip", **look)
-    side = dict(xanchor="right" if right else "left", xshift=-8 if right else 8)
-    text = f"a patched answer is decided by layer {depth}"
-    canvas.write(text, FONT, colours.MUTED, x=depth, y=0, yref="paper", yanchor="bottom", yshift=LINE - 1, **side)
+    y = 10 ** canvas.layout["yaxis"]["range"][0]
+    marker = dict(symbol="triangle-up", size=10, color=colours.MUTED)
+    canvas.points("decided", [depth], [y], mode="markers", marker=marker, cliponaxis=False)
+    place = dict(y=0, yref="paper", yanchor="bottom", yshift=LINE - 1)
+    canvas.write(f"a patched answer is decided by layer {depth}", FONT, colours.MUTED, **place, **_side(depth, n, 8))
 
 
 def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
@@ -209,33 +210,16 @@ def _strip(canvas: Canvas, found: Course, plot: int, depth_px: float) -> None:
 def small_map(figure: go.Figure, height: int = 178, sinks: Sequence[int] = ()) -> go.Figure:
     """A panel's map alone, for a row of small multiples: no colour bar, no strip, no labels; a badge over `sinks`. What
     pointing says, and the depth cursor, stay."""
-    z = figure.data[0]
-    kept = [z, *(trace for trace in figure.data[1:] if trace.name in ("echo", "zero by construction"))]
-    for trace in kept:
-        if trace.type == "heatmap":
-            trace.update(showscale=False, xgap=0, ygap=0)
-    axes = {name: figure.layout[name].range for name in ("xaxis", "yaxis")}
-    badges = [
-        dict(text="◆", x=pos, y=1, yref="paper", yanchor="bottom", showarrow=False, font=dict(size=FONT))
-        for pos in sinks
-    ]
-    ends = [(z.y0 or 0) - 0.5, figure.layout.meta["along"]["n"] + 0.5]
-    plain = dict(fixedrange=True, showgrid=False, zeroline=False, visible=False)
-    return go.Figure(
-        kept,
-        dict(
-            height=height,
-            margin=dict(l=0, r=0, t=14, b=0),
-            paper_bgcolor=colours.CLEAR,
-            plot_bgcolor=colours.CLEAR,
-            showlegend=False,
-            dragmode=False,
-            hovermode="closest",
-            hoverlabel=dict(align="left", namelength=0),
-            uirevision="small",
-            meta={**figure.layout.meta, "width_px": 280},
-            xaxis=dict(plain, range=axes["xaxis"]),
-            yaxis=dict(plain, range=ends),
-            annotations=badges,
-        ),
-    )
+    z, meta = figure.data[0], figure.layout.meta
+    canvas = Canvas(height, (0, 0, 14, 0), width_px=280)
+    for trace in (z, *figure.data[1:]):
+        if trace.name in ("z", "echo", "zero by construction"):
+            gaps = dict(showscale=False, xgap=0, ygap=0) if trace.type == "heatmap" else {}
+            canvas.data.append(trace.to_plotly_json() | gaps)
+    for pos in sinks:
+        canvas.write("◆", FONT, x=pos, y=1, yref="paper", yanchor="bottom")
+    canvas.layout["meta"] = {**meta, "width_px": 280}
+    rows = [(z.y0 or 0) - 0.5, meta["along"]["n"] + 0.5]
+    for name, ends in (("xaxis", figure.layout.xaxis.range), ("yaxis", rows)):
+        canvas.layout[name] = dict(PLAIN, range=ends, visible=False)
+    return canvas.figure()

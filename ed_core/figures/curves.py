@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.headroom import THRESHOLDS, Headroom
+from ..depth.exits import THRESHOLDS, Headroom
 from ..types import ProbeResult
 from . import colours
 from .canvas import (
     FONT,
     GRID,
-    PLAIN,
     STEADY,
     Canvas,
     axis_title,
     escaped,
     first_place,
+    layer_axis,
     log_ticks,
     number,
     visible,
-    whole_ticks,
+    whiskers,
 )
 from .maps import mean_title, unit_of, values_of
 from .panel import Strip, View, mean_over_tokens, token_panel
@@ -33,20 +33,17 @@ MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
 
 
-class _Curves(Canvas):
+class Curves(Canvas):
     """Layers, which count from 1, or depths to the right, the unit upwards, the legend in one line under the title."""
 
-    def __init__(self, n: int, view: View, x: str, unit: str, n_layers: int | None = None):
-        super().__init__(view.height, MARGIN, view.title, view.uirevision, view.width_px)
-        self.x, self.unit, first = x, unit, first_place(x)
-        self.legend(shown=False, bgcolor=colours.CLEAR)
-        self.layout["xaxis"] = dict(
-            PLAIN, range=[first - 0.5, first + n - 0.5], title=axis_title(x, 8), **whole_ticks(n, first)
-        )
+    def __init__(self, n: int, view: View, x: str, unit: str, title: str = ""):
+        super().__init__(view.height, MARGIN, title, view.width_px)
+        self.x, self.unit = x, unit
+        self.legend(shown=False)
+        self.layout["xaxis"] = layer_axis(n, x)
         self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
-        self.draw_depths(view.depth_lines, (view.width_px - MARGIN[0] - MARGIN[1]) / n, upright=True)
         if x in ("layer", "depth") or x.endswith(" layer"):
-            self.along("x", n - (x == "depth") if n_layers is None else n_layers)
+            self.along("x", n - (x == "depth"))
 
     def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
         """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
@@ -67,40 +64,27 @@ def layer_curves(
     title: str,
     unit: str,
     *,
-    depth_lines: Mapping[str, int | None] = {},
     height: int = 260,
     log: bool = False,
     x: str = "layer",
     width_px: int = 600,
-    uirevision: str = "curves",
     behind: Mapping[str, np.ndarray] = {},
-    ends: Mapping[str, tuple[np.ndarray, np.ndarray]] = {},
-    n_layers: int | None = None,
 ) -> go.Figure:
     """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own,
-    means are dotted. `behind` them, grey and dashed, what they are held against (a control's). `ends`: of a curve's
-    interval at every place, low and high, drawn as bars. `n_layers`: the model's, where curves over depths end before
-    the output."""
+    means are dotted. `behind` them, grey and dashed, what they are held against (a control's)."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
-    view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
-    canvas = _Curves(n, view, x, unit, n_layers)
+    canvas = Curves(n, View(height, width_px), x, unit, title)
     canvas.references(behind)
     for name, values in curves.items():
-        line = dict(
-            color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid"
-        )
-        more: dict[str, Any] = {"error_y": _bars(values, *ends[name])} if name in ends else {}
-        canvas.curve("scatter", values, escaped(name), **DOTTED, line=line, **more)
+        colour = colours.colour_of(name) or next(spare)
+        line = dict(color=colour, width=2, dash="dot" if name.startswith("mean") else "solid")
+        canvas.curve("scatter", values, escaped(name), **DOTTED, line=line)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
     if not log:
         canvas.across_zero(curves.values())
     return canvas.figure()
-
-
-def _bars(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
-    return dict(type="data", array=high - values, arrayminus=values - low, thickness=1, width=2)
 
 
 def spread_curve(
@@ -119,7 +103,7 @@ def spread_curve(
     """A curve over the spread of `others` ("10–90 % of 12 others"): grey from its lower to its upper end, dotted at the
     median. `quantiles` holds these three rows, or none where the others are too few to speak of a spread. `behind`,
     grey and dashed, a control's curve."""
-    canvas = _Curves(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
+    canvas = Curves(len(values), View(height=height, width_px=width_px), x, unit)
     if len(quantiles):
         low, median, high = quantiles
         edge: dict[str, Any] = dict(mode="lines", line=dict(width=0))
@@ -137,19 +121,9 @@ def spread_curve(
     return canvas.figure()
 
 
-def limit_bars(
-    values: np.ndarray,
-    limit: float | int,
-    unit: str,
-    *,
-    name: str,
-    limit_name: str,
-    x: str = "layer",
-    height: int = 260,
-    width_px: int = 600,
-) -> go.Figure:
+def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, limit_name: str) -> go.Figure:
     """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
-    canvas = _Curves(len(values), View(height=height, width_px=width_px, uirevision="limit"), x, unit)
+    canvas = Curves(len(values), View(260), "layer", unit)
     values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
     failed = np.nan_to_num(values) > limit
     canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
@@ -160,29 +134,14 @@ def limit_bars(
     return canvas.figure()
 
 
-def token_profile(
-    result: ProbeResult,
-    measure: str | Sequence[str],
-    token: int,
-    *,
-    depth_lines: Mapping[str, int | None] = {},
-    log: bool = False,
-    first_token: bool = True,
-) -> go.Figure:
-    """One token's curves over layers; next to a single measure, dotted, its mean over the tokens."""
-    names = (measure,) if isinstance(measure, str) else tuple(measure)
-    arrays = {name: values_of(result, name, (result.n_layers, result.n_tokens)) for name in names}
-    curves = {name: array[:, token] for name, array in arrays.items()}
-    if len(names) == 1:
-        curves[mean_title(first_token)] = mean_over_tokens(arrays[names[0]], first_token)
+def token_profile(result: ProbeResult, measure: str, token: int) -> go.Figure:
+    """One token's curve over layers; dotted, the mean over the tokens."""
+    values = values_of(result, measure, (result.n_layers, result.n_tokens))
     return layer_curves(
-        curves,
+        {measure: values[:, token], mean_title(): mean_over_tokens(values)},
         f"token {token} <b>{visible(result.tokens[token])}</b>",
-        unit_of(result, names[0]),
-        depth_lines=depth_lines,
-        log=log,
-        x="depth" if len(arrays[names[0]]) > result.n_layers else "layer",
-        uirevision="profile",
+        unit_of(result, measure),
+        x="depth" if len(values) > result.n_layers else "layer",
     )
 
 
@@ -190,7 +149,7 @@ def output_bars(result: ProbeResult, view: View) -> go.Figure:
     """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share
     of tokens whose best prediction stays (dots)."""
     shape, unit = (result.n_layers,), unit_of(result, "output")
-    canvas = _Curves(result.n_layers, view, "skipped layer", "")
+    canvas = Curves(result.n_layers, view, "skipped layer", "")
     change = values_of(result, "output", shape)
     canvas.curve("bar", change, "output change", unit=unit, marker=dict(color=colours.BOTH))
     if view.control is not None:
@@ -241,20 +200,10 @@ def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     rounding."""
     limit = result.provenance["limits"]["slope"]
     curves = {"attention": result["slope_attn"] - 1, "MLP": result["slope_mlp"] - 1}
-    fig = layer_curves(curves, "", "slope − 1", height=height)
+    ends = {f"limit {sign}": np.full(result.n_layers, by * limit) for sign, by in (("+", 1), ("−", -1))}
+    fig = layer_curves(curves, "", "slope − 1", height=height, behind=ends)
     reach = 1.3 * max(limit, *(float(np.nanmax(np.abs(v), initial=0.0)) for v in curves.values()))
     fig.update_yaxes(range=[-reach, reach], tickvals=[-limit, 0, limit], ticktext=[number(-limit), "0", number(limit)])
-    for y in (-limit, limit):
-        fig.add_shape(
-            type="line",
-            xref="paper",
-            x0=0,
-            x1=1,
-            y0=y,
-            y1=y,
-            line=dict(color=colours.GREY, width=1.5, dash="dash"),
-            name="limit",
-        )
     return fig
 
 
@@ -269,10 +218,10 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
     return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)
 
 
-def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go.Figure:
+def spared_layers(found: Headroom) -> go.Figure:
     """Agreement with the output against the layers spared: leaving all tokens at one depth, each where it is sure
     enough, and by an oracle. Bars: 5 to 95 % over the prompts."""
-    canvas = _Curves(found.n_layers + 1, View(height=height, width_px=width_px), "layers spared on average", "share")
+    canvas = Curves(found.n_layers + 1, View(280, 760), "layers spared on average", "share")
     agreement, spared = np.moveaxis(found.confident.value, -1, 0)
     left = found.n_layers - np.arange(found.n_layers + 1)
     at_depths = [f"depth {depth}" for depth in range(found.n_layers + 1)]
@@ -285,7 +234,7 @@ def spared_layers(found: Headroom, height: int = 280, width_px: int = 760) -> go
     for colour, (name, x, y, (low, high), text) in zip(colours.OTHERS, curves):
         look: dict[str, Any] = dict(marker=dict(size=10 if name == "oracle" else 5), line=dict(color=colour, width=2))
         if found.over.enough:
-            look["error_y"] = _bars(y, low, high)
+            look["error_y"] = whiskers(y, low, high, colour)
         canvas.curve("scatter", y, name, x=x, text=text, mode="lines+markers", **look)
     canvas.layout["showlegend"] = True
     canvas.layout["yaxis"].update(range=[-0.04, 1.08])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,9 +12,9 @@ from ..depth import halves, say
 from ..depth.spelling import BYTES, following
 from ..types import ProbeResult
 from . import colours
-from .canvas import FONT, STEADY, Canvas, letters, number, visible, width
+from .canvas import FONT, Canvas, letters, number, visible, width
 from .maps import missing, read_title, unit_of, values_of
-from .panel import BOTTOM, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
+from .panel import BOTTOM, LETTER, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
 
 TOP_SHOWN = 5
 ROW, CELL_FONT, LARGEST_FONT = 15, 12, 13  # pixels: least height of a row; letters on cells, at least and at most
@@ -26,7 +27,7 @@ KL_ENDS = (5.0, 10.0, 20.0, 50.0)
 
 def lens_height(n_layers: int, view: View) -> int:
     """Pixels that the lens takes: it grows with the layers, as every row can be read; of half layers twice as fast."""
-    return max(view.height, TOP + TITLE * bool(view.title) + ROTATED + BOTTOM + ROW * (n_layers + 1))
+    return max(view.height, TOP + ROTATED + BOTTOM + ROW * (n_layers + 1))
 
 
 def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "") -> go.Figure:
@@ -51,25 +52,15 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
             return values_of(r, top_probs, (*shape(r), 1))[..., 0]
         return values_of(r, f"{lens}{shade}", shape(r))
 
-    kept = view.beside_sinks(result.n_tokens)
-
-    def curve(r: ProbeResult) -> np.ndarray:
-        return view.read(values_of(r, kl, shape(r)))
-
-    def shown(r: ProbeResult) -> np.ndarray:
-        return (
-            mean_over_tokens(values_of(r, kl, shape(r))[:, [t for t in kept if t < r.n_tokens]]) if kept else curve(r)
-        )
-
-    z, mean, control, counted = shaded(result), shown(result), view.behind(shown), curve(result) if kept else None
+    z = shaded(result)
+    curves, numbers = view.read(result, lambda r: [values_of(r, kl, shape(r))])
     colour = lens_shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
     divergences = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
-    others = [view.read(values) for values in divergences]  # lenses that are side by side have one scale
-    curves = [view.together(result, shown), control.get("behind", []), [] if counted is None else counted, *others]
-    end = colours.ceiling(np.concatenate(curves), KL_ENDS)
+    others = [view.read(result, partial(_same, z))[1] for z in divergences]  # lenses on one page have one scale
+    end = colours.ceiling(np.concatenate([numbers, *others]), KL_ENDS)
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
-    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **control, counted=counted)
+    strip = Strip(low=0.0, high=end, title=title, colour=colours.CRITERIA["kl"], **curves)
     echoes = np.zeros(shape(result), bool)
     if ids is not None and shade in ("prob", "entropy"):
         echoes = echo(result, ids.values[..., 0])
@@ -94,6 +85,10 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
         _predicted(canvas, result, view, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
+
+
+def _same(z: np.ndarray, result: ProbeResult) -> list[np.ndarray]:
+    return [z]
 
 
 def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Figure:
@@ -267,8 +262,10 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
         late = (
             f"{say.share(float(result['deep_thinking_ratio'][step]))} of the divergences of the tokens so far fall late"
         )
-        leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
-        return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{late}"
+        leaving = (
+            f"would leave after layer {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
+        )
+        return f"{here}<br>first choice from layer {settles} on<br>{leaving}<br>{late}"
 
     begin, (n_rows, n_tokens) = first_position(result), z.shape
 
@@ -295,7 +292,7 @@ def _settled(canvas: Canvas, settle: np.ndarray) -> None:
     y = np.repeat(settle[columns] - 0.5, 3)
     for name, colour, thick in (("settled edge", colours.LIGHT_EDGE, 5), ("settled", colours.DARK_EDGE, 2.5)):
         line = dict(color=colour, width=thick)
-        canvas.add("scatter", x=x, y=y, mode="lines", name=name, hoverinfo="skip", line=line, connectgaps=False)
+        canvas.points(name, x, y, mode="lines", line=line)
 
 
 def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray, right: float, low: float) -> None:
@@ -306,4 +303,4 @@ def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray, right: float, l
     ink = [colours.DARK_EDGE if agrees[step] else colours.FAILED for step in columns]
     for name, colour, thick in (("exit edge", colours.LIGHT_EDGE, 4.0), ("exit", ink, 2.0)):
         marker = dict(symbol="x-thin", size=8, color=colour, line=dict(width=thick, color=colour))
-        canvas.add("scatter", x=x, y=y, mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)
+        canvas.points(name, x, y, mode="markers", marker=marker)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.rules import COSINES, RULES
+from ..depth.rules import COSINES
 from ..probes.patching import Patching
 from ..types import ProbeResult
 from . import colours
@@ -95,58 +95,18 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     """Direction of what is added, layers × tokens: below 0 (blue) against the stream, above 0 (orange) along it. Always
     from -1 to 1. The strip holds the mean that the cosine criterion reads, whichever of its three cosines is shown:
     without the sinks, and dotted as it is read, with them."""
-    z, judged = values_of(result, measure, (result.n_layers, result.n_tokens)), measure in COSINES
+    z = values_of(result, measure, (result.n_layers, result.n_tokens))
 
-    def curve(r: ProbeResult, at: Sequence[int] = ()) -> np.ndarray:
-        def mean(name: str) -> np.ndarray:
-            values = values_of(r, name, (r.n_layers, r.n_tokens))
-            if at:  # of a result next to it that has fewer tokens those that it has
-                return mean_over_tokens(values[:, [t for t in at if t < r.n_tokens]])
-            return view.read(values, first_token) if judged else view.mean(values, first_token)
+    def cosines(r: ProbeResult) -> list[np.ndarray]:
+        return [values_of(r, name, (r.n_layers, r.n_tokens)) for name in COSINES]
 
-        return RULES["cosine"].curve({name: mean(name) for name in COSINES}) if judged else mean(measure)
-
-    kept = view.beside_sinks(result.n_tokens, first_token) if judged else []
-
-    def shown(r: ProbeResult) -> np.ndarray:
-        return curve(r, kept)
-
-    mean, control, counted = shown(result), view.behind(shown), curve(result) if kept else None
-    curves = [view.together(result, shown), control.get("behind", []), [] if counted is None else counted]
-    bound = colours.ceiling(np.concatenate(curves), (0.5, 1.0))
-    colour = colours.CRITERIA["cosine"] if judged else colours.GREY
-    title = (
-        read_title("mean of the<br>three cosines", view, first_token)
-        if judged
-        else mean_title(first_token, view.uncounted)
-    )
-    strip = Strip(mean, -bound, bound, title, colour, **control, counted=counted)
+    curves, numbers = view.read(result, cosines, first_token)
+    bound = colours.ceiling(numbers, (0.5, 1.0))
+    title = read_title("mean of the<br>three cosines", view, first_token)
+    strip = Strip(low=-bound, high=bound, title=title, colour=colours.CRITERIA["cosine"], **curves)
     return token_panel(
         result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z)
     )
-
-
-def output_by_token(result: ProbeResult, view: View) -> go.Figure:
-    """Which token's prediction changes when a block is skipped, skipped × tokens (current mode); the strip holds the
-    maximum over tokens."""
-    z = values_of(result, "output_pos", (result.n_layers, result.n_tokens))
-    shade = colours.steep(0.0, 2**0.5, colours.DAMAGE)
-    strip = Strip(values_of(result, "output", (result.n_layers,)), 0.0, 2**0.5, f"maximum,<br>{L2}")
-    fig = token_panel(
-        result,
-        view,
-        z,
-        shade,
-        unit_of(result, "output_pos"),
-        strip,
-        plain_hover(result, "output_pos", z),
-        row="skipped layer",
-    )
-    if "output_pos" not in result.measures and result.complete:
-        fig.add_annotation(
-            text="measured in current mode only", x=0.5, y=0.5, xref="x domain", yref="y domain", showarrow=False
-        )
-    return fig
 
 
 def token_map(
@@ -159,11 +119,13 @@ def token_map(
     (attributions), from 0 else. The strip holds the measure's own reduction over tokens, without the positions that are
     `left_out` of it."""
     z, spec = result[measure], result.measures[measure].spec
+    row = "skipped layer" if spec.dims[0] == "skipped" else spec.dims[0]
     bound = spec.high or colours.ceiling(view.coloured(result, lambda r: r[measure]), BOUNDS)
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
     scale = colours.DAMAGE if spec.unit in DAMAGED else colours.SEQUENTIAL
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound, scale)
-    reduced, title = ROW_CURVES.get(spec.reduce, (mean_over_tokens, mean_title()))
+    reduce = "pos_max" if row == "skipped layer" else spec.reduce  # as the change of the output is
+    reduced, title = ROW_CURVES.get(reduce, (mean_over_tokens, mean_title()))
     first, out = left_out(result)[:1], () if spec.reduce == "pos_abs_sum" else view.uncounted  # a sum must stay whole
     title += "".join(f" without<br>token {t}" for t in first) + (" and sinks" if first else ",<br>no sinks") * bool(out)
     title += (", L2 ≤ √2" if first else f",<br>{L2}") * (bound == 2**0.5 and not out)
@@ -179,7 +141,7 @@ def token_map(
             colours.ceiling(np.append(view.together(result, rows), control.get("behind", [])), BOUNDS),
         )
     strip = Strip(curve, low, bound, title, colours.BOTH if control else colours.GREY, **control)
-    return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
+    return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), row)
 
 
 def patch_map(result: ProbeResult, view: View) -> go.Figure:

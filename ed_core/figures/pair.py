@@ -18,18 +18,19 @@ from . import colours
 from .canvas import (
     GRID,
     PLAIN,
-    STEADY,
     Canvas,
     axis_title,
     escaped,
     first_place,
+    layer_axis,
     log_ticks,
     number,
+    share_axis,
     size,
     tick_step,
     whole_ticks,
 )
-from .curves import MARGIN
+from .curves import MARGIN, Curves
 from .maps import mean_title
 from .panel import (
     Strip,
@@ -60,21 +61,19 @@ def pair_ruler(
     and with the marks of `Rows`. Depth d is at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar
     has the colours of the mean cosine that rule and turn read, both bars in one colour scale, and is plain without it;
     a side that is not measured yet (None) has its bar alone. `names`: what the sides are called, escaped here."""
-    canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), uirevision="pair-ruler", width_px=1100)
+    canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), width_px=1100)
     shade = bound(*verdicts)
     for i, sign in enumerate((1, -1)):
         side, n, verdict = side_by_side.SIDES[i], n_layers[i], verdicts[i]
-        rows = Rows(canvas, n, True, sign * BAR, sign, f"{side} ", f"<b>{side}</b> {escaped(names[i])}<br>")
+        rows = Rows(canvas, n, sign * BAR, sign, f"{side} ", f"<b>{side}</b> {escaped(names[i])}<br>")
         rows.bar(verdict, shade)
         rows.write(f"<b>{side}</b> {n} layers", sign * BAR)
         for name in ROWS:
             rows.name(name)
         if verdict is not None:
             rows.marks(verdict)
-    ticks = [0, 0.25, 0.5, 0.75, 1]
-    canvas.layout["xaxis"] = dict(
-        PLAIN, range=[0, 1.005], tickvals=ticks, ticktext=["0", "¼", "½ of the depth", "¾", "1"]
-    )
+    words = ["0", "¼", "½ of the depth", "¾", "1"]
+    canvas.layout["xaxis"] = share_axis("", range=[0, 1.005], ticktext=words)
     canvas.layout["yaxis"] = dict(PLAIN, range=[-5.1, 5.1], visible=False)
     return canvas.figure()
 
@@ -83,7 +82,7 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
     """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
     bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
     n, unit, curve, first = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve, first_place(pair.curve.x)
-    canvas = Canvas(height, MARGIN, uirevision="pair")
+    canvas = Canvas(height, MARGIN)
     for side, values in enumerate((pair.a, pair.b)):
         x = (
             side_by_side.relative_depth(len(values), pair.n_layers[side])
@@ -91,33 +90,13 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
             else first + np.arange(len(values))
         )
         of = f" of {pair.n_layers[side]}" if pair.relative else ""
-        place = [f"{curve.x} {i}{of}" for i in range(first, first + len(values))]
-        colour = colours.SIDES[side]
-        look = dict(
-            mode="lines+markers",
-            marker=dict(size=6, symbol=SYMBOLS[side]),
-            line=dict(color=colour, width=2, dash=DASHES[side]),
-            **STEADY,
-        )
-        hover = f"<b>{side_by_side.SIDES[side]}</b> %{{text}}<br>%{{y:.3g}} {unit}<extra></extra>"
-        canvas.add(
-            "scatter",
-            x=x,
-            y=values,
-            name=f"{side_by_side.SIDES[side]}: {escaped(names[side])}",
-            text=place,
-            hovertemplate=hover,
-            **look,
-        )
+        name, line = side_by_side.SIDES[side], dict(color=colours.SIDES[side], width=2, dash=DASHES[side])
+        look = dict(mode="lines+markers", marker=dict(size=6, symbol=SYMBOLS[side]), line=line)
+        hover = [f"<b>{name}</b> {curve.x} {i}{of}<br>{number(v)} {unit}" for i, v in enumerate(values, first)]
+        canvas.points(f"{name}: {escaped(names[side])}", x, values, hover, **look)
+    canvas.legend()
     depth = "relative depth" if curve.x == "depth" else f"relative depth of the {curve.x}"
-    ends = dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(depth, 8))
-    layers = dict(
-        range=[first - 0.5, first + n - 0.5],
-        title=axis_title(curve.x, 8),
-        **whole_ticks(n, first),
-    )
-    canvas.legend(bgcolor=colours.CLEAR)
-    canvas.layout["xaxis"] = PLAIN | (ends if pair.relative else layers)
+    canvas.layout["xaxis"] = share_axis(depth) if pair.relative else layer_axis(n, curve.x)
     upright = log_ticks((pair.a, pair.b)) if curve.log else dict(type="linear")
     canvas.layout["yaxis"] = dict(GRID, title=axis_title(unit), **upright)
     if not curve.log:
@@ -130,18 +109,11 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
 def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
     """B - A below the curves, on a scale of its own around 0."""
     bound = _bound(pair.difference)
-    hover = f"{pair.curve.x} %{{x}}<br>B − A %{{y:.3g}} {pair.curve.unit}<extra></extra>"
+    first, unit = first_place(pair.curve.x), pair.curve.unit
+    hover = [f"{pair.curve.x} {i}<br>B − A {number(d)} {unit}" for i, d in enumerate(pair.difference, first)]
     shades = [colours.DIVERGING[-1] if d > 0 else colours.DIVERGING[0] for d in np.nan_to_num(pair.difference)]
-    canvas.add(
-        "bar",
-        x=np.arange(len(pair.difference)) + first_place(pair.curve.x),
-        y=pair.difference,
-        yaxis="y2",
-        name="B − A",
-        showlegend=False,
-        marker=dict(color=shades),
-        hovertemplate=hover,
-    )
+    look = dict(type="bar", yaxis="y2", showlegend=False, marker=dict(color=shades), textposition="none")
+    canvas.points("B − A", np.arange(len(pair.difference)) + first, pair.difference, hover, **look)
     canvas.layout["yaxis"]["domain"] = CURVES
     canvas.layout["xaxis"]["anchor"] = "y2"
     ticks = dict(tickvals=[-bound, 0, bound], ticktext=[size(v) for v in (-bound, 0.0, bound)])
@@ -177,7 +149,7 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     """A map of layers against layers, hatched where both sides are 0 by construction; its strip holds the mean over the
     cells of each row that are drawn."""
     n, shade = len(z), colours.signed(_most(z))
-    row_px, domain = view.plot_height / (n + 1), view.square(n)
+    row_px, domain = view.plot_height / n, view.square()
     canvas = frame(view, n, f"{dims[0]} layer")
     cells = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
     means = mean_over_tokens(cells)
@@ -213,6 +185,7 @@ def _bound(values: np.ndarray | np.floating) -> float:
     return float(next((step * power for step in (1, 2, 5) if largest <= step * power), 10 * power))
 
 
+MAP_WIDTH = 700  # pixels
 MAP_MARGIN = (54, 44, 40, 46)  # left, right, top with the colour bar, bottom
 MATCHES = (54, 20, 52, 46)
 ROW, LEAST, MOST = 16, 240, 640  # pixels: of a row, and of a map's cells together
@@ -226,20 +199,22 @@ def map_height(maps: Maps) -> int:
     return int(np.clip(ROW * len(maps.error), LEAST, MOST)) + MAP_MARGIN[2] + MAP_MARGIN[3]
 
 
-def map_between(maps: Maps, measure: str = "error", control: bool = False, width_px: int = 700) -> go.Figure:
+def map_between(maps: Maps, measure: str = "error", control: bool = False) -> go.Figure:
     """`error` or `r2` of every pair of taps: A's upwards, B's to the right; of the maps, or with `control` of those
     fitted to other tokens. The best match of each of A's taps has a ring, hollow where it does not beat the controls;
     taps 0 are apart behind a line. Cells beyond the colours say so on hover."""
     z = getattr(maps, f"{measure}_shuffled" if control else measure)
     (n_a, n_b), names = maps.n_layers, [escaped(name) for name in maps.names]
     height = map_height(maps)
-    canvas = Canvas(height, MAP_MARGIN, uirevision="maps", width_px=width_px)
+    canvas = Canvas(height, MAP_MARGIN, width_px=MAP_WIDTH)
     shade = _shade(maps, measure)
     row_px = (height - MAP_MARGIN[2] - MAP_MARGIN[3]) / (n_a + 1)
-    column_px = (width_px - MAP_MARGIN[0] - MAP_MARGIN[1]) / (n_b + 1)
+    column_px = (MAP_WIDTH - MAP_MARGIN[0] - MAP_MARGIN[1]) / (n_b + 1)
     unit = MEASURES[measure]
     add_heatmap(canvas, z, shade, "", (0.0, 1.0), gap=min(row_px, column_px) >= 8)
-    _apart(canvas)
+    for own, other in ("xy", "yx"):  # lines between tap 0, the embedding, and the others
+        ends = {f"{own}0": APART, f"{own}1": APART, f"{other}0": 0, f"{other}1": 1, f"{own}ref": own}
+        canvas.edge(4, 1.5, name="tap 0", **ends, **{f"{other}ref": f"{other} domain"})
     if not control:
         _rings(canvas, maps, measure, min(row_px, column_px))
     place = f"{names[0]} tap %{{y}} → {names[1]} tap %{{x}}"
@@ -267,13 +242,6 @@ def _shade(maps: Maps, measure: str) -> colours.Shade:
     return colours.linear(low, 1.0, reverse=measure == "error")
 
 
-def _apart(canvas: Canvas) -> None:
-    """Lines between tap 0, the embedding, and the others."""
-    for colour, thickness in ((colours.LIGHT_EDGE, 4), (colours.DARK_EDGE, 1.5)):
-        canvas.line(colour, thickness, x0=APART, x1=APART, xref="x", y0=0, y1=1, yref="y domain", name="tap 0")
-        canvas.line(colour, thickness, y0=APART, y1=APART, yref="y", x0=0, x1=1, xref="x domain", name="tap 0")
-
-
 def _rings(canvas: Canvas, maps: Maps, measure: str, cell_px: float) -> None:
     """A mark on the best match of each source tap from 1 on: twice, dark on light, to be seen on any cell."""
     match = matching.match(maps, measure)
@@ -281,9 +249,7 @@ def _rings(canvas: Canvas, maps: Maps, measure: str, cell_px: float) -> None:
     symbols = ["circle" if good else "circle-open" for good in match.matches]
     for name, colour, more in (("best, edge", colours.LETTERS[1], 3.0), ("best", colours.LETTERS[0], 0.0)):
         marker = dict(symbol=symbols, size=size + more, color=colour, line=dict(color=colour, width=1.5))
-        canvas.add(
-            "scatter", x=match.best, y=rows, mode="markers", name=name, marker=marker, hoverinfo="skip", **STEADY
-        )
+        canvas.points(name, match.best, rows, mode="markers", marker=marker)
 
 
 def _hover(maps: Maps, measure: str, control: bool, i: int, j: int) -> str:
@@ -298,7 +264,7 @@ def _hover(maps: Maps, measure: str, control: bool, i: int, j: int) -> str:
 def best_matches(maps: Maps) -> go.Figure:
     """Where each of A's layers is found again in B, on relative depth, by error and by R²; along the dotted diagonal
     the deeper model does the same over more layers. Hollow: not better than the controls."""
-    canvas = Canvas(280, MATCHES, uirevision="matches", width_px=500)
+    canvas = Canvas(280, MATCHES, width_px=500)
     canvas.line(colours.GREY, 1, "dot", x0=0, y0=0, x1=1, y1=1, layer="below", name="diagonal")
     for (measure, title), colour, symbol in zip(MEASURES.items(), colours.SIDES, ("circle", "diamond")):
         match = matching.match(maps, measure)
@@ -309,29 +275,20 @@ def best_matches(maps: Maps) -> go.Figure:
             for i, best in enumerate(match.best)
         ]
         symbols = [symbol if good else f"{symbol}-open" for good in match.matches]
-        canvas.add(
-            "scatter",
-            x=x,
-            y=y,
-            mode="lines+markers",
-            name=f"best by {title}",
-            text=hover,
-            hovertemplate="%{text}<extra></extra>",
-            line=dict(color=colour, width=1.5, dash="solid" if measure == "error" else "dash"),
-            marker=dict(symbol=symbols, size=8, line=dict(width=1.5, color=colour)),
-            **STEADY,
-        )
-    ends = dict(range=[-0.03, 1.03], tickvals=[0, 0.25, 0.5, 0.75, 1])
+        line = dict(color=colour, width=1.5, dash="solid" if measure == "error" else "dash")
+        marker = dict(symbol=symbols, size=8, line=dict(width=1.5, color=colour))
+        canvas.points(f"best by {title}", x, y, hover, mode="lines+markers", line=line, marker=marker)
     names = [escaped(name) for name in maps.names]
-    canvas.legend(bgcolor=colours.CLEAR)
-    canvas.layout["xaxis"] = dict(PLAIN, title=axis_title(f"relative depth in {names[0]}", 8), **ends)
-    canvas.layout["yaxis"] = dict(GRID, title=axis_title(f"in {names[1]}"), **ends)
+    canvas.legend()
+    canvas.layout["xaxis"] = share_axis(f"relative depth in {names[0]}")
+    canvas.layout["yaxis"] = GRID | share_axis(f"in {names[1]}", showgrid=True)
     return canvas.figure()
 
 
 def best_errors(maps: Maps) -> go.Figure:
     """The error at each source tap's best match, with both controls at the same tap of B."""
-    canvas = Canvas(280, MATCHES, uirevision="errors", width_px=500)
+    title = f"layers passed in {escaped(maps.names[0])}"
+    canvas = Curves(maps.n_layers[0], View(height=280, width_px=500), title, "relative error")
     match = matching.match(maps)
     curves = (
         ("best match", match.error, colours.BOTH, "solid"),
@@ -340,51 +297,27 @@ def best_errors(maps: Maps) -> go.Figure:
     )
     x = np.arange(1, len(match.best) + 1)
     for name, values, colour, dash in curves:
-        canvas.add(
-            "scatter",
-            x=x,
-            y=values,
-            mode="lines+markers",
-            name=name,
-            line=dict(color=colour, width=2, dash=dash),
-            marker=dict(size=5),
-            hovertemplate=f"<b>{name}</b><br>tap %{{x}}: error %{{y:.3g}}<extra></extra>",
-            **STEADY,
-        )
-    n = maps.n_layers[0]
-    title = axis_title(f"layers passed in {escaped(maps.names[0])}", 8)
-    canvas.legend(bgcolor=colours.CLEAR)
-    canvas.layout["xaxis"] = dict(PLAIN, range=[0.5, n + 0.5], title=title, **whole_ticks(n, 1))
-    canvas.layout["yaxis"] = dict(GRID, rangemode="tozero", title=axis_title("relative error"))
+        line = dict(color=colour, width=2, dash=dash)
+        canvas.curve("scatter", values, name, x=x, mode="lines+markers", line=line, marker=dict(size=5))
+    canvas.layout["xaxis"] |= dict(range=[0.5, len(x) + 0.5], **whole_ticks(len(x), 1))
+    canvas.layout["yaxis"]["rangemode"] = "tozero"
+    canvas.layout["showlegend"] = True
     return canvas.figure()
 
 
 def replacement_bars(found: Replacement) -> go.Figure:
     """By what share of the loss each layer's linear replacement raises it: bars on held-out prompts, diamonds on the
     prompts fitted on; dashed: the 10 % from which on a layer counts as useful."""
-    n = found.n_layers
-    canvas = Canvas(300, MATCHES, uirevision="replacement", width_px=700)
+    canvas = Curves(found.n_layers, View(height=300, width_px=700), "layer replaced", "loss raised by, %")
     bars = dict(marker=dict(color=colours.BOTH), textposition="none")
     dots = dict(mode="markers", marker=dict(color=colours.SIDES[1], size=9, symbol="diamond"))
     for kind, name, loss, baseline, look in (
         ("bar", "held-out prompts", found.loss, found.whole, bars),
         ("scatter", "prompts fitted on", found.loss_fitted, found.whole_fitted, dots),
     ):
-        canvas.add(
-            kind,
-            x=np.arange(1, n + 1),
-            y=100 * matching.raised(loss, baseline),
-            name=name,
-            text=[f"{number(one)} instead of {number(baseline)} nats per token" for one in loss],
-            hovertemplate=f"<b>{name}</b><br>layer %{{x}}: %{{y:+.3g}} %<br>%{{text}}<extra></extra>",
-            **look,
-            **STEADY,
-        )
+        text = [f"{number(one)} instead of {number(baseline)} nats per token" for one in loss]
+        canvas.curve(kind, 100 * matching.raised(loss, baseline), name, unit="%<br>%{text}", text=text, **look)
     canvas.across(10, colours.FAILED, 1.5, "dash", name="useful from here")
     canvas.across(0, colours.GREY, 1, layer="below")
-    canvas.legend(bgcolor=colours.CLEAR)
-    canvas.layout["xaxis"] = dict(
-        PLAIN, range=[0.4, n + 0.6], title=axis_title("layer replaced", 8), **whole_ticks(n, 1)
-    )
-    canvas.layout["yaxis"] = dict(GRID, rangemode="normal", title=axis_title("loss raised by, %"))
+    canvas.layout["showlegend"] = True
     return canvas.figure()

@@ -1,9 +1,7 @@
 """What all heatmap panels share: layers upwards, a strip of means next to them, depth lines at one height, cells that
 tell what they hold.
 
-All panels have the same margins and the same y range, from half a row below row 0 to half a row above row `L`: a panel
-of layers, which count from 1, leaves the row of the embedding empty. So layer n is at one height with depth n, and a
-depth line at one height in every panel of a grid."""
+All panels have the same margins. Layers count from 1 and depths from 0, so that layer n has the place of depth n."""
 
 from __future__ import annotations
 
@@ -35,7 +33,6 @@ from .canvas import (
 from .colours import Shade
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
-TITLE = 20  # further pixels on top where a panel has a title
 HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
 MOST_TEXTS = 6000  # cells with words of their own: more would make megabytes
 ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
@@ -59,14 +56,12 @@ class View:
     strips count the sinks; what the papers' rules read does, and is drawn dotted next to the mean without them. `side`:
     of two results on one page the one that this is, "A" or "B"."""
 
-    title: str = ""
     height: int = 420
     width_px: int = 600
     window: tuple[int, int] | None = None
     selected: int | None = None
     answer_start: int | None = None
     depth_lines: Mapping[str, int | None] = field(default_factory=dict)
-    uirevision: str = "panel"
     control: ProbeResult | None = None
     control_name: str = ""
     beside: ProbeResult | None = None
@@ -88,12 +83,32 @@ class View:
         counted = [t for t in range(start, z.shape[1]) if t not in self.uncounted]
         return mean_over_tokens(z[:, counted] if counted else z[:, start:])
 
-    def beside_sinks(self, n_tokens: int, first_token: bool = True) -> list[int]:
-        """Of the tokens that a criterion was read at those that are no sinks; nothing where sinks count, or where none
-        of them or only sinks were read."""
-        basis = range(int(not first_token and n_tokens > 1), n_tokens) if self.read_at is None else sorted(self.read_at)
-        kept = [t for t in basis if t < n_tokens and t not in self.uncounted]
-        return kept if len(kept) < len(basis) else []
+    def read(
+        self, result: ProbeResult, measures: Callable[[ProbeResult], Sequence[np.ndarray]], first_token: bool = True
+    ) -> tuple[dict[str, Any], np.ndarray]:
+        """The mean of these measures over the tokens that a criterion was read at, for a `Strip`: its `values` without
+        the sinks, the control's `behind`, and all as read (`counted`) where a sink was among them; and all their
+        numbers, flat."""
+        n = result.n_tokens
+        basis = range(int(not first_token and n > 1), n) if self.read_at is None else sorted(self.read_at)
+        kept = [t for t in basis if t < n and t not in self.uncounted]
+
+        def mean(r: ProbeResult, at: Sequence[int]) -> np.ndarray:
+            each = [mean_over_tokens(z[:, [t for t in at if t < z.shape[1]]]) for z in measures(r)]
+            return np.asarray(np.mean(np.asarray(each, np.float64), axis=0))
+
+        def every(r: ProbeResult) -> np.ndarray:
+            return mean(
+                r, range(int(not first_token and r.n_tokens > 1), r.n_tokens) if self.read_at is None else basis
+            )
+
+        def shown(r: ProbeResult) -> np.ndarray:
+            return mean(r, kept) if some else every(r)
+
+        some = 0 < len(kept) < len(basis)
+        curves = {"values": shown(result), **self.behind(shown)} | ({"counted": every(result)} if some else {})
+        both = [self.together(result, shown), *(curves[name] for name in ("behind", "counted") if name in curves)]
+        return curves, np.concatenate(both)
 
     def coloured(
         self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray], first_token: bool = True
@@ -106,12 +121,6 @@ class View:
             return without(values(r), left_out)
 
         return self.together(result, counted)
-
-    def read(self, z: np.ndarray, first_token: bool = True) -> np.ndarray:
-        """Mean of each row over the tokens that the depth lines were read at."""
-        if self.read_at is None:
-            return mean_over_tokens(z, first_token)
-        return mean_over_tokens(z[:, [t for t in sorted(self.read_at) if t < z.shape[1]]])
 
     def together(self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray]) -> np.ndarray:
         """What a range must hold: these values of the result, and of the one next to it; flat."""
@@ -135,11 +144,11 @@ class View:
 
     @property
     def plot_height(self) -> int:
-        return self.height - TOP - BOTTOM - TITLE * bool(self.title)
+        return self.height - TOP - BOTTOM
 
-    def square(self, n: int, most: float = HEATMAP[1]) -> tuple[float, float]:
-        """The share of the width, `most` at most, in which a map of n layers against n is about square."""
-        return 0.0, min(most, max(0.4, self.plot_height / (n + 1) * n / self.plot_width))
+    def square(self, most: float = HEATMAP[1]) -> tuple[float, float]:
+        """The share of the width, `most` at most, in which a map of layers against layers is about square."""
+        return 0.0, min(most, max(0.4, self.plot_height / self.plot_width))
 
     def column_px(self, n_tokens: int) -> float:
         """Rough width of a token's column."""
@@ -194,7 +203,7 @@ def token_panel(
     draws what is on the cells and in the `above` pixels between them and the colour bar."""
     canvas = frame(view, result.n_layers, row, above)
     n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
-    row_px = (view.plot_height - above) / (result.n_layers + 1)
+    row_px = (view.plot_height - above) / len(z)
     canvas.layout["meta"].get("along", {})["tokens"] = True
     gap = min(view.column_px(n_tokens), row_px) >= 8
     add_heatmap(canvas, z, shade, unit, HEATMAP, gap, above, y0=first_place(row))
@@ -231,19 +240,17 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
     passes = int(result.provenance.get("passes", 1))
     for end in range(1, passes):
         edge = end * result.n_layers / passes + 0.5
-        for colour, thickness in ((colours.LIGHT_EDGE, 2), (colours.DARK_EDGE, 0.7)):
-            canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
-            if upright:
-                canvas.line(colour, thickness, xref="x", yref="y", x0=edge, x1=edge, y0=0.5, y1=result.n_layers + 0.5)
+        canvas.edge(2, 0.7, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
+        if upright:
+            canvas.edge(2, 0.7, xref="x", yref="y", x0=edge, x1=edge, y0=0.5, y1=result.n_layers + 0.5)
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
     """An empty panel, its rows labelled."""
-    margin = (LEFT, RIGHT, TOP + TITLE * bool(view.title) + above, BOTTOM)
-    canvas = Canvas(view.height, margin, view.title, view.uirevision, view.width_px)
-    fit = (view.plot_height - above) / ROW_LABEL
-    rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first_place(row)]
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
+    canvas = Canvas(view.height, (LEFT, RIGHT, TOP + above, BOTTOM), width_px=view.width_px)
+    fit, first = (view.plot_height - above) / ROW_LABEL, first_place(row)
+    rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first]
+    canvas.layout["yaxis"] = dict(PLAIN, range=[first - 0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
     canvas.along("y", n_layers, **({"side": view.side} if view.side else {}))
     return canvas
 
@@ -388,8 +395,8 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
     canvas.layout["xaxis2"] = dict(PLAIN, domain=domain, anchor="y", title=named, **scale, **ticks)
     if strip.low < 0:
         low = first_place(row) - 0.5
-        ends = dict(x0=0, x1=0, y0=low, y1=low + len(strip.values))
-        canvas.line(colours.GREY, 1.0, xref="x2", yref="y", layer="below", **ends)
+        high = low + len(strip.values)
+        canvas.line(colours.GREY, 1.0, x0=0, x1=0, y0=low, y1=high, xref="x2", yref="y", layer="below")
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
@@ -447,11 +454,7 @@ def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
     first, last = view.span(n_tokens)
     low = canvas.data[0].get("y0", 0) - 0.5
     place: dict[str, Any] = dict(xref="x", yref="y", y0=low, y1=low + len(canvas.data[0]["z"]))
-    for colour, thickness in ((colours.LIGHT_EDGE, 3), (colours.DARK_EDGE, 1)):
-        if view.answer_start is not None and first < view.answer_start <= last:
-            canvas.line(colour, thickness, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)
-        if view.selected is not None and first <= view.selected <= last:
-            box = dict(
-                type="rect", x0=view.selected - 0.5, x1=view.selected + 0.5, line=dict(color=colour, width=thickness)
-            )
-            canvas.shapes.append({**box, **place})
+    if view.answer_start is not None and first < view.answer_start <= last:
+        canvas.edge(3, 1, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)
+    if view.selected is not None and first <= view.selected <= last:
+        canvas.edge(3, 1, **place | dict(type="rect", x0=view.selected - 0.5, x1=view.selected + 0.5))

@@ -11,21 +11,7 @@ import plotly.graph_objects as go
 from ..depth import halves
 from ..errors import ParameterError
 from ..probes import find
-from ..probes.base import (
-    CosineMap,
-    FirstTokenNorm,
-    LensMap,
-    MissCurves,
-    MissMap,
-    NormMap,
-    OutputBars,
-    PatchMap,
-    Picture,
-    SkipMap,
-    SlopeCurves,
-    TokenMap,
-    WritingMap,
-)
+from ..probes.base import Picture
 from ..types import ProbeResult
 from .curves import first_token_norm, layer_curves, miss_curves, miss_map, output_bars, slope_curves
 from .lens import half_lens_map, lens_map, writing_map
@@ -33,6 +19,9 @@ from .maps import contribution_norms, cosine_map, patch_map, token_map
 from .panel import View
 from .skips import skip_map
 
+LOW = ("output", "error curves", "slopes", "first token")  # curves over layers, drawn lower than a map
+# Maps with a strip that summarises each row over tokens, and whether a rule reads the strip's curve
+STRIPS = {"norms": False, "tokens": False, "cosines": True, "lens": True}
 HEIGHT, CURVES_HEIGHT, WIDTH = 420, 280, 760  # pixels, where no page tells them
 BRANCHES = {"layer": "both", "attn": "attention", "mlp": "MLP"}
 SHADES = {
@@ -63,7 +52,7 @@ def measures(picture: Picture, look: Look) -> tuple[str, ...]:
     """What a picture shows, the first one in front."""
     shade = "top_probs" if look.shade == "prob" else look.shade  # what is drawn is also what Details and its CSV hold
     named = tuple(name.format(branch=look.branch, shade=shade) for name in picture.measures)
-    if isinstance(picture, SkipMap) and look.boundary is not None and named[0] == "effect":
+    if picture.kind == "skips" and look.boundary is not None and named[0] == "effect":
         return ("effect_by_boundary",)
     return named
 
@@ -77,7 +66,7 @@ def pictures(result: ProbeResult, look: Look = Look()) -> Iterator[Picture]:
 
 def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     """What is seen, with what the reader chose; of a looped model also what parts its passes."""
-    over_layers = isinstance(picture, NormMap | CosineMap | LensMap | SkipMap | TokenMap | PatchMap)
+    over_layers = picture.kind in (*STRIPS, "skips", "patch")
     passes = int(result.provenance.get("passes", 1)) if over_layers else 1
     return _caption(picture, result, look) + f" · lines across: where a pass ends, of {passes}" * (passes > 1)
 
@@ -88,10 +77,10 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     if picture.measures[0].endswith("{shade}"):
         rows = "; half rows: after attention" if halves.has_halves(result) else ""
         return f"{picture.caption}{rows}, shaded by {SHADES[look.shade]}"
-    if isinstance(picture, SkipMap) and picture.measures[0] == "effect":
+    if picture.kind == "skips" and picture.measures[0] == "effect":
         boundary = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
         return f"{picture.caption}{boundary}: at 1 a layer changes by as much as its own update; ringed: off the scale"
-    if (tokens := find(result.request.probe).left_out(result)) and isinstance(picture, TokenMap):
+    if (tokens := find(result.request.probe).left_out(result)) and picture.kind == "tokens":
         return f"{picture.caption}; strip: the largest of a row, without token {tokens[0]}, which predicts the answer"
     return picture.caption
 
@@ -99,16 +88,16 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
 def curve_of(picture: Picture, view: View, look: Look = Look()) -> str:
     """What the strip of a map does with the sinks, for its caption; "" where there are none, or no strip over tokens
     is drawn."""
-    if not view.sinks or not picture.strip or picture.measures[0] == "attribution":  # which counts every token
+    if not view.sinks or picture.kind not in STRIPS or picture.measures[0] == "attribution":  # which counts every token
         return ""
     if view.count_sinks:
         return " · curve: attention sinks (◆) counted"
-    return f" · curve: without attention sinks (◆){', dotted: with them' * picture.read}"
+    return f" · curve: without attention sinks (◆){', dotted: with them' * STRIPS[picture.kind]}"
 
 
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:
     """The figure, partial or complete."""
-    return DRAW[type(picture)](result, view, measures(picture, look)[0], look)
+    return DRAW[picture.kind](result, view, measures(picture, look)[0], look)
 
 
 def figure(result: ProbeResult, measure: str = "") -> go.Figure:
@@ -117,7 +106,7 @@ def figure(result: ProbeResult, measure: str = "") -> go.Figure:
     view, low = (View(height=px, width_px=WIDTH, answer_start=result.answer_start) for px in (HEIGHT, CURVES_HEIGHT))
     for picture, look in product(pictures(result), LOOKS):
         if not measure or measure in measures(picture, look):
-            return draw(picture, result, low if picture.low else view, look)
+            return draw(picture, result, low if picture.kind in LOW else view, look)
     if measure:
         spec, values = result.measures[measure].spec, result[measure]
         if values.ndim == 2 and spec.dims[1] == "pos":
@@ -150,17 +139,17 @@ def _plain_view(view: View) -> View:
     return replace(view, depth_lines={}, control=None, control_name="")
 
 
-DRAW: dict[type[Picture], Callable[[ProbeResult, View, str, Look], go.Figure]] = {
-    NormMap: lambda result, view, measure, look: contribution_norms(result, view, measure, look.first_token),
-    CosineMap: lambda result, view, measure, look: cosine_map(result, view, measure, look.first_token),
-    LensMap: _lens_map,
-    SkipMap: _skip_map,
-    OutputBars: lambda result, view, measure, look: output_bars(result, view),
-    TokenMap: _token_map,
-    PatchMap: lambda result, view, measure, look: patch_map(result, view),
-    WritingMap: lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
-    MissMap: lambda result, view, measure, look: miss_map(result, _plain_view(view)),
-    MissCurves: lambda result, view, measure, look: miss_curves(result, view.height),
-    SlopeCurves: lambda result, view, measure, look: slope_curves(result, view.height),
-    FirstTokenNorm: lambda result, view, measure, look: first_token_norm(result, view.height),
+DRAW: dict[str, Callable[[ProbeResult, View, str, Look], go.Figure]] = {
+    "norms": lambda result, view, measure, look: contribution_norms(result, view, measure, look.first_token),
+    "cosines": lambda result, view, measure, look: cosine_map(result, view, measure, look.first_token),
+    "lens": _lens_map,
+    "skips": _skip_map,
+    "output": lambda result, view, measure, look: output_bars(result, view),
+    "tokens": _token_map,
+    "patch": lambda result, view, measure, look: patch_map(result, view),
+    "writing": lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
+    "errors": lambda result, view, measure, look: miss_map(result, _plain_view(view)),
+    "error curves": lambda result, view, measure, look: miss_curves(result, view.height),
+    "slopes": lambda result, view, measure, look: slope_curves(result, view.height),
+    "first token": lambda result, view, measure, look: first_token_norm(result, view.height),
 }

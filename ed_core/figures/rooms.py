@@ -12,14 +12,12 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from . import colours
-from .canvas import GRID, PLAIN, Canvas, axis_title, escaped, number, whole_ticks
-from .studies import add_range
+from .canvas import GRID, PLAIN, Canvas, cut, escaped, layer_axis, number, share_axis
 
 COURSE_HEIGHT = 330  # pixels
 BENT = 0.05  # nats: bars are linear up to about that, and logarithmic beyond
 ROW, TOP, BOTTOM = 54, 30, 46  # pixels of a forest
 NAMES, DIFFERENCES = 190, 200  # pixels left and right of its axis
-TICKS = (0, 0.25, 0.5, 0.75, 1)
 
 
 def model_course(
@@ -27,35 +25,25 @@ def model_course(
     copies: Mapping[str, ArrayLike],
     cost: ArrayLike,
     cheapest: int | None = None,
-    unit: str = "nats",
 ) -> go.Figure:
     """The divergence of the lens from the output after each layer, with that of untrained copies; below it what
     removing each layer adds to the loss. `lens`: by name the curve `[L + 1]` and the ends of its range; `cost`:
     `[L]`; `cheapest`: the layer that is named."""
     cost = np.asarray(cost, np.float64)
     n = len(cost)
-    canvas = Canvas(COURSE_HEIGHT, (52, 14, 26, 44), uirevision="course", width_px=760)
+    canvas = Canvas(COURSE_HEIGHT, (52, 14, 26, 44), width_px=760)
     for name, (values, low, high) in lens.items():
         x, values = np.arange(n + 1), np.asarray(values, np.float64)
-        add_range(canvas, x, np.asarray(low, np.float64), np.asarray(high, np.float64), colours.BOTH, name)
-        _line(canvas, name, values, colours.BOTH, "solid", unit)
+        canvas.band(x, np.asarray(low, np.float64), np.asarray(high, np.float64), colours.BOTH, name)
+        _line(canvas, name, values, colours.BOTH, "solid")
     for name, values in copies.items():
-        _line(canvas, name, np.asarray(values, np.float64), colours.CONTROL, "dash", unit)
+        _line(canvas, name, np.asarray(values, np.float64), colours.CONTROL, "dash")
     bars = np.arcsinh(cost / BENT)
-    hover = [f"without layer {i}: {number(v)} {unit}" for i, v in enumerate(cost, 1)]
+    hover = [f"without layer {i}: {number(v)} nats" for i, v in enumerate(cost, 1)]
     colour = [colours.DIVERGING[0] if v < 0 else colours.DIVERGING[-1] for v in cost]
-    canvas.add(
-        "bar",
-        x=np.arange(1, n + 1),
-        y=bars,
-        width=0.72,
-        marker=dict(color=colour, opacity=[1.0 if i == cheapest else 0.55 for i in range(n)]),
-        text=hover,
-        textposition="none",
-        hoverinfo="text",
-        yaxis="y2",
-        name="cost",
-    )
+    marker = dict(color=colour, opacity=[1.0 if i == cheapest else 0.55 for i in range(n)])
+    look: dict[str, Any] = dict(type="bar", width=0.72, marker=marker, textposition="none", yaxis="y2")
+    canvas.points("cost", np.arange(1, n + 1), bars, hover, **look)
     if cheapest is not None:
         place: dict[str, Any] = dict(
             x=cheapest + 1, y=max(float(np.nan_to_num(bars[cheapest])), 0.0), yref="y2", yanchor="bottom"
@@ -65,8 +53,7 @@ def model_course(
                  yanchor="bottom")  # fmt: skip
     canvas.write("Loss added when the layer is removed", 12, x=0, xref="paper", xanchor="left", y=0.36, yref="paper",
                  yanchor="bottom")  # fmt: skip
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], anchor="y2", title=axis_title("after layer"),
-                                  **whole_ticks(n + 1))  # fmt: skip
+    canvas.layout["xaxis"] = layer_axis(n + 1, "after layer", anchor="y2")
     canvas.layout["yaxis"] = dict(GRID, domain=[0.46, 1], rangemode="tozero", nticks=5)
     canvas.layout["yaxis2"] = dict(
         PLAIN, domain=[0, 0.34], showticklabels=False, zeroline=True, zerolinecolor=colours.FAINT
@@ -75,11 +62,11 @@ def model_course(
     return canvas.figure()
 
 
-def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str, unit: str) -> None:
+def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str) -> None:
     """A curve with its name above its middle."""
-    hover = [f"{escaped(name)}, after layer {i}: {number(v)} {unit}" for i, v in enumerate(values)]
-    look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash), text=hover, hoverinfo="text")
-    canvas.add("scatter", x=np.arange(len(values)), y=values, name=escaped(name), **look)
+    hover = [f"{escaped(name)}, after layer {i}: {number(v)} nats" for i, v in enumerate(values)]
+    look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash))
+    canvas.points(escaped(name), np.arange(len(values)), values, hover, **look)
     index = len(values) // 4 if dash == "solid" else (2 * len(values)) // 3
     if np.isfinite(values[index]):
         canvas.write(escaped(name), 12, x=index, y=float(values[index]), xanchor="left", yanchor="bottom", yshift=3)
@@ -104,10 +91,10 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
     """A row per model: its average depth with its interval, its untrained copies hollow, published rules as ticks; at
     the right what `right` names."""
     height = TOP + BOTTOM + ROW * max(len(rows), 1)
-    canvas = Canvas(height, (NAMES, DIFFERENCES if right else 16, TOP, BOTTOM), uirevision="forest", width_px=1150)
+    canvas = Canvas(height, (NAMES, DIFFERENCES if right else 16, TOP, BOTTOM), width_px=1150)
     for i, row in enumerate(rows):
         canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=-i, y1=-i, layer="below")
-        name = f"<b>{escaped(_short(row.name))}</b><br>{row.layers} layers"
+        name = f"<b>{escaped(cut(row.name, 24))}</b><br>{row.layers} layers"
         left: dict[str, Any] = dict(x=0, xref="paper", xanchor="right", xshift=-14, y=-i, align="right")
         canvas.write(name, 13, **left)
         if row.said:
@@ -129,14 +116,10 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
             f"{escaped(row.name)}, {name}: layer {share * row.layers:.1f} of {row.layers}" for share, _, row in points
         ]
         x, y = [one[0] for one in points], [one[1] for one in points]
-        look = dict(mode="markers", marker=dict(size=12, **look), text=hover, hoverinfo="text")
-        canvas.add("scatter", x=x, y=y, name=name, **look)
+        canvas.points(name, x, y, hover, mode="markers", marker=dict(size=12, **look))
     if right:
         canvas.write(right, 12, x=1, xref="paper", xanchor="left", xshift=16, y=1, yref="paper", yanchor="bottom")
-    text = [f"{100 * tick:.0f} %" for tick in TICKS]
-    canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.01, 1.01], tickvals=TICKS, ticktext=text, title=axis_title("share of the depth")
-    )
+    canvas.layout["xaxis"] = share_axis("share of the depth", tickformat=".0%")
     canvas.layout["yaxis"] = dict(PLAIN, range=[0.6 - len(rows), 0.6], visible=False)
     canvas.legend(traceorder="reversed")
     return canvas.figure()
@@ -150,9 +133,5 @@ def _ticks(canvas: Canvas, rows: Sequence[Row]) -> None:
         for share, _, name, row in points
     ]
     mark = dict(symbol="line-ns", size=15, line=dict(width=2, color=colours.GREY))
-    look = dict(mode="markers", marker=mark, text=hover, hoverinfo="text")
-    canvas.add("scatter", x=[one[0] for one in points], y=[one[1] for one in points], name="published rules", **look)
-
-
-def _short(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    x, y = [one[0] for one in points], [one[1] for one in points]
+    canvas.points("published rules", x, y, hover, mode="markers", marker=mark)

@@ -3,9 +3,7 @@ rules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +12,7 @@ from ..depth.answer import first_choice
 from ..depth.rules import RULES
 from ..depth.verdict import RuleVerdict, Verdict
 from . import colours
-from .canvas import FONT, STEADY, Canvas, number, visible
+from .canvas import FONT, Canvas, number, visible
 
 ANSWER = "answer"
 ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which is at 0
@@ -35,22 +33,20 @@ def _cosine(verdict: Verdict | None) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one model's marks on a canvas, and its bar of layers around `centre`; the rows are above it, or
-    below where `sign` is -1. `relative`: x is the share of the depth, d / L, and a rule's mark is at its ratio, the
-    right edge of its layer; else x counts layers, depth d is at `d - 0.5` and the mark on its layer. `side` begins
-    the traces' names, `called` what hovering says."""
+    """The rows of one model's marks over shares of the depth, and its bar of layers around `centre`; the rows are above
+    it, or below where `sign` is -1. A rule's mark is at its ratio, the right edge of its layer. `side` begins the
+    traces' names, `called` what hovering says."""
 
     canvas: Canvas
     n_layers: int
-    relative: bool = False
-    centre: float = 0.0
-    sign: int = 1
-    side: str = ""
-    called: str = ""
+    centre: float
+    sign: int
+    side: str
+    called: str
 
     def depth(self, depth: float | int) -> float:
         """Where a depth is on the x axis, 0 to L."""
-        return depth / self.n_layers if self.relative else depth - 0.5
+        return depth / self.n_layers
 
     def row(self, name: str) -> float:
         return self.centre + self.sign * ROWS[name]
@@ -96,7 +92,8 @@ class Rows:
         """What the rules give, then the answer's depth, the average depths and the switch, each where there is one."""
         for name, rule in verdict.rules.items():
             self._rule(name, rule)
-        look = verdict.answers[0] if len(verdict.answers) == 1 else ()
+        answers = verdict.sample.answers
+        look = answers[0] if len(answers) == 1 else ()
         if (best := first_choice(look)) is not None:
             what = f"{'answer' if look[-1].given else 'next token'} {visible(look[-1].token, 30)}"
             self._mark(ANSWER, self.depth(best), "", f"{what}: first choice from {say.layers(best, self.n_layers)} on")
@@ -116,17 +113,11 @@ class Rows:
         covered = any(near < pos < far for pos in ruled)
         side = "left" if covered or x > self.depth(0.9 * self.n_layers) else "right"
         self.canvas.line(colour, 1, x0=x, x1=x, y0=self.centre + self.sign * HALF, y1=row, opacity=0.6)
-        _marks(
-            self.canvas,
-            f"{self.side}{name}",
-            [(x, row, f"{self.called}{said}")],
-            dict(symbol="circle", size=10, color=colour, line=dict(color=colour, width=2)),
-            mode="markers+text",
-            text=[text],
-            textposition=f"middle {side}",
-            textfont=dict(size=FONT),
-            cliponaxis=False,
-        )
+        marker = dict(symbol="circle", size=10, color=colour, line=dict(color=colour, width=2))
+        look = dict(mode="markers", marker=marker, cliponaxis=False)
+        self.canvas.points(f"{self.side}{name}", [x], [row], [f"{self.called}{said}"], **look)
+        shift = 9 if side == "right" else -9
+        self.canvas.write(text, FONT, x=x, y=row, xanchor="left" if side == "right" else "right", xshift=shift)
 
     def _rule(self, name: str, rule: RuleVerdict) -> None:
         """What a published rule gives, smaller and fainter than the rest; nothing where it gives no layer."""
@@ -134,27 +125,13 @@ class Rows:
             return
         colour, row = colours.CRITERIA[name], self.row(name)
         hover = f"{self.called}{say.rule_name(rule)}: layer {rule.depth} of 0–{rule.n_layers - 1}, in the papers' count"
-        hover += f", ratio {number(rule.ratio)}" if self.relative else ""
+        hover += f", ratio {number(rule.ratio)}"
         hover += "" if rule.clear else f"<br>{'robust so far' if rule.so_far else 'not robust here'}"
         if rule.range:
             y = row - 0.38  # below the mark
             low, high = (self.depth(rule.range[0] + 0.1), self.depth(rule.range[1] + 0.9))
             self.canvas.line(colour, 2, name=f"{self.side}{name} band", opacity=0.35, x0=low, x1=high, y0=y, y1=y)
             hover += f"<br>variants and nearby thresholds: {say.interval(*rule.range, 0)}"
-        place = [(rule.ratio if self.relative else rule.depth, row, hover)]
         marker = dict(symbol="diamond" if rule.clear else "diamond-open", size=7, color=colour, line=dict(width=1.5))
-        _marks(self.canvas, f"{self.side}{name} rule", place, marker, opacity=0.7, cliponaxis=False)
-
-
-def _marks(
-    canvas: Canvas,
-    name: str,
-    places: Sequence[tuple[float | int, float | int, str]],
-    marker: dict[str, Any],
-    mode: str = "markers",
-    **look: Any,
-) -> None:
-    """Marks at x and y, each with what hovering says."""
-    x, y, texts = ([place[i] for place in places] for i in range(3))
-    hover = dict(customdata=texts, hovertemplate="%{customdata}<extra></extra>")
-    canvas.add("scatter", x=x, y=y, mode=mode, name=name, marker=marker, **hover, **look, **STEADY)
+        look = dict(mode="markers", marker=marker, opacity=0.7, cliponaxis=False)
+        self.canvas.points(f"{self.side}{name} rule", [rule.ratio], [row], [hover], **look)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from ..depth import say, surgery
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, number
+from .canvas import PLAIN, Canvas, axis_title, number
 from .colours import Shade
 from .curves import layer_curves
 from .maps import BOUNDS, L2, missing, unit_of, values_of
@@ -43,12 +43,12 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     the noise floor of its column, which hover tells. The strip shows the change of the output. The map is kept about
     square at `width_px`; its rows are those of every other panel. `boundary`: the effect seen behind one boundary (by
     its place among the result's) instead of their maximum."""
-    n_layers, row_px = result.n_layers, view.plot_height / (result.n_layers + 1)
+    n_layers, row_px = result.n_layers, view.plot_height / result.n_layers
     if boundary is None:
         z, output = _effects(result, measure), values_of(result, "output", (n_layers,))
     else:
         z, output = result["effect_by_boundary"][boundary], result["output_by_boundary"][boundary]
-    domain, canvas = view.square(n_layers), frame(view, n_layers, "skipped layer")
+    domain, canvas = view.square(), frame(view, n_layers, "skipped layer")
     shade = _effect_shade(
         z[np.triu_indices(n_layers, 1)] if boundary is not None else view.together(result, lambda r: _off(r, measure)),
         result,
@@ -90,32 +90,27 @@ def _effect_shade(effects: np.ndarray, result: ProbeResult) -> Shade:
 
 def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> go.Figure:
     """Future mode's boundaries, one row each over the tokens, earliest first: dark where a block is left out, bright
-    from the first token looked at; the first token, never touched, is clear. Rows other than the `chosen` one (its
-    place among the result's) are faded."""
-    boundaries, n = result["boundaries"], result.n_tokens
+    from the first token looked at; the first token, never touched, is clear. The `chosen` one (its place among the
+    result's) has a bold name."""
+    boundaries, t = result["boundaries"], np.arange(result.n_tokens)
     order = np.argsort(boundaries)
-    canvas = Canvas(64 + 22 * len(order), (LEFT + 14, RIGHT, 8, 44), uirevision="boundaries", width_px=view.width_px)
-    t = np.arange(n)
-    look = dict(
-        zmin=0, zmax=1, colorscale=[[0, colours.SEQUENTIAL[1]], [1, colours.SEQUENTIAL[-1]]], showscale=False, ygap=4
+    canvas = Canvas(64 + 22 * len(order), (LEFT + 14, RIGHT, 8, 44), width_px=view.width_px)
+    z = np.where(t == 0, np.nan, t >= boundaries[order][:, None])
+    hover = "%{y}<br>token %{x}: %{text}<extra></extra>"
+    canvas.add(
+        "heatmap",
+        z=z,
+        zmin=0,
+        zmax=1,
+        colorscale=[[0, colours.SEQUENTIAL[1]], [1, colours.SEQUENTIAL[-1]]],
+        showscale=False,
+        ygap=4,
+        name="boundaries",
+        text=np.where(z > 0, "effects looked for", "layer left out").tolist(),
+        hovertemplate=hover,
+        hoverongaps=False,
     )
-    for row, place in enumerate(order):
-        side = np.where(t == 0, np.nan, t >= boundaries[place])
-        z, words = np.full((len(order), n), np.nan), np.full((len(order), n), "", object)
-        z[row], words[row] = side, np.where(side > 0, "effects looked for", "layer left out")
-        hover = f"boundary {boundaries[place]}<br>token %{{x}}: %{{text}}<extra></extra>"
-        opacity = 1.0 if chosen in (None, place) else 0.3
-        canvas.add(
-            "heatmap",
-            z=z,
-            name=f"boundary {boundaries[place]}",
-            opacity=opacity,
-            text=words.tolist(),
-            hovertemplate=hover,
-            hoverongaps=False,
-            **look,
-        )
-    names = [f"token {b}" for b in boundaries[order]]
+    names = [f"<b>token {boundaries[i]}</b>" if i == chosen else f"token {boundaries[i]}" for i in order]
     ends = [len(order) - 0.5, -0.5]
     canvas.layout["yaxis"] = dict(PLAIN, tickvals=list(range(len(order))), ticktext=names, range=ends)
     label_tokens(canvas, view, result.tokens)
@@ -129,9 +124,7 @@ def effect_on_layers(result: ProbeResult, view: View) -> go.Figure:
     n = result.n_layers
     before = np.where(np.triu(np.ones((n, n), bool), 1), values_of(result, "effect", (n, n)), np.nan)
     curves = {"largest effect": np.fmax.reduce(before, axis=0), "noise floor": values_of(result, "noise_floor", (n,))}
-    return layer_curves(
-        curves, "", unit_of(result, "effect"), x="affected layer", height=view.height, uirevision="floor"
-    )
+    return layer_curves(curves, "", unit_of(result, "effect"), x="affected layer", height=view.height)
 
 
 def _within_noise(result: ProbeResult, z: np.ndarray) -> np.ndarray:
@@ -160,7 +153,7 @@ def _ring(canvas: Canvas, z: np.ndarray, shade: Shade) -> None:
     """A small ring on every cell that is beyond the colour range."""
     y, x = 1 + np.array(np.nonzero(np.nan_to_num(z) > shade.high * (1 + CLIPPED)))
     ring = dict(symbol="circle-open", size=5, color=colours.DARK_EDGE, line=dict(width=1.2))
-    canvas.add("scatter", x=x, y=y, mode="markers", name="beyond the colours", hoverinfo="skip", marker=ring, **STEADY)
+    canvas.points("beyond the colours", x, y, mode="markers", marker=ring)
 
 
 def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray, shade: Shade) -> None:
@@ -200,8 +193,8 @@ def surgery_map(
     shown = z if kind == "swap" else z[:, 1:]
     n_layers, offset = len(z), int(kind != "swap")
     canvas = frame(view, n_layers, "one layer" if kind == "swap" else "first layer")
-    shade, domain = _shade(curves, shown, value), view.square(n_layers, 1.0)
-    gap = view.plot_height / (n_layers + 1) >= 8
+    shade, domain = _shade(curves, shown, value), view.square(1.0)
+    gap = view.plot_height / n_layers >= 8
     add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap, x0=1, y0=1)
     if value == "loss":
         baseline, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
@@ -221,13 +214,11 @@ def surgery_map(
     return canvas.figure()
 
 
-def added_curves(
-    lines: Mapping[str, np.ndarray], x: str, height: int, width_px: int = 600, behind: Mapping[str, np.ndarray] = {}
-) -> go.Figure:
+def added_curves(lines: Mapping[str, np.ndarray], x: str, height: int, width_px: int = 600) -> go.Figure:
     """Loss above the whole model's by length (`depth.surgery.added`); the axis ends where the colours of the maps do:
     beyond, a model says nothing any more."""
-    fig = layer_curves(lines, "", "nats", x=x, height=height, width_px=width_px, uirevision="added", behind=behind)
-    losses = np.concatenate([np.ravel(values) for values in (*lines.values(), *behind.values())])
+    fig = layer_curves(lines, "", "nats", x=x, height=height, width_px=width_px)
+    losses = np.concatenate([np.ravel(values) for values in lines.values()])
     if np.nanmax(losses, initial=0.0) > ADDED[-1]:
         fig.layout.yaxis.range = [min(float(np.nanmin(losses, initial=0.0)) * 1.1, -0.1), ADDED[-1]]
         fig.layout.yaxis.title = axis_title(f"nats, cut off at {ADDED[-1]:g}")
@@ -255,7 +246,7 @@ def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], offset: int, most: floa
         for colour, width in ((colours.LIGHT_EDGE, 3.5), (colours.DARK_EDGE, 1.5)):
             marker = dict(symbol=symbol, size=size, color=colour, line=dict(width=width, color=colour))
             x, y = [one.j - offset + 1 for one in places], [one.i + 1 for one in places]
-            canvas.add("scatter", x=x, y=y, mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)
+            canvas.points(name, x, y, mode="markers", marker=marker)
 
 
 def _hover(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Shade, value: float) -> str:

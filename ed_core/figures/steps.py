@@ -14,7 +14,7 @@ from .canvas import GRID, LOGARITHMIC, PLAIN, Canvas, axis_title, first_place, n
 from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
-from .studies import MEAN, WIDTH, add_range, name_lines
+from .studies import MEAN, WIDTH, name_lines
 
 HEIGHT, MARGIN = 380, (54, 16, 40, 46)
 PHONE = 300  # pixels along which steps are labelled: a plot on a narrow screen
@@ -57,7 +57,7 @@ def depth_over_steps(
     the sinks a prompt. `rows`: `step`, `criterion`, `variant` ("mean", "turn", "paper"), `ratio`, `low`, `high` (in
     layers, None without), one for each step; a ratio of None is a gap. `log`: steps on a logarithmic axis. `chosen`: a
     step that a line marks."""
-    canvas = Canvas(HEIGHT, MARGIN, uirevision="steps", width_px=WIDTH)
+    canvas = Canvas(HEIGHT, MARGIN, width_px=WIDTH)
     steps = sorted({row["step"] for row in rows})
     axis = dict(zip(steps, map(float, places(steps, log))))
     for (criterion, variant), (name, mode, marker) in LOOKS.items():
@@ -68,33 +68,18 @@ def depth_over_steps(
         y = np.array([np.nan if row["ratio"] is None else row["ratio"] * n_layers for row in own])
         if variant == MEAN:
             _range(canvas, name, x, own, colour)
-        canvas.add(
-            "scatter",
-            x=x,
-            y=y,
+        look: dict[str, Any] = dict(
             mode=mode,
-            name=name,
             line=dict(color=colour, width=2, dash="solid" if criterion == "kl" else "dash"),
             marker=dict(color=colour) | marker,
-            text=[_hover(name, row, value) for row, value in zip(own, y)],
             meta=[_short(row["step"]) for row in own],
-            hoverinfo="text",
         )
+        canvas.points(name, x, y, [_hover(name, row, value) for row, value in zip(own, y)], **look)
     if shown := {step: n for step, n in (sinks or {}).items() if n is not None and step in axis}:
-        canvas.add(
-            "scatter",
-            x=[axis[step] for step in shown],
-            y=list(shown.values()),
-            yaxis="y2",
-            mode="lines+markers",
-            name="sinks",
-            showlegend=False,
-            line=dict(color=colours.GREY, width=1.5),
-            marker=dict(size=5),
-            text=[f"step {step}<br>{number(n)} sinks a prompt" for step, n in shown.items()],
-            meta=[_short(step) for step in shown],
-            hoverinfo="text",
-        )
+        look = dict(mode="lines+markers", line=dict(color=colours.GREY, width=1.5), marker=dict(size=5), yaxis="y2")
+        hover = [f"step {step}<br>{number(n)} sinks a prompt" for step, n in shown.items()]
+        look |= dict[str, Any](meta=[_short(step) for step in shown], showlegend=False)
+        canvas.points("sinks", [axis[step] for step in shown], list(shown.values()), hover, **look)
         most = max(1.0, *shown.values())
         canvas.layout["yaxis2"] = dict(
             PLAIN, domain=SINKS, range=[-0.1 * most, 1.15 * most], nticks=3, title=axis_title("sinks"), anchor="x"
@@ -102,10 +87,8 @@ def depth_over_steps(
     if chosen in axis:
         canvas.line(colours.GREY, 1.5, "dot", x0=axis[chosen], x1=axis[chosen], y0=0, y1=1, yref="paper", layer="below")
     along = np.array(list(axis.values()))
-    around = 0.02 * max(float(np.ptp(along)), 1e-9) if len(along) > 1 else 0.5
     canvas.layout["xaxis"] = dict(
         PLAIN,
-        range=[float(along.min()) - around, float(along.max()) + around],
         title=axis_title("step" + LOGARITHMIC * log),
         anchor="y2" if shown else "y",
         **_labelled(steps, along, PHONE),
@@ -138,10 +121,8 @@ def layers_over_steps(
     Cosines are coloured from -1 to 1 as everywhere, ratios by logarithm; the lens's divergences are of depths, in
     nats."""
     row = "depth" if unit == "nats" else "layer"
-    view = View(width_px=width_px, selected=chosen, uirevision="layers-over-steps")
+    view = View(width_px=width_px, selected=chosen)
     canvas = frame(view, len(z) - (row == "depth"), row)
-    low = first_place(row) - 0.5
-    canvas.layout["yaxis"]["range"] = [low, low + len(z)]
     shade, ends = _shades(z, unit)
     row_px = view.plot_height / len(z)
     add_heatmap(canvas, z, shade, unit, HEATMAP, min(view.column_px(len(steps)), row_px) >= 8, y0=first_place(row))
@@ -187,7 +168,7 @@ def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping
     if len(ranges) < 2:
         return
     places, low, high = (np.asarray(one, float) for one in zip(*ranges))
-    add_range(canvas, places, low, high, colour, name)
+    canvas.band(places, low, high, colour, name)
 
 
 def _hover(name: str, row: Mapping[str, Any], depth: float) -> str:

@@ -3,7 +3,6 @@ over it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..depth.published import TRAINING
 from ..depth.rules import RULES
 from ..depth.side_by_side import relative_depth
 from . import colours
-from .canvas import FONT, GRID, PLAIN, Canvas, axis_title, escaped
+from .canvas import FONT, GRID, PLAIN, Canvas, axis_title, cut, escaped, log_ticks, share_axis, whiskers
 
 WIDTH = 1100  # pixels
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # likewise
@@ -28,12 +27,10 @@ VARIANTS = {
     "from_depth_1": "from depth 1",
     "without_sinks": "without sinks",
 }
-TICKS = [0, 0.25, 0.5, 0.75, 1]
 HOLLOW = ("stable", "from_depth_1", "without_sinks")
 MEAN = "mean"  # the variant that is a depth between layers
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
-TWINS, LAST = "untrained copies", 2000  # in a legend
 THRESHOLD = "#7F7F7F"  # other thresholds
 SOURCES = {"measured": colours.BOTH, PUBLISHED: colours.OTHERS[0]}
 SHAPES = dict(zip((*TRAINING, ""), ("circle", "square", "diamond", "triangle-up", "cross")))
@@ -45,25 +42,22 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 def study_depths(
     rows: Sequence[Mapping[str, Any]],
     label: str,
-    published: Sequence[tuple[str, str, float, str]] = (),
     thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
     """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
     prompts: a filled circle for a mean depth (`depth / L`), a filled diamond for the papers' rule (`(ED + 1) / L`), a
-    hollow one for a variant of it. One that is not defined is said next to the line's name. Criteria that share a line
-    stand a little apart. `published`: (model, criterion, ratio, set), small crosses on lines of their own.
-    `thresholds`: by line, from which ratio to which other thresholds move it, a faint band. A criterion that is none of
-    the papers' three is an estimator of another kind, in one colour."""
+    hollow one for a variant of it. One that is not defined is said next to the line's name. Criteria that share a
+    line are a little apart. `thresholds`: by line, from which ratio to which other thresholds move it, a faint band. A
+    criterion that is none of the papers' three is an estimator of another kind, in one colour."""
     lines = list(dict.fromkeys(row[label] for row in rows))
-    crosses = [f"{model}, {PUBLISHED}" for model in dict.fromkeys(one[0] for one in published)]
-    y = {name: -i for i, name in enumerate([*lines, *crosses])}
+    y = {name: -i for i, name in enumerate(lines)}
     height = TOP + BOTTOM + ROW * max(len(y), 1)
-    canvas = Canvas(height, (SIDE, SIDE, TOP, BOTTOM), uirevision="studies", width_px=WIDTH)
+    canvas = Canvas(height, (SIDE, SIDE, TOP, BOTTOM), width_px=WIDTH)
     apart = max(len({row["criterion"] for row in rows if row[label] == name}) for name in lines) > 1
     missing: dict[str, list[str]] = {}
     for name, ends in (thresholds or {}).items():
-        band = dict(mode="lines", line=dict(width=14, color=faint(THRESHOLD)), hoverinfo="skip", showlegend=False)
-        canvas.add("scatter", x=list(ends), y=[y[name]] * 2, name=f"thresholds {escaped(name)}", **band)
+        band: dict[str, Any] = dict(mode="lines", line=dict(width=14, color=colours.faint(THRESHOLD)), showlegend=False)
+        canvas.points(f"thresholds {escaped(name)}", list(ends), [y[name]] * 2, **band)
     others = [row for row in rows if row["criterion"] not in colours.CRITERIA]
     if others:
         _marks(canvas, None, colours.BOTH, others, label, y, False)
@@ -73,110 +67,39 @@ def study_depths(
             if row["ratio"] is None and row["variant"] != MEAN:
                 missing.setdefault(row[label], []).append(RULES[criterion].label)
         _marks(canvas, criterion, colour, [row for row in own if row["ratio"] is not None], label, y, apart)
-        of_others = [one for one in published if one[1] == criterion]
-        canvas.add(
-            "scatter",
-            x=[one[2] for one in of_others],
-            y=[y[f"{one[0]}, {PUBLISHED}"] for one in of_others],
-            mode="markers",
-            marker=dict(symbol="x-thin", size=9, line=dict(width=2, color=colour)),
-            name=f"{PUBLISHED} {criterion}",
-            showlegend=False,
-            text=[f"{escaped(one[0])}, {escaped(one[3])}<br>{criterion}, published: {one[2]:.2f}" for one in of_others],
-            hoverinfo="text",
-        )
     for name, level in y.items():
         none = ", ".join(dict.fromkeys(missing.get(name, ())))
-        caption = escaped(_short(name))
+        caption = escaped(cut(name))
         if none:
             caption += f" · {none}: {NOT_DEFINED}" if apart else f" · {NOT_DEFINED}"
         canvas.write(caption, FONT, x=0, xanchor="left", y=level, yanchor="bottom", yshift=5)
     for level in y.values():
         canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=level, y1=level, layer="below")
-    canvas.layout["xaxis"] = dict(
-        PLAIN,
-        range=[-0.01, 1.02],
-        tickvals=TICKS,
-        ticktext=[f"{tick:g}" for tick in TICKS],
-        title=axis_title("share of the depth"),
-    )
+    canvas.layout["xaxis"] = share_axis("share of the depth")
     canvas.layout["yaxis"] = dict(PLAIN, range=[-len(y) + 0.5, 0.8], visible=False)
     canvas.legend()
     return canvas.figure()
-
-
-def add_range(canvas: Canvas, x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, name: str) -> None:
-    """The range over prompts behind a line."""
-    canvas.add(
-        "scatter",
-        x=np.concatenate([x, x[::-1]]),
-        y=np.concatenate([high, low[::-1]]),
-        fill="toself",
-        mode="none",
-        fillcolor=faint(colour),
-        hoverinfo="skip",
-        showlegend=False,
-        name=f"range {name}",
-    )
-
-
-def _whiskers(
-    values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int, most: int = 1
-) -> dict[str, Any]:
-    """The range over prompts as a bar on a mark, `width` pixels wide; none where it is NaN. All three in units of
-    `most`."""
-    apart = {"array": np.nan_to_num(high - values) / most, "arrayminus": np.nan_to_num(values - low) / most}
-    return dict(type="data", symmetric=False, **apart, color=colour, thickness=1.5, width=width)
 
 
 def study_curves(
     curves: Mapping[str, Sequence[ArrayLike]],
     n_layers: Mapping[str, int],
     unit: str,
-    log: bool = False,
-    twins: Mapping[str, ArrayLike] = {},
 ) -> go.Figure:
     """Curves of several models on relative depth, each with its range over prompts behind it. `curves`: by the model's
-    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none. `twins`: by the same labels the
-    values of untrained copies, thin and grey behind them all, with one name in the legend."""
-    canvas = Canvas(340, (64, 16, 40, 44), uirevision="over-depth", width_px=WIDTH)
-    hues = [colour for colour in LINES if colour != THRESHOLD or not twins]
-    for i, (name, untrained) in enumerate(twins.items()):
-        alike = np.asarray(untrained, float)
-        x = relative_depth(len(alike), n_layers[name])
-        canvas.add(
-            "scatter",
-            x=x,
-            y=alike,
-            mode="lines",
-            name=TWINS,
-            legendgroup=TWINS,
-            showlegend=not i,
-            legendrank=LAST,
-            text=[f"untrained copy of {escaped(name)}<br>{pos:.2f} of the depth: {v:.4g}" for pos, v in zip(x, alike)],
-            hoverinfo="text",
-            line=dict(color=colours.CONTROL, width=1, dash="dash"),
-        )
+    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none."""
+    canvas = Canvas(340, (64, 16, 40, 44), width_px=WIDTH)
     for i, (name, of_one) in enumerate(curves.items()):
         values, low, high = (np.asarray(one, float) for one in of_one)
-        x, colour = relative_depth(len(values), n_layers[name]), hues[i % len(hues)]
+        x, colour = relative_depth(len(values), n_layers[name]), LINES[i % len(LINES)]
         if np.isfinite(low).any():
-            add_range(canvas, x, low, high, colour, escaped(name))
+            canvas.band(x, low, high, colour, escaped(name))
         hover = [f"{escaped(name)}<br>{pos:.2f} of the depth: {value:.4g}" for pos, value in zip(x, values)]
         look = dict(line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]), marker=dict(size=4))
-        canvas.add(
-            "scatter",
-            x=x,
-            y=values,
-            mode="lines+markers",
-            name=escaped(_short(name)),
-            text=hover,
-            hoverinfo="text",
-            **look,
-        )
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.01, 1.01], tickvals=TICKS, title=axis_title("relative depth"))
-    canvas.layout["yaxis"] = dict(GRID, type="log" if log else "linear", title=axis_title(unit))
-    name_lines(canvas, len(curves) + bool(twins))
+        canvas.points(escaped(cut(name)), x, values, hover, mode="lines+markers", **look)
+    canvas.layout["xaxis"] = share_axis("relative depth")
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title(unit))
+    name_lines(canvas, len(curves))
     return canvas.figure()
 
 
@@ -187,7 +110,7 @@ def study_sizes(
     (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled, with their range over prompts,
     published ones hollow, one shape for each kind of training. `lines`: by source the two ends of the line through its
     points, (parameters, ratio)."""
-    canvas = Canvas(380, (64, 16, 64, 48), uirevision="sizes", width_px=WIDTH)
+    canvas = Canvas(380, (64, 16, 64, 48), width_px=WIDTH)
     kinds = [kind for kind in (*TRAINING, "") if any(p["training"] == kind for p in points)]
     legend = set()
     for source, colour in SOURCES.items():
@@ -196,64 +119,26 @@ def study_sizes(
             if not own:
                 continue
             ratios, low, high = (np.array([p[key] for p in own], float) for key in ("ratio", "low", "high"))
-            canvas.add(
-                "scatter",
-                x=[p["parameters"] for p in own],
-                y=ratios,
+            fill = colour if source != PUBLISHED else colours.CLEAR
+            look = dict(
                 mode="markers",
-                name=SHORT[kind],
+                marker=dict(symbol=SHAPES[kind], size=9, color=fill, line=dict(width=2, color=colour)),
+                error_y=whiskers(ratios, low, high, colour),
+                meta=source,
                 legendgroup=SHORT[kind],
                 showlegend=kind not in legend,
-                meta=source,
-                marker=dict(
-                    symbol=SHAPES[kind],
-                    size=9,
-                    color=colour if source != PUBLISHED else colours.CLEAR,
-                    line=dict(width=2, color=colour),
-                ),
-                error_y=_whiskers(ratios, low, high, colour, 4),
-                text=[_point(p) for p in own],
-                hoverinfo="text",
             )
+            canvas.points(SHORT[kind], [p["parameters"] for p in own], ratios, [_point(p) for p in own], **look)
             legend.add(kind)
     for source, ends in lines.items():
-        canvas.add(
-            "scatter",
-            x=[size for size, _ in ends],
-            y=[ratio for _, ratio in ends],
-            mode="lines",
-            name=f"line, {source}",
-            showlegend=False,
-            line=dict(color=SOURCES[source], width=2, dash="dash" if source == PUBLISHED else "solid"),
-            hoverinfo="skip",
-        )
-    sizes = np.log10([float(p["parameters"]) for p in points] or [1e9])
-    around = 0.08 * max(float(np.ptp(sizes)), 0.5)
-    canvas.layout["xaxis"] = dict(
-        PLAIN,
-        **log_sizes(sizes),
-        range=[float(sizes.min()) - around, float(sizes.max()) + around],
-        title=axis_title("parameters"),
-    )
-    canvas.layout["yaxis"] = dict(GRID, range=[_floor(points), 1.03], title=axis_title("share of the depth"))
+        line = dict(color=SOURCES[source], width=2, dash="dash" if source == PUBLISHED else "solid")
+        x, y = zip(*ends)
+        canvas.points(f"line, {source}", x, y, mode="lines", line=line, showlegend=False)
+    ticks = log_ticks([np.array([p["parameters"] for p in points] or [1e9])], _parameters)
+    canvas.layout["xaxis"] = dict(PLAIN, title=axis_title("parameters"), **ticks)
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title("share of the depth"))
     canvas.legend(entrywidth=48)
     return canvas.figure()
-
-
-def log_sizes(logs: np.ndarray) -> dict[str, Any]:
-    """A logarithmic axis of parameters, labelled 1M, 3M, 10M … within the range of `logs`."""
-    low, high = math.floor(float(logs.min())), math.ceil(float(logs.max()) + 1e-9)
-    steps = (1, 3) if float(np.ptp(logs)) < 2 else (1,)
-    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
-    if not any(logs.min() - 0.04 <= np.log10(one) <= logs.max() + 0.04 for one in ticks):  # out of sight: a size itself
-        ticks = [float(10.0 ** logs.min())]
-    return dict(type="log", tickvals=ticks, ticktext=[_parameters(one) for one in ticks])
-
-
-def _floor(points: Sequence[Mapping[str, Any]]) -> float:
-    """Where an axis of ratios begins: a tenth of the whole or more below everything."""
-    lowest = min((min(p["ratio"], np.nan_to_num(p["low"], nan=1.0)) for p in points), default=0.0)
-    return max(-0.02, math.floor(10 * lowest - 1) / 10)
 
 
 def _parameters(n: int | float) -> str:
@@ -281,54 +166,33 @@ def study_levels(
     """Depths over levels of difficulty, in shares of the depth: a line per model with its range, and faint dots for the
     prompts' own. `scores`: by the model's label, of each level `name`, `mean`, `low`, `high` and `own`. `between`: they
     are depths between layers, 0 to L, and no layers, 0 to L - 1."""
-    canvas = Canvas(360, (64, 16, 40, 44), uirevision="levels", width_px=WIDTH)
+    canvas = Canvas(360, (64, 16, 40, 44), width_px=WIDTH)
     names = list(dict.fromkeys(str(level["name"]) for levels in scores.values() for level in levels))
     for i, (label, levels) in enumerate(scores.items()):
         colour, most = LINES[i % len(LINES)], max(n_layers[label] - (not between), 1)
         x = np.array([names.index(str(level["name"])) for level in levels]) + 0.06 * (i - (len(scores) - 1) / 2)
         own = [(position, one / most) for position, level in zip(x, levels) for one in level["own"] if np.isfinite(one)]
-        canvas.add(
-            "scatter",
-            x=[position for position, _ in own],
-            y=[value for _, value in own],
-            mode="markers",
-            marker=dict(size=5, color=faint(colour)),
-            hoverinfo="skip",
-            showlegend=False,
-            name=f"prompts {escaped(label)}",
-        )
+        dots: dict[str, Any] = dict(mode="markers", marker=dict(size=5, color=colours.faint(colour)), showlegend=False)
+        x_own, y_own = ([one[i] for one in own] for i in (0, 1))
+        canvas.points(f"prompts {escaped(label)}", x_own, y_own, **dots)
         mean, low, high = (np.array([level[key] for level in levels], float) for key in ("mean", "low", "high"))
-        canvas.add(
-            "scatter",
-            x=x,
-            y=mean / most,
+        look = dict(
             mode="lines+markers",
             line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]),
             marker=dict(size=7, color=colour),
-            error_y=_whiskers(mean, low, high, colour, 4, most),
-            name=escaped(_short(label)),
-            text=[
-                f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} "
-                f"{level['mean'] + (not between):.2f} of {n_layers[label]}{'' if between else ' layers'}<br>"
-                f"{say.count(len(level['own']), 'prompt')}"
-                for level in levels
-            ],
+            error_y=whiskers(mean / most, low / most, high / most, colour),
             meta=[escaped(str(level["name"])) for level in levels],
-            hoverinfo="text",
         )
+        hover = [
+            f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} "
+            f"{level['mean'] + (not between):.2f} of {n_layers[label]}{'' if between else ' layers'}<br>"
+            f"{say.count(len(level['own']), 'prompt')}"
+            for level in levels
+        ]
+        canvas.points(escaped(cut(label)), x, mean / most, hover, **look)
     ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
-    shares = [
-        float(value) / max(n_layers[label] - (not between), 1)
-        for label, levels in scores.items()
-        for level in levels
-        for value in (*level["own"], level["low"], level["high"], level["mean"])
-        if np.isfinite(value)
-    ]
-    least, most_drawn = min(shares, default=0.0), max(shares, default=1.0)
-    around = max(0.08 * (most_drawn - least), 0.02)
-    ends = [least - around, most_drawn + around]
-    canvas.layout["yaxis"] = dict(GRID, range=ends, title=axis_title("share of the depth"))
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title("share of the depth"))
     name_lines(canvas, len(scores))
     return canvas.figure()
 
@@ -358,10 +222,12 @@ def _marks(
         )
 
     ratios = np.array([row["ratio"] for row in rows], float)
-    canvas.add(
-        "scatter",
-        x=ratios,
-        y=[y[row[label]] + offset for row in rows],
+    name = RULES[criterion].label if criterion else "another estimator"
+    canvas.points(
+        name,
+        ratios,
+        [y[row[label]] + offset for row in rows],
+        [_hover(row, label) for row in rows],
         mode="markers",
         marker=dict(
             size=[12 if row["variant"] == MEAN else 9 for row in rows],
@@ -369,10 +235,7 @@ def _marks(
             color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
             line=dict(width=2, color=colour),
         ),
-        error_x=_whiskers(ratios, ends("low"), ends("high"), colour, 3),
-        name=RULES[criterion].label if criterion else "another estimator",
-        text=[_hover(row, label) for row in rows],
-        hoverinfo="text",
+        error_x=whiskers(ratios, ends("low"), ends("high"), colour),
     )
 
 
@@ -387,12 +250,3 @@ def _hover(row: Mapping[str, Any], label: str) -> str:
     if row["undefined"]:
         text += f"<br>not defined in {100 * row['undefined']:.3g} % of the resamples"
     return text
-
-
-def _short(name: str, most: int = 44) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
-
-
-def faint(colour: str) -> str:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.16)"

@@ -9,7 +9,7 @@
 A hook belongs to its module, so that two users would run through each other's interventions: hooks exist only inside a
 locked call.
 
-Shapes: ids [batch, pos]; resid, and what a branch adds, [batch, pos, d_model]; logits [batch, kept, d_vocab], `kept` of
+Shapes: ids [batch, pos]; resid, and what a branch adds, [batch, pos, d_model]; logits [batch, kept, v], `kept` of
 the last positions. Layers run 0..L-1; resid[l] enters block l, resid[L] the final norm. In a looped model of R passes
 over N blocks, L = R N, and pass r of block n is layer r N + n."""
 
@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -37,15 +37,12 @@ from .architecture import Architecture
 from .devices import main_device
 from .encoder import HARD_SAMPLES, Encoder
 from .identities import Identities
+from .layouts import Edit, Ids, Logits, Resid
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, replace_first, split_call
 from .quantized import held_bytes
 from .sizes import QUANTIZED
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
 
-Ids = Int[Tensor, "batch pos"]
-Resid = Float[Tensor, "batch pos d_model"]
-Logits = Float[Tensor, "batch kept d_vocab"]
-Edit = Callable[[Tensor], Tensor]
 Hook = Callable[..., Any]
 OnBlock = Callable[[int, Trace], None]
 
@@ -150,7 +147,7 @@ class LanguageModel:
             self._chats[text] = chat.render(template, text, self.tokenizer.special_tokens_map, most)
         return self._chats[text]
 
-    def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
+    def tensor(self, encoding: Encoding | tuple[int, ...]) -> Ids:
         """An encoding, or token ids, as a batch of one on the model's device."""
         ids = encoding.ids if isinstance(encoding, Encoding) else encoding
         rows = self._embedding.shape[0]
@@ -283,7 +280,7 @@ class LanguageModel:
         with self._lock, self.blocks[0].register_forward_pre_hook(put, with_kwargs=True):
             return self.logits(ids)
 
-    def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+    def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch v"]:
         """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
         logits = self._home(self.head(self.final_norm(resid)))
         divisor, factor, cap = (
@@ -471,7 +468,7 @@ class LanguageModel:
         )
         return left
 
-    def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
+    def continuation(self, ids: Ids, n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
         """Greedy continuation, to where the model ends its text: `on_token(step, logits[d_vocab])` after each step."""
         ends = self.ends
 
@@ -491,7 +488,7 @@ class LanguageModel:
     @torch.no_grad()
     def write(
         self,
-        ids: Int[Tensor, "1 pos"],
+        ids: Ids,
         n_tokens: int,
         choose: Callable[[int, Tensor], int | None],
         at_depths: bool = False,

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-Resid = Float[Tensor, "batch pos d_model"]
+from .layouts import Ids, Logits, Resid
 
 
 @dataclass
@@ -32,16 +31,16 @@ class Trace:
     the end of a pass, before what happens between two passes. `keys_values[l]`: of block l, once a suffix was asked
     for. `ends[n]` `[start, pos, d_model]`: the last residual without n blocks from each `start` on, once computed."""
 
-    ids: Int[Tensor, "batch pos"]
+    ids: Ids
     resid: list[Resid] = field(default_factory=list)
     attn_out: list[Resid] = field(default_factory=list)
     mlp_out: list[Resid] = field(default_factory=list)
     other_out: list[Resid | None] = field(default_factory=list)
     left: dict[int, Resid] = field(default_factory=dict)
     calls: list[BlockCall] = field(default_factory=list)
-    logits: Float[Tensor, "batch kept d_vocab"] | None = None
+    logits: Logits | None = None
     keys_values: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    ends: dict[int, Float[Tensor, "start pos d_model"]] = field(default_factory=dict)
+    ends: dict[int, Resid] = field(default_factory=dict)
 
     def update(self, layer: int) -> Resid:
         """`D[l] = a[l] + m[l]`, with a third branch's addition where the family has one; summed in float32."""

@@ -1,7 +1,7 @@
 """All probes, in the order the pages and the command line show them. Importing this costs no torch.
 
-To add a probe: a file here, a line below, a page and its line in `ed_ui/navigation.py`. Store, estimate, comparison,
-spreads, case studies, export and command line read what the probe declares; CONTRIBUTING.md walks through one."""
+To add a probe: a file here, a line below, a test and a page. Store, estimate, comparison, spreads, case studies, export
+and command line read what the probe declares; CONTRIBUTING.md walks through one."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import ANSWER_TOKENS, Probe, Shape, parameter
 from .surgery import check_stretch
@@ -35,26 +34,17 @@ class Answers(Probe):
     title: ClassVar[str] = "Answers"
     version: ClassVar[int] = 3  # 2: exact by the text that is written, before by its own tokens; 3: `stays_depth`
     min_tokens: ClassVar[int] = 2
+    needs_answer: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", 1.0, dtype="int32"),
+        MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", dtype="int32"),
+        MeasureSpec("first_depth", (), "depth", "first depth with the whole answer among the best tokens", "mean"),
         MeasureSpec(
-            "first_depth", (), "depth", "first depth with the whole answer among the best tokens", 0.0, None, "mean"
+            "stays_depth", (), "depth", "first depth from which the whole answer stays among the best tokens", "mean"
         ),
-        MeasureSpec(
-            "stays_depth",
-            (),
-            "depth",
-            "first depth from which the whole answer stays among the best tokens",
-            0.0,
-            None,
-            "mean",
-        ),
-        MeasureSpec(
-            "exact", ("layer",), "0 or 1", "whether the answer is written without this layer", 0.0, 1.0, "mean"
-        ),
-        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
-        MeasureSpec("loss", ("layer",), "nats", "mean loss on the answer without this layer", 0.0, None, "mean"),
-        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model on the answer", 0.0, None, "mean"),
+        MeasureSpec("exact", ("layer",), "0 or 1", "whether the answer is written without this layer", "mean"),
+        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", "mean"),
+        MeasureSpec("loss", ("layer",), "nats", "mean loss on the answer without this layer", "mean"),
+        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model on the answer", "mean"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
@@ -62,13 +52,6 @@ class Answers(Probe):
 
     def holds(self, shape: Shape) -> int:
         return shape.in_pieces(shape.n_layers)
-
-    def check(self, n_tokens: int, answer_start: int | None) -> None:
-        super().check(n_tokens, answer_start)
-        if answer_start is None:
-            raise PromptError("answers needs a known answer, and this prompt has none: give it one.")
-        if answer_start < 1:
-            raise PromptError("answers needs a question before the answer, and there is none: give it one.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.dropping import answer_sweep
@@ -101,11 +84,10 @@ class ExactAnswers(Probe):
     title: ClassVar[str] = "Exact answers"
     version: ClassVar[int] = 2  # 2: where a token straddles question and answer, the question's end is not missed
     min_tokens: ClassVar[int] = 2
+    needs_answer: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec(
-            "exact", ("start",), "0 or 1", "whether the answer is written without this stretch", 0.0, 1.0, "mean"
-        ),
-        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
+        MeasureSpec("exact", ("start",), "0 or 1", "whether the answer is written without this stretch", "mean"),
+        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", "mean"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
@@ -113,13 +95,6 @@ class ExactAnswers(Probe):
 
     def holds(self, shape: Shape) -> int:
         return shape.in_pieces(shape.n_layers)
-
-    def check(self, n_tokens: int, answer_start: int | None) -> None:
-        super().check(n_tokens, answer_start)
-        if answer_start is None:
-            raise PromptError(
-                "exact_answers compares what is written with the known answer, and there is none; give one."
-            )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.dropping import write_without

@@ -85,98 +85,31 @@ class Curve:
 @dataclass(frozen=True)
 class Score:
     """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
-    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `share`: the curve whose first half the
-    sentence is about, and what that curve is."""
+    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `name`: in a sentence.
+    `of_layers`: a centre over layers, which count from 1."""
 
     name: str
     value: str = ""
     criterion: str = ""
     mean_depth: str = ""
-    share: tuple[str, str] | None = None
+    of_layers: bool = False
 
 
 @dataclass(frozen=True)
 class Picture:
     """A figure of one result, described once: on its probe's page, in *Compare two*, in a case study and its report.
-    Its class says how it is drawn (`figures.pictures`).
 
     `measures`: what it shows, the first one in front; `{branch}` and `{shade}` in a name become what the reader
-    chose. `caption` says what is seen, `reading` how to read it. `choice`: what *Compare two* calls it where a probe
-    has several maps. A picture whose first measure a result does not have is left out."""
+    chose. `caption` says what is seen, `reading` how to read it. `choice`: what
+    *Compare two* calls it where a probe has several maps. `kind`: how it is drawn (`figures.pictures.DRAW`), by default
+    as a map of any measure by layer and token. A picture whose first measure a result does not have is left out."""
 
     title: str
     measures: tuple[str, ...]
     caption: str
     reading: str = ""
     choice: str = ""
-
-    low: ClassVar[bool] = False  # curves over layers, drawn lower than a map
-    strip: ClassVar[bool] = False  # a strip next to the map summarises each row over tokens
-    read: ClassVar[bool] = False  # a rule reads the strip's curve
-
-
-class NormMap(Picture):
-    """Lengths by layer and token, logarithmic."""
-
-    strip = True
-
-
-class CosineMap(Picture):
-    """Cosines by layer and token."""
-
-    strip = read = True
-
-
-class LensMap(Picture):
-    """The lens's best token by depth and token, shaded."""
-
-    strip = read = True
-
-
-class SkipMap(Picture):
-    """What skipping a layer does to each later one."""
-
-
-class TokenMap(Picture):
-    """Any measure by layer and token."""
-
-    strip = True
-
-
-class PatchMap(Picture):
-    """What one prompt's stream carries into another, by depth and token."""
-
-
-class WritingMap(Picture):
-    """Written tokens by depth."""
-
-
-class OutputBars(Picture):
-    """What skipping a layer does to the output."""
-
-    low = True
-
-
-class MissMap(Picture):
-    """Errors of the layers' sums by layer and token."""
-
-
-class MissCurves(Picture):
-    """The same against rounding, by layer."""
-
-    low = True
-
-
-class SlopeCurves(Picture):
-    """Slopes of the regression by layer."""
-
-    low = True
-
-
-class FirstTokenNorm(Picture):
-    """Length of the stream at the first token and the others."""
-
-    low = True
+    kind: str = "tokens"
 
 
 @dataclass(frozen=True)
@@ -203,7 +136,7 @@ class Shape:
         return 2 * self.n_layers * self.stream * (self.n_tokens + further) // self.n_tokens
 
 
-PARTS = {"layer": "whole layer", "attention": "attention", "mlp": "MLP"}  # what choices of a part are called
+PARTS = {"layer": "whole layer", "attention": "attention", "mlp": "MLP"}  # of a layer, with their names on screen
 
 
 def parameter(
@@ -212,21 +145,19 @@ def parameter(
     *,
     low: int | float | None = None,
     high: int | float | None = None,
-    choices: tuple[str, ...] | None = None,
+    choices: Mapping[str, str] | None = None,
     view_only: bool = False,
     file: bool = False,
     prompt: bool = False,
     later: bool = False,
     empty: str = "auto",
     label: str = "",
-    labels: Mapping[str, str] | None = None,
 ) -> Any:
     """A probe's parameter. `view_only`: it changes only how stored numbers are combined, so it is no part of the cache
     key. `file`: it names a file (or a bundled default), whose content enters the key instead of its path. `later`: it
     was added when results were stored already, and at its default, which changes nothing, it is no part of the key.
-    `prompt`: it is a further prompt of the request, so it is no part of the parameters. `empty`: what an empty list
-    means. `label`: its name on screen, where that differs; `labels`: the names of its
-    choices."""
+    `prompt`: it is a further prompt of the request, so it is no part of the parameters. `choices`: each with its name
+    on screen. `empty`: what an empty list means. `label`: its own name on screen, where that differs."""
     meta = {
         "help": help,
         "low": low,
@@ -238,7 +169,6 @@ def parameter(
         "later": later,
         "empty": empty,
         "label": label,
-        "labels": labels or {},
     }
     return field(default=default, metadata=meta)
 
@@ -251,19 +181,21 @@ def described(f: Field[Any], value: Any) -> tuple[str, str]:
     elif isinstance(value, tuple):
         words = ", ".join(map(str, value)) or meta["empty"]
     else:
-        words = meta["labels"].get(value, str(value))
+        words = (meta["choices"] or {}).get(value, str(value))
     return meta["label"] or f.name.replace("_", " "), words
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Base of all probes."""
+    """A question about a model on a prompt: its fields are the parameters, class variables describe the numbers, and
+    `compute` measures them."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     version: ClassVar[int] = 1
     measures: ClassVar[tuple[MeasureSpec, ...]]
     min_tokens: ClassVar[int] = 1
+    needs_answer: ClassVar[bool] = False
     needs_gradients: ClassVar[bool] = False
     first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
@@ -293,6 +225,8 @@ class Probe:
                 f"The prompt has {n_tokens} token; {self.name} needs at least {self.min_tokens}: give it a longer "
                 "prompt."
             )
+        if self.needs_answer and not answer_start:
+            raise PromptError(f"{self.name} needs a known answer, and there is none; give one.")
 
     def check_precision(self, precision: str) -> None:
         """Refuse a precision in which this probe's numbers would be wrong."""
@@ -300,7 +234,8 @@ class Probe:
             require_gradients(precision, self.name)
 
     def check_idle(self) -> None:
-        """Refuse parameters that others make idle. Of a page, where they may stay in their boxes, nobody asks this."""
+        """Refuse parameters that others make idle, from the shell and in Python; on a page they may stay in their
+        boxes."""
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
@@ -314,7 +249,7 @@ class Probe:
 
     @property
     def further_tokens(self) -> int:
-        """Generated after the prompt."""
+        """How many tokens are written after the prompt."""
         return 0
 
     def holds(self, shape: Shape) -> int:
@@ -340,6 +275,7 @@ class Probe:
 
     @classmethod
     def spec(cls, measure: str) -> MeasureSpec:
+        """The description of a measure, by its name."""
         for spec in cls.measures:
             if spec.name == measure:
                 return spec
@@ -353,8 +289,8 @@ class Probe:
 
     @classmethod
     def make(cls, values: Mapping[str, Any]) -> Probe:
-        """Build from names and values (strings from a command line, a URL or a form), refusing what is unknown or out
-        of range."""
+        """The probe with these parameters, from values or their texts (of a command line, a URL or a form); a
+        `ParameterError` where a name is unknown or a value out of range."""
         known = {f.name: f for f in fields(cls)}
         for name in values:
             if name not in known:
@@ -364,12 +300,12 @@ class Probe:
 
     @classmethod
     def further_prompts(cls) -> list[str]:
-        """Return the names of the parameters that are prompts."""
+        """The names of the parameters that are prompts."""
         return [f.name for f in fields(cls) if f.metadata["prompt"]]
 
     @classmethod
     def of(cls, request: Request) -> Probe:
-        """Return the probe that a request asks for, with its parameters and further prompts."""
+        """The probe that a request asks for, with its parameters and further prompts."""
         return cls.make(dict(request.parameters) | dict(zip(cls.further_prompts(), request.prompts[1:])))
 
     @classmethod
@@ -423,44 +359,41 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
         return _prompt(label, value)
     if meta["choices"]:
         if value not in meta["choices"]:
-            raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
+            raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(meta['choices'])}.")
         return value
+    empty = isinstance(f.default, tuple) and isinstance(value, str) and value in (meta["empty"], "")
+    expected = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
     try:
-        if isinstance(f.default, tuple) and not isinstance(value, str):
-            value = tuple(value)
         if kind is str:
-            if not isinstance(value, (str, int, os.PathLike)) or isinstance(value, bool):
-                raise ValueError
-            return str(value)
+            return _as_text(value)
         if kind is bool:
-            return (
-                value
-                if isinstance(value, bool)
-                else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-            )
-        if any(isinstance(item, (bool, np.bool_)) for item in (value if isinstance(value, tuple) else [value])):
-            raise ValueError
-        if kind in (int, float):
-            number = kind(value)
-            if number != (float(value) if isinstance(value, str) else value) and number == number:
-                raise ValueError
-        else:  # a tuple of integers, or "auto" for the empty tuple
-            if isinstance(value, str) and value in (meta["empty"], ""):
-                return ()
-            items = value.split(",") if isinstance(value, str) else value
-            numbers = tuple(int(item) for item in items)
-            if any(number != item for number, item in zip(numbers, items) if not isinstance(item, str)):
-                raise ValueError
-            return numbers
+            return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+        if kind not in (int, float):
+            items = () if empty else value.split(",") if isinstance(value, str) else value
+            return tuple(_as_number(int, item) for item in items)
+        number = _as_number(kind, value)
     except (KeyError, ValueError, TypeError):
-        expected = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}.get(
-            kind, f"whole numbers like 8,16 or {meta['empty']}"
-        )
-        raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None
+        wanted = expected.get(kind, f"whole numbers like 8,16 or {meta['empty']}")
+        raise ParameterError(f"{label} is {value!r}; expected {wanted}.") from None
     if not (meta["low"] is None or number >= meta["low"]) or not (meta["high"] is None or number <= meta["high"]):
         raise ParameterError(
             f"{label} is {value}; expected {meta['low']} to {meta['high'] if meta['high'] is not None else 'any'}."
         )
+    return number
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
+        raise ValueError
+    return str(value)
+
+
+def _as_number(kind: type[int] | type[float], value: Any) -> int | float:
+    """A number of this kind; a `ValueError` where the value is another, or none."""
+    number = kind(value)
+    given = float(value) if isinstance(value, str) else value
+    if isinstance(value, (bool, np.bool_)) or (number != given and number == number):
+        raise ValueError
     return number
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import CosineMap, Curve, NormMap, Picture, Probe, Score, parameter
+from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-def _per_layer(
-    name: str, title: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
-) -> MeasureSpec:
-    return MeasureSpec(name, ("layer", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
+def _per_layer(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("layer", "pos"), unit, meaning, "token_mean", title)
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Contributions(Probe):
         label="Count the first token",
     )
 
-    BESIDE: ClassVar[str] = (
+    IN_PARALLEL: ClassVar[str] = (
         "Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what it "
         "reads."
     )
@@ -56,10 +54,10 @@ class Contributions(Probe):
         Curve("layer_ratio", "Mean contribution relative to the stream", "ratio", log=True),
         Curve("layer_cos", "Mean cosine with the stream", "cosine"),
     )
-    score: ClassVar[Score] = Score("The papers' cosine rule", criterion="cosine")
+    score: ClassVar[Score] = Score("Hu et al.'s cosine rule, in the papers' count,", criterion="cosine")
     thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        NormMap(
+        Picture(
             "Contribution norms",
             ("{branch}_ratio",),
             "size of what is added relative to the stream",
@@ -67,8 +65,9 @@ class Contributions(Probe):
             "(Csordás et al. 2025).\nThe first token is often an attention sink of huge norm, so it is outside "
             "the colour range.",
             "size",
+            kind="norms",
         ),
-        CosineMap(
+        Picture(
             "Cosine with the stream",
             ("{branch}_cos",),
             "below 0 against the stream, above 0 along it",
@@ -76,6 +75,7 @@ class Contributions(Probe):
             "A\nsmall cosine does not prove a layer useless (Hinostroza et al. "
             "2026).",
             "direction",
+            kind="cosines",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -94,42 +94,24 @@ class Contributions(Probe):
             "ratio",
             "what the whole layer adds, relative to the stream: |a + m| / |h|",
         ),
-        _per_layer(
-            "attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0
-        ),
-        _per_layer("mlp_cos", "MLP: direction", "cosine", "direction of the MLP's addition: cos(m, h + a)", -1.0, 1.0),
-        _per_layer(
-            "layer_cos",
-            "Whole layer: direction",
-            "cosine",
-            "direction of the layer's addition: cos(a + m, h)",
-            -1.0,
-            1.0,
-        ),
+        _per_layer("attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)"),
+        _per_layer("mlp_cos", "MLP: direction", "cosine", "direction of the MLP's addition: cos(m, h + a)"),
+        _per_layer("layer_cos", "Whole layer: direction", "cosine", "direction of the layer's addition: cos(a + m, h)"),
         _per_layer(
             "io_cos",
             "Stream before and after: cosine",
             "cosine",
             "stream before against after the layer: cos(h, h_next)",
-            -1.0,
-            1.0,
         ),
         _per_layer(
-            "block_influence",
-            "Block influence",
-            "1 - cosine",
-            "how far the layer turns the stream: 1 - cos(h, h_next)",
-            0.0,
-            2.0,
+            "block_influence", "Block influence", "1 - cosine", "how far the layer turns the stream: 1 - cos(h, h_next)"
         ),
         MeasureSpec(
             "resid_norm",
             ("depth", "pos"),
             "norm",
             "length of the residual stream |h|",
-            0.0,
-            None,
-            reduce="token_mean",
+            "token_mean",
             title="Stream: length",
         ),
         _per_layer("attn_norm", "Attention: length", "norm", "length of what attention adds |a|"),
@@ -139,11 +121,10 @@ class Contributions(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
-        n_layers, n_tokens = model.n_layers, len(encoding)
-        for spec in self.measures:
-            record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
+        n_layers = model.n_layers
+        record.allocate(*record.specs)
         if model.parallel:
-            record.note(self.BESIDE)
+            record.note(self.IN_PARALLEL)
 
         def measure(layer: int, trace: Trace) -> None:
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
@@ -179,8 +160,6 @@ class Turns(Probe):
             ("layer", "pos"),
             "degrees",
             "angle by which a layer turns the stream: arccos cos(h, h_next)",
-            0.0,
-            180.0,
             "token_mean",
         ),
         MeasureSpec(
@@ -188,8 +167,6 @@ class Turns(Probe):
             ("start", "pos"),
             "degrees",
             "angle between what a layer adds and what the next one adds: arccos cos(D, D_next)",
-            0.0,
-            180.0,
             "token_mean",
         ),
     )
@@ -197,8 +174,8 @@ class Turns(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
-        record.allocate("stream_angle", (model.n_layers, len(encoding)))
-        record.allocate("update_angle", (model.n_layers - 1, len(encoding)))
+        record.allocate("stream_angle")
+        record.allocate("update_angle", start=model.n_layers - 1)
         before: Tensor | None = None
 
         def measure(layer: int, trace: Trace) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import Curve, Picture, Probe, Score, Shape, WritingMap, parameter
+from .base import Curve, Picture, Probe, Score, Shape, parameter
 from .lenses import divergence_limit, exit_confidence, late_begins, late_from
 
 if TYPE_CHECKING:
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
 
 WRITTEN_TOKENS = 32
-
-
-def _per_token(name: str, unit: str, meaning: str, high: float | None = None, dtype: str = "float32") -> MeasureSpec:
-    return MeasureSpec(name, ("step",), unit, meaning, 0.0 if dtype == "float32" else None, high, dtype=dtype)
-
-
-def _per_depth(name: str, unit: str, meaning: str) -> MeasureSpec:
-    return MeasureSpec(name, ("depth", "step"), unit, meaning, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -67,43 +59,42 @@ class Generation(Probe):
         Curve("share_settled", "Tokens that have settled", "share", "depth"),
         Curve("mean_jsd", "Divergence between lens and output", "bits", "depth"),
     )
-    score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
+    score: ClassVar[Score] = Score("the mean settle depth", value="mean_depth")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        WritingMap(
+        Picture(
             "While the model writes",
             ("jsd", "best_ids", "settle_depth", "exit_depth"),
             "columns are written tokens, cells what the lens would say, shaded by its divergence from the output; "
             "line: best guess for good, cross: early exit",
             "The line steps to the depth from which the best token stays; bright is near the output. A cross marks "
             "the first depth below\nthe output that is sure enough to leave: red where it would say another token.",
+            kind="writing",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        _per_token("ids", "token id", "what is written", dtype="int32"),
-        _per_token("settle_depth", "depth", "first depth from which the lens's best token stays the output's"),
-        _per_depth("jsd", "bits", "Jensen–Shannon divergence between lens and output, base 2"),
-        _per_depth("confidence", "probability", "probability of the lens's best token"),
-        MeasureSpec("best_ids", ("depth", "step"), "token id", "the lens's best token", dtype="int32"),
-        _per_token(
-            "deep_thinking_ratio", "share", "share of the tokens so far that settle only in the late part", high=1.0
-        ),
-        _per_token("exit_depth", "depth", "first depth whose confidence reaches the threshold"),
-        _per_token("exit_ids", "token id", "what an early exit there would say", dtype="int32"),
-        _per_token("exit_agrees", "0 or 1", "whether that is the output's best token", high=1.0),
+        MeasureSpec("ids", ("step",), "token id", "what is written", dtype="int32"),
         MeasureSpec(
-            "share_settled", ("depth",), "share", "share of the tokens that have settled by a depth", 0.0, 1.0, "mean"
+            "settle_depth", ("step",), "depth", "first depth from which the lens's best token stays the output's"
         ),
-        MeasureSpec("mean_jsd", ("depth",), "bits", "mean divergence over all tokens written", 0.0, 1.0, "mean"),
-        MeasureSpec("mean_depth", (), "depth", "mean settle depth over all tokens written", 0.0, None, "mean"),
-        MeasureSpec("mean_ratio", (), "share", "deep-thinking ratio over all tokens written", 0.0, 1.0, "mean"),
-        MeasureSpec("mean_agreement", (), "share", "share of tokens an early exit says alike", 0.0, 1.0, "mean"),
+        MeasureSpec("jsd", ("depth", "step"), "bits", "Jensen–Shannon divergence between lens and output, base 2"),
+        MeasureSpec("confidence", ("depth", "step"), "probability", "probability of the lens's best token"),
+        MeasureSpec("best_ids", ("depth", "step"), "token id", "the lens's best token", dtype="int32"),
+        MeasureSpec(
+            "deep_thinking_ratio", ("step",), "share", "share of the tokens so far that settle only in the late part"
+        ),
+        MeasureSpec("exit_depth", ("step",), "depth", "first depth whose confidence reaches the threshold"),
+        MeasureSpec("exit_ids", ("step",), "token id", "what an early exit there would say", dtype="int32"),
+        MeasureSpec("exit_agrees", ("step",), "0 or 1", "whether that is the output's best token"),
+        MeasureSpec("share_settled", ("depth",), "share", "share of the tokens that have settled by a depth", "mean"),
+        MeasureSpec("mean_jsd", ("depth",), "bits", "mean divergence over all tokens written", "mean"),
+        MeasureSpec("mean_depth", (), "depth", "mean settle depth over all tokens written", "mean"),
+        MeasureSpec("mean_ratio", (), "share", "deep-thinking ratio over all tokens written", "mean"),
+        MeasureSpec("mean_agreement", (), "share", "share of tokens an early exit says alike", "mean"),
         MeasureSpec(
             "mean_lost_at_0",
             (),
             "share",
             "share of tokens that leave at depth 0 with another best token than the output's",
-            0.0,
-            1.0,
             "mean",
         ),
     )
@@ -146,7 +137,7 @@ class Continuation(Probe):
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("ids", ("step",), "token id", "the greedy continuation", dtype="int32"),
         MeasureSpec("top_ids", ("step", "rank"), "token id", "the best tokens at each step", dtype="int32"),
-        MeasureSpec("top_probs", ("step", "rank"), "probability", "probabilities of the best tokens", 0.0, 1.0),
+        MeasureSpec("top_probs", ("step", "rank"), "probability", "probabilities of the best tokens"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
@@ -165,9 +156,7 @@ class Continuation(Probe):
         start = encoding.answer_start or len(encoding)
         k, n_steps = min(self.k, model.d_vocab), max(self.n_tokens, len(encoding) - start + 1)
         n_steps = model.room(start, n_steps, record.note)
-        record.allocate("ids", (n_steps,))
-        record.allocate("top_ids", (n_steps, k))
-        record.allocate("top_probs", (n_steps, k))
+        record.allocate("ids", "top_ids", "top_probs", step=n_steps, rank=k)
 
         def on_token(step: int, logits: Tensor) -> None:
             _, (ids,) = metrics.best(logits[None], k)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
-from .base import ANSWER_TOKENS, PARTS, Curve, Picture, Probe, Score, Shape, TokenMap, depth_score, parameter
+from .base import ANSWER_TOKENS, PARTS, Curve, Picture, Probe, Score, Shape, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -54,9 +53,8 @@ class IntegratedGradients(Probe):
     part: str = parameter(
         "layer",
         "the activation: the residual after the layer, or what attention or the MLP adds",
-        choices=("layer", "attention", "mlp"),
+        choices=PARTS,
         label="Activation",
-        labels=PARTS,
     )
     nodes: int = parameter(512, "most nodes per layer", low=17, high=4096, label="Nodes per layer, at most")
 
@@ -65,12 +63,10 @@ class IntegratedGradients(Probe):
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),
     )
-    score: ClassVar[Score] = Score(
-        "The centre of the attributions", "center", share=("attribution", "attributions' magnitude")
-    )
+    score: ClassVar[Score] = Score("the centre of the attributions", "center", of_layers=True)
     thumbnail: ClassVar[tuple[int, str]] = (4, "attribution")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        TokenMap(
+        Picture(
             "Integrated gradients",
             ("attribution",),
             "what this token adds to the answer's probability, against the baseline",
@@ -81,6 +77,7 @@ class IntegratedGradients(Probe):
     version: ClassVar[int] = 4  # 3 doubled evenly spread nodes
     min_tokens: ClassVar[int] = 2
     derives_stacked: ClassVar[bool] = True
+    needs_answer: ClassVar[bool] = True
     needs_gradients: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
@@ -88,23 +85,24 @@ class IntegratedGradients(Probe):
             ("layer", "pos"),
             "probability",
             "what this token adds to the answer's probability here, against the baseline",
-            None,
-            None,
             "pos_abs_sum",
+            limits=(None, None),
         ),
         MeasureSpec(
-            "completeness_error", ("layer",), "probability", "|sum of attributions - (F(x) - F(baseline))|", 0.0
+            "completeness_error",
+            ("layer",),
+            "probability",
+            "|sum of attributions - (F(x) - F(baseline))|",
+            limits=(0.0, None),
         ),
-        MeasureSpec("f_x", ("layer",), "probability", "summed probability of the answer's tokens", 0.0),
-        MeasureSpec("f_baseline", ("layer",), "probability", "the same at the baseline", 0.0),
-        MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", 0.0, dtype="int32"),
+        MeasureSpec("f_x", ("layer",), "probability", "summed probability of the answer's tokens", limits=(0.0, None)),
+        MeasureSpec("f_baseline", ("layer",), "probability", "the same at the baseline", limits=(0.0, None)),
+        MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", dtype="int32"),
         MeasureSpec(
             "completeness",
             ("layer",),
             "share of the scale",
             "completeness error over the larger of |F(x) - F(baseline)| and the largest attribution",
-            0.0,
-            None,
             "max",
             aggregate_only=True,
         ),
@@ -132,14 +130,6 @@ class IntegratedGradients(Probe):
         return {
             name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves
         }
-
-    def check(self, n_tokens: int, answer_start: int | None) -> None:
-        """Raise `PromptError` where the prompt has no answer."""
-        super().check(n_tokens, answer_start)
-        if answer_start is None:
-            raise PromptError(
-                "integrated_gradients explains the answer's probability, and there is no answer; give one."
-            )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.gradients import integrate

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..types import MeasureSpec
-from .base import PARTS, Curve, OutputBars, Picture, Probe, Score, Shape, SkipMap, depth_score, layer_effect, parameter
+from .base import PARTS, Curve, Picture, Probe, Score, Shape, depth_score, layer_effect, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -41,17 +41,10 @@ class LayerSkip(Probe):
     mode: str = parameter(
         "current",
         "skip on all tokens and look at all of them, or skip before a split point and look only behind it",
-        choices=("current", "future"),
+        choices={"current": "all tokens", "future": "later tokens"},
         label="Effect on",
-        labels={"current": "all tokens", "future": "later tokens"},
     )
-    part: str = parameter(
-        "layer",
-        "what is left out of the layer",
-        choices=("layer", "attention", "mlp"),
-        label="Left out",
-        labels=PARTS,
-    )
+    part: str = parameter("layer", "what is left out of the layer", choices=PARTS, label="Left out")
     boundaries: tuple[int, ...] = parameter(
         (),
         "for the effect on later tokens: first tokens looked at, like 8,16; auto samples them as the papers do",
@@ -78,13 +71,11 @@ class LayerSkip(Probe):
         Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
         Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
     )
-    score: ClassVar[Score] = Score(
-        "The depth score", "depth_score", share=("layer_effect", "skips' mean effect on later layers")
-    )
+    score: ClassVar[Score] = Score("the depth score", "depth_score", of_layers=True)
     derives_stacked: ClassVar[bool] = True
     thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        SkipMap(
+        Picture(
             "Layer skip",
             ("effect",),
             "row left out, column affected",
@@ -93,18 +84,21 @@ class LayerSkip(Probe):
             "take it that these refine side by side.\nColours are logarithmic; ringed cells lie beyond them: hover "
             "tells their value. The output's change is the L2 distance of two probability vectors: √2 = 1.41 at "
             "most,\nwhere each is sure of another token.",
+            kind="skips",
         ),
-        SkipMap(
+        Picture(
             "Layer skip, direct effect",
             ("effect_direct",),
             "nothing in between passes the change on",
             "Bright here: the layer reads what the skipped one adds. Bright above and dark here: the effect comes "
             "through the layers between.",
+            kind="skips",
         ),
-        OutputBars(
+        Picture(
             "Layer skip, output",
             ("output", "top1_kept"),
             "change of the prediction, and share of tokens whose best guess stays",
+            kind="output",
         ),
     )
     version: ClassVar[int] = 2  # 1 counted a best token that ties with another as lost
@@ -115,8 +109,6 @@ class LayerSkip(Probe):
             ("skipped", "layer"),
             "relative change",
             "change of a layer's update when an earlier one is skipped",
-            0.0,
-            None,
             "max",
         ),
         MeasureSpec(
@@ -124,8 +116,6 @@ class LayerSkip(Probe):
             ("skipped", "layer"),
             "relative change",
             "change of a layer's update when one addition is taken out of its input only",
-            0.0,
-            None,
             "max",
         ),
         MeasureSpec(
@@ -133,48 +123,27 @@ class LayerSkip(Probe):
             ("skipped",),
             "L2 of probabilities",
             "change of the predicted distribution",
-            0.0,
-            2**0.5,
             "max",
             title="Layer skip: change of the prediction",
         ),
-        MeasureSpec(
-            "top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", 0.0, 1.0, "mean"
-        ),
+        MeasureSpec("top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", "mean"),
         MeasureSpec(
             "output_pos",
             ("skipped", "pos"),
             "L2 of probabilities",
             "which token's prediction changes (effect on all tokens)",
-            0.0,
-            2**0.5,
         ),
         MeasureSpec(
-            "noise_floor",
-            ("layer",),
-            "relative change",
-            "what an intervention that does nothing would read",
-            0.0,
-            None,
-            "max",
+            "noise_floor", ("layer",), "relative change", "what an intervention that does nothing would read", "max"
         ),
         MeasureSpec(
             "boundaries", ("boundary",), "token", "first token looked at (effect on later tokens)", dtype="int32"
         ),
         MeasureSpec(
-            "effect_by_boundary",
-            ("boundary", "skipped", "layer"),
-            "relative change",
-            "effect for each split point",
-            0.0,
+            "effect_by_boundary", ("boundary", "skipped", "layer"), "relative change", "effect for each split point"
         ),
         MeasureSpec(
-            "output_by_boundary",
-            ("boundary", "skipped"),
-            "L2 of probabilities",
-            "output change for each split point",
-            0.0,
-            2**0.5,
+            "output_by_boundary", ("boundary", "skipped"), "L2 of probabilities", "output change for each split point"
         ),
     )
 
@@ -233,7 +202,7 @@ class LayerSkip(Probe):
             raise ParameterError(f"layer_skip.{idle[0]} counts with layer_skip.mode=future alone; give both, or none.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.staircase import skip_sweep
+        from ..sweeps.skipping import skip_sweep
 
         boundaries = self.chosen_boundaries(len(encoding)) if self.mode == "future" else None
         skip_sweep(model, encoding, record, boundaries, self.part, self.direct)

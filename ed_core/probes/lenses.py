@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..lenses import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
-from .base import Curve, LensMap, Picture, Probe, Score, parameter
+from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -26,10 +26,8 @@ LENSES = {"logit": "Logit lens", "affine": "Affine lens", "jacobian": "Jacobian 
 ROW_LENSES = 3  # lenses that an estimate counts
 
 
-def _per_depth(
-    name: str, title: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
-) -> MeasureSpec:
-    return MeasureSpec(name, ("depth", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
+def _per_depth(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("depth", "pos"), unit, meaning, "token_mean", title)
 
 
 def divergence_limit() -> Any:
@@ -62,67 +60,37 @@ OF_LENS: tuple[MeasureSpec, ...] = (
         "nats",
         "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)",
     ),
-    _per_depth(
-        "jsd",
-        "Jensen–Shannon divergence",
-        "bits",
-        "Jensen–Shannon divergence between lens and output, base 2",
-        0.0,
-        1.0,
-    ),
+    _per_depth("jsd", "Jensen–Shannon divergence", "bits", "Jensen–Shannon divergence between lens and output, base 2"),
     _per_depth("entropy", "Uncertainty of the lens", "nats", "uncertainty of the lens's distribution"),
     _per_depth(
-        "overlap",
-        "Best tokens shared",
-        "share",
-        "share of the lens's best k tokens that are among the output's",
-        0.0,
-        1.0,
+        "overlap", "Best tokens shared", "share", "share of the lens's best k tokens that are among the output's"
     ),
-    _per_depth(
-        "top1_match",
-        "Best token as the output's",
-        "0 or 1",
-        "whether the lens's best token is the output's",
-        0.0,
-        1.0,
-    ),
-    MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"),
+    _per_depth("top1_match", "Best token as the output's", "0 or 1", "whether the lens's best token is the output's"),
+    MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", dtype="int32"),
     MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens's best tokens", dtype="int32"),
-    MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "probabilities of the best tokens", 0.0, 1.0),
+    MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "probabilities of the best tokens"),
     MeasureSpec(
         "mrr",
         ("depth",),
         "1 / rank",
         "mean reciprocal rank of the output's best token",
-        0.0,
-        1.0,
         "token_mean",
-        True,
         title="Rank of the output's best token, 1 / rank",
+        aggregate_only=True,
     ),
     MeasureSpec(
-        "settle_depth",
-        ("pos",),
-        "depth",
-        "first depth from which the best token stays the final one",
-        0.0,
-        None,
-        "token_mean",
+        "settle_depth", ("pos",), "depth", "first depth from which the best token stays the final one", "token_mean"
     ),
     MeasureSpec(
         "deep_thinking_ratio",
         (),
         "share",
         "share of tokens that settle only in the late part",
-        0.0,
-        1.0,
         "token_mean",
-        True,
+        aggregate_only=True,
     ),
 )
 
-POINTS = {"layers": "layers", "halves": "half layers"}
 INSIDE = "half_"  # how the measures begin that are read between attention and MLP
 AT_HALF = ("kl", "jsd", "entropy", "overlap", "rank", "top_ids", "top_probs")
 
@@ -155,8 +123,7 @@ class LogitLens(Probe):
     points: str = parameter(
         "layers",
         "where the stream is read: between layers, or after attention within each as well",
-        choices=tuple(POINTS),
-        labels=POINTS,
+        choices={"layers": "layers", "halves": "half layers"},
         label="Read at",
         later=True,
     )
@@ -168,16 +135,17 @@ class LogitLens(Probe):
         Curve("kl", "Divergence from the output", "nats", "depth"),
         Curve("overlap", "Best tokens shared with the output", "share", "depth"),
     )
-    score: ClassVar[Score] = Score("The mean depth", mean_depth="kl")
+    score: ClassVar[Score] = Score("the average depth", mean_depth="kl")
     thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        LensMap(
+        Picture(
             "Logit lens",
             ("{shade}", "top_ids"),
             "columns are input tokens, cells predict the next token (blank: as below, or no room; grey: repeats its "
             "input)",
             "Row 0 is the embedding, the top row the model's own output, which is above the map too; a token is "
             "written where it is\nanother than in the row below and there is room.",
+            kind="lens",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -188,8 +156,6 @@ class LogitLens(Probe):
             ("pos",),
             "depth",
             "first depth, half layers counted, from which the best token stays the final one",
-            0.0,
-            None,
             "token_mean",
         ),
     )
@@ -211,7 +177,7 @@ class LogitLens(Probe):
 def _through(lens: str) -> tuple[MeasureSpec, ...]:
     """The logit lens's measures as they are read through a lens of that name."""
     followed = MeasureSpec(
-        "token_rank", ("depth", "pos"), "rank", "rank of the followed token in the lens", 1.0, dtype="int32"
+        "token_rank", ("depth", "pos"), "rank", "rank of the followed token in the lens", dtype="int32"
     )
     names = ("kl", "jsd", "overlap", "rank", "top_ids", "top_probs", "settle_depth")
     return tuple(
@@ -253,14 +219,12 @@ class Lenses(Probe):
             ("pos",),
             "nats",
             "divergence of unembed(mean h[L]), which says the same of every token, from the output",
-            0.0,
-            None,
             "token_mean",
             title="Constant prediction: KL to the output",
         ),
     )
     pictures: ClassVar[tuple[Picture, ...]] = tuple(
-        LensMap(
+        Picture(
             title,
             (f"{lens}_{{shade}}", f"{lens}_top_ids"),
             f"{title}: columns are input tokens, cells predict the next token (blank: as below, or no room; grey: "
@@ -268,6 +232,7 @@ class Lenses(Probe):
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
             "in the row below and there is room.",
             title,
+            kind="lens",
         )
         for lens, title in LENSES.items()
     )
@@ -336,40 +301,16 @@ class EarlyExit(Probe):
     title: ClassVar[str] = "Early exit"
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
-            "confidence",
-            ("depth", "pos"),
-            "probability",
-            "probability of the lens's best token",
-            0.0,
-            1.0,
-            "token_mean",
+            "confidence", ("depth", "pos"), "probability", "probability of the lens's best token", "token_mean"
         ),
         MeasureSpec(
-            "agreement",
-            ("depth", "pos"),
-            "0 or 1",
-            "whether the lens's best token is the output's",
-            0.0,
-            1.0,
-            "token_mean",
+            "agreement", ("depth", "pos"), "0 or 1", "whether the lens's best token is the output's", "token_mean"
         ),
         MeasureSpec(
-            "exit_depth",
-            ("pos",),
-            "depth",
-            "first depth whose confidence reaches the threshold",
-            0.0,
-            None,
-            "token_mean",
+            "exit_depth", ("pos",), "depth", "first depth whose confidence reaches the threshold", "token_mean"
         ),
         MeasureSpec(
-            "exit_agrees",
-            ("pos",),
-            "0 or 1",
-            "whether the token leaves with the output's best token",
-            0.0,
-            1.0,
-            "token_mean",
+            "exit_agrees", ("pos",), "0 or 1", "whether the token leaves with the output's best token", "token_mean"
         ),
     )
 
@@ -379,8 +320,7 @@ class EarlyExit(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import lenses
 
-        for name in ("exit_depth", "exit_agrees"):
-            record.allocate(name, (len(encoding),))
+        record.allocate("exit_depth", "exit_agrees")
         lenses.read(model, encoding, record, {"": None}, k=1)
         leaves = record.arrays["confidence"] >= self.threshold
         leaves[-1] = True

@@ -16,17 +16,15 @@ if TYPE_CHECKING:
 PASSES, TESTED = 4, 2  # of a typical model; at most so many times its own are tried
 
 
-def _per_token(name: str, dim: str, unit: str, meaning: str, high: float | None = None) -> MeasureSpec:
-    return MeasureSpec(name, (dim, "pos"), unit, meaning, 0.0, high, "token_mean")
+def _per_token(name: str, dim: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, (dim, "pos"), unit, meaning, "token_mean")
 
 
 def _changed(name: str, dim: str, what: str) -> tuple[MeasureSpec, MeasureSpec]:
     """Divergence and kept best tokens of a changed model, means over the prompt's tokens."""
     return (
-        MeasureSpec(f"{name}_kl", (dim,), "nats", f"divergence from the whole model: {what}", 0.0, None, "token_mean"),
-        MeasureSpec(
-            f"{name}_top1_kept", (dim,), "share", f"best tokens that stay the best: {what}", 0.0, 1.0, "token_mean"
-        ),
+        MeasureSpec(f"{name}_kl", (dim,), "nats", f"divergence from the whole model: {what}", "token_mean"),
+        MeasureSpec(f"{name}_top1_kept", (dim,), "share", f"best tokens that stay the best: {what}", "token_mean"),
     )
 
 
@@ -62,9 +60,7 @@ class Loops(Probe):
         ),
         _per_token("to_last", "layer", "ratio", "against the same layer in the last pass: |h[r] - h[R-1]| / |h[R-1]|"),
         _per_token("update_norm", "pass", "norm", "length of what a pass moves the stream by"),
-        _per_token(
-            "update_angle", "later_pass", "degrees", "angle between the updates of a pass and the one before", 180.0
-        ),
+        _per_token("update_angle", "later_pass", "degrees", "angle between the updates of a pass and the one before"),
         _per_token(
             "between",
             "later_pass",
@@ -78,26 +74,16 @@ class Loops(Probe):
             ("times",),
             "nats",
             "mean -log p of the answer's tokens (of all next tokens without an answer) with 0, 1, …, 2R passes",
-            0.0,
-            None,
             "mean",
         ),
         MeasureSpec(
-            "times_rank",
-            ("times",),
-            "rank",
-            "the worst rank of a token of the answer with 0, 1, …, 2R passes",
-            1.0,
-            None,
-            "mean",
+            "times_rank", ("times",), "rank", "the worst rank of a token of the answer with 0, 1, …, 2R passes", "mean"
         ),
         MeasureSpec(
             "times_right",
             ("times",),
             "share",
             "1 where every token of the answer is the best guess with 0, 1, …, 2R passes",
-            0.0,
-            1.0,
             "mean",
         ),
         MeasureSpec(
@@ -105,20 +91,12 @@ class Loops(Probe):
             ("times", "readout"),
             "nats",
             "divergence of the readout after so many passes from the output with so many passes in all",
-            0.0,
-            None,
             "token_mean",
         ),
         MeasureSpec(
-            "readout_overlap",
-            ("times", "readout"),
-            "share",
-            "best tokens that the two have in common",
-            0.0,
-            1.0,
-            "token_mean",
+            "readout_overlap", ("times", "readout"), "share", "best tokens that the two have in common", "token_mean"
         ),
-        _per_token("exit", "pass", "probability", "probability that the exit gate has let go after a pass", 1.0),
+        _per_token("exit", "pass", "probability", "probability that the exit gate has let go after a pass"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:

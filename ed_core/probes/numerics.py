@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import FirstTokenNorm, MissCurves, MissMap, Picture, Probe, Shape, SlopeCurves
+from .base import Picture, Probe, Shape
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -19,9 +19,7 @@ KEPT = 32  # last positions whose logits are compared: the logits of all of them
 
 
 def _logits(name: str, meaning: str) -> MeasureSpec:
-    return MeasureSpec(
-        name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", 0.0, None, "max"
-    )
+    return MeasureSpec(name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", "max")
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,20 @@ class Numerics(Probe):
     name: ClassVar[str] = "numerics"
     title: ClassVar[str] = "Sanity checks"
     pictures: ClassVar[tuple[Picture, ...]] = (
-        MissMap("Error of every layer's sum", ("miss",), "relative to the longest of its parts, token by token"),
-        MissCurves(
+        Picture(
+            "Error of every layer's sum",
+            ("miss",),
+            "relative to the longest of its parts, token by token",
+            kind="errors",
+        ),
+        Picture(
             "Error against rounding",
             ("rounding",),
             "largest of each layer, with the limit from which a model is refused",
+            kind="error curves",
         ),
-        SlopeCurves("Slopes", ("slope_attn", "slope_mlp"), "what the stream moves per unit that is read"),
-        FirstTokenNorm("Length of the stream", ("resid_norm",), "first token against the others"),
+        Picture("Slopes", ("slope_attn", "slope_mlp"), "what the stream moves per unit that is read", kind="slopes"),
+        Picture("Length of the stream", ("resid_norm",), "first token against the others", kind="first token"),
     )
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -59,8 +63,6 @@ class Numerics(Probe):
             ("layer", "pos"),
             "relative",
             "|h + a + m - h_next| over the largest of the four norms, in float64",
-            0.0,
-            None,
             "pos_max",
         ),
         MeasureSpec(
@@ -68,8 +70,6 @@ class Numerics(Probe):
             ("layer", "pos"),
             "relative",
             "the most that rounding to the stream's dtype can be off by, as the error",
-            0.0,
-            None,
             "pos_max",
         ),
         MeasureSpec(
@@ -77,8 +77,6 @@ class Numerics(Probe):
             ("layer",),
             "slope",
             "by how much the stream moves per unit that attention is read to add",
-            None,
-            None,
             "mean",
         ),
         MeasureSpec(
@@ -86,8 +84,6 @@ class Numerics(Probe):
             ("layer",),
             "slope",
             "by how much the stream moves per unit that the MLP is read to add",
-            None,
-            None,
             "mean",
         ),
         _logits("closure", "the last residual unembedded, against the model's own logits"),
@@ -97,9 +93,7 @@ class Numerics(Probe):
             "suffix",
             "the second half of the prompt replayed alone; empty where the family's layers cannot be called so",
         ),
-        MeasureSpec(
-            "resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, "token_mean"
-        ),
+        MeasureSpec("resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", "token_mean"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
@@ -112,10 +106,8 @@ class Numerics(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..models import identities, verify
 
-        n_layers, n_tokens = model.n_layers, len(encoding)
-        sizes = {"layer": n_layers, "depth": n_layers + 1, "pos": n_tokens}
-        for spec in self.measures:
-            record.allocate(spec.name, tuple(sizes[dim] for dim in spec.dims))
+        n_layers = model.n_layers
+        record.allocate(*record.specs)
         limits = identities.MISS_LIMIT[model.dtype], identities.SLOPE_LIMIT[model.dtype]
         halves = identities.suffix_limit(model.dtype, n_layers)
         record.provenance["limits"] = {"miss": limits[0], "slope": limits[1], "suffix": halves}

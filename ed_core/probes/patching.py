@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult, Prompt
-from .base import PatchMap, Picture, Probe, Shape, parameter
+from .base import Picture, Probe, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _curve(name: str, meaning: str, title: str = "") -> MeasureSpec:
-    return MeasureSpec(name, ("depth",), "share of the gap", meaning, reduce="mean", title=title)
+    return MeasureSpec(name, ("depth",), "share of the gap", meaning, "mean", title=title)
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class Patching(Probe):
     the other prompt, at the same position, stays on the other answer.
 
     Positions are aligned from the one that predicts the answer; those without a counterpart are empty. The answer is
-    the first token of the given one, or the model's own best guess. Three controls at that position: the prompt's own
-    residual (`self`, which shows what computing in batches does), a random vector of the other residual's length
-    (`random`), and the other prompt's residual from the middle position (`elsewhere`).
+    the first token of the given one, or the model's own best guess. F(prompt) is that of a row in which nothing is
+    replaced, computed with the patches of its depth. Three controls there: the prompt's own residual (`self`,
+    which has to be 0), a random vector of the other residual's length (`random`), and the other prompt's residual from
+    the middle position (`elsewhere`).
 
     Source: residual swaps by depth as in arXiv 2510.18871; activation patching: Meng et al. 2022, arXiv 2202.05262."""
 
@@ -46,15 +47,17 @@ class Patching(Probe):
     name: ClassVar[str] = "patching"
     title: ClassVar[str] = "Patch"
     thumbnail: ClassVar[tuple[int, str]] = (4, "patch")
+    version: ClassVar[int] = 2  # 1 compared a patch with the traced pass
     min_tokens: ClassVar[int] = 2
     pictures: ClassVar[tuple[Picture, ...]] = (
-        PatchMap(
+        Picture(
             "Patch",
             ("patch",),
             "share of the other answer that this token carries over at this depth",
             "Row l carries over the stream before layer l: 0 changes nothing, 1 is the other prompt's answer. Follow "
             "the orange cells from the token that differs\nup to the position that predicts the answer. Lines: from "
             "where on the other answer is decided there, and read there by the lens.",
+            kind="patch",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -73,21 +76,15 @@ class Patching(Probe):
             ("depth",),
             "0 or 1",
             "whether the other answer is the best guess when the position that predicts the answer is patched",
-            0.0,
-            1.0,
             "mean",
         ),
-        MeasureSpec("gap", (), "logits", "F(other) - F(prompt), of which the shares are", reduce="mean"),
-        MeasureSpec(
-            "commitment", (), "depth", "first depth from which on the other answer is decided", 0.0, None, "mean"
-        ),
+        MeasureSpec("gap", (), "logits", "F(other) - F(prompt), of which the shares are", "mean"),
+        MeasureSpec("commitment", (), "depth", "first depth from which on the other answer is decided", "mean"),
         MeasureSpec(
             "settle_depth",
             (),
             "depth",
             "first depth from which the lens on the other prompt stays on its answer",
-            0.0,
-            None,
             "mean",
         ),
     )
@@ -112,7 +109,7 @@ class Patching(Probe):
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..prompts import max_tokens
-        from ..sweeps.staircase import patch_sweep
+        from ..sweeps.replacing import patch_sweep
 
         assert self.other is not None  # refused by `check`
         patch_sweep(model, encoding, model.encode(self.other, max_tokens()), record)

@@ -14,7 +14,7 @@ from .. import untrusted
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
-from .base import ANSWER_TOKENS, Curve, Picture, Probe, Score, Shape, TokenMap, depth_score, parameter
+from .base import ANSWER_TOKENS, Curve, Picture, Probe, Score, Shape, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -39,9 +39,8 @@ class ResidualErasure(Probe):
     target: str = parameter(
         "answer",
         "where the change is read: where the answer is predicted, or at all later tokens",
-        choices=("answer", "future"),
+        choices={"answer": "the answer", "future": "later tokens"},
         label="Effect on",
-        labels={"answer": "the answer", "future": "later tokens"},
     )
     background: str = parameter(
         "bundled",
@@ -60,13 +59,11 @@ class ResidualErasure(Probe):
             "depth",
         ),
     )
-    score: ClassVar[Score] = Score(
-        "The centre of the effect", "center_elsewhere", share=("effect_elsewhere", "erasure effect")
-    )
+    score: ClassVar[Score] = Score("the centre of the effect", "center_elsewhere")
     version: ClassVar[int] = 2  # 2: effect_elsewhere in the summary
     thumbnail: ClassVar[tuple[int, str]] = (5, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        TokenMap(
+        Picture(
             "Erase",
             ("effect",),
             "change of the prediction when this token is erased at this depth",
@@ -83,8 +80,6 @@ class ResidualErasure(Probe):
             ("depth", "pos"),
             "L2 of probabilities",
             "change of the prediction when this token is erased at this depth",
-            0.0,
-            2**0.5,
             "pos_max",
         ),
         MeasureSpec(
@@ -92,8 +87,6 @@ class ResidualErasure(Probe):
             ("depth", "pos"),
             "L2 of probabilities",
             "the same at every position but the one that predicts the answer's first token",
-            0.0,
-            2**0.5,
             "pos_max",
             aggregate_only=True,
         ),
@@ -156,7 +149,7 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.staircase import erasure_sweep
+        from ..sweeps.replacing import erasure_sweep
 
         if model.between_passes:
             record.note(

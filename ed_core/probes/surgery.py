@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-def _per_start(name: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None) -> MeasureSpec:
-    return MeasureSpec(name, ("start", "pos"), unit, meaning, low, high, reduce="token_mean")
+def _per_start(name: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("start", "pos"), unit, meaning, "token_mean")
 
 
-def _per_token(name: str, unit: str, meaning: str, high: float | None = None) -> MeasureSpec:
-    return MeasureSpec(name, ("pos",), unit, meaning, 0.0, high, reduce="token_mean")
+def _per_token(name: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("pos",), unit, meaning, "token_mean")
 
 
 PROXIES = ("block_influence", "angular_distance", "update_cosine")
@@ -62,22 +62,16 @@ class Prune(Probe):
     version: ClassVar[int] = 3  # 2: update_cosine; 3: the angle at the last token, and without sinks
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_start("kl", "nats", "divergence from the whole model without this stretch: KL(whole || pruned)"),
-        _per_start("top1_kept", "0 or 1", "whether the best prediction stays", 0.0, 1.0),
+        _per_start("top1_kept", "0 or 1", "whether the best prediction stays"),
         _per_start("nll", "nats", "log-loss on the next token without this stretch; none at the last token"),
-        _per_start(
-            "block_influence", "1 - cosine", "how far the stretch turns the stream: 1 - cos(h[s], h[s+n])", 0.0, 2.0
-        ),
-        _per_start("angular_distance", "half turns", "the same as an angle: arccos(cos(h[s], h[s+n])) / pi", 0.0, 1.0),
-        _per_start(
-            "update_cosine", "cosine", "direction of what the stretch adds: cos(h[s+n] - h[s], h[s])", -1.0, 1.0
-        ),
+        _per_start("block_influence", "1 - cosine", "how far the stretch turns the stream: 1 - cos(h[s], h[s+n])"),
+        _per_start("angular_distance", "half turns", "the same as an angle: arccos(cos(h[s], h[s+n])) / pi"),
+        _per_start("update_cosine", "cosine", "direction of what the stretch adds: cos(h[s+n] - h[s], h[s])"),
         MeasureSpec(
             "angular_distance_last",
             ("start",),
             "half turns",
             "the angle at the last token, by which Gromov et al. choose",
-            0.0,
-            1.0,
             "mean",
         ),
         MeasureSpec(
@@ -85,13 +79,11 @@ class Prune(Probe):
             ("start", "pos"),
             "half turns",
             "the angle where the token is no sink",
-            0.0,
-            1.0,
             "token_mean",
         ),
         _per_token("nll_whole", "nats", "log-loss of the whole model on the next token"),
         _per_token("drop_kl", "nats", "divergence without the chosen set"),
-        _per_token("drop_top1_kept", "0 or 1", "whether the best prediction stays without the chosen set", 1.0),
+        _per_token("drop_top1_kept", "0 or 1", "whether the best prediction stays without the chosen set"),
         _per_token("drop_nll", "nats", "log-loss on the next token without the chosen set"),
     )
 
@@ -146,23 +138,21 @@ MAPS: dict[str, tuple[tuple[str, ...], str]] = {  # kind: its axes, and what is 
     "repeat": (("start", "stop"), "with layers start to stop - 1 run twice"),
     "random": (("length",), "with one layer, drawn at random, run so many times more (length counts from 0)"),
 }
-FIGURES: dict[
-    str, tuple[str, str, float | None, str]
-] = {  # measure: unit, what it is, highest value, how it is put together
-    "loss": ("nats", "mean loss -log p(next token)", None, "next_mean"),
-    "kl": ("nats", "mean divergence from the whole model, KL(whole || changed),", None, "token_mean"),
-    "top1_kept": ("share", "share of tokens whose best prediction stays", 1.0, "token_mean"),
+FIGURES: dict[str, tuple[str, str, str]] = {  # measure: unit, what it is, how it is put together
+    "loss": ("nats", "mean loss -log p(next token)", "next_mean"),
+    "kl": ("nats", "mean divergence from the whole model, KL(whole || changed),", "token_mean"),
+    "top1_kept": ("share", "share of tokens whose best prediction stays", "token_mean"),
 }
 
 
 def _measures() -> Iterator[MeasureSpec]:
     for kind, (dims, what) in MAPS.items():
-        for name, (unit, meaning, high, reduce) in FIGURES.items():
-            yield MeasureSpec(f"{kind}_{name}", dims, unit, f"{meaning} {what}", 0.0, high, reduce)
+        for name, (unit, meaning, reduce) in FIGURES.items():
+            yield MeasureSpec(f"{kind}_{name}", dims, unit, f"{meaning} {what}", reduce)
 
 
-def _proxy(name: str, unit: str, meaning: str, low: float, high: float) -> MeasureSpec:
-    return MeasureSpec(name, ("start", "stop"), unit, meaning, low, high, "token_mean")
+def _proxy(name: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("start", "stop"), unit, meaning, "token_mean")
 
 
 @dataclass(frozen=True)
@@ -186,14 +176,13 @@ class Surgery(Probe):
     kind: str = parameter(
         "all",
         "which maps are measured",
-        choices=("all", "drop", "swap", "repeat"),
-        label="Maps",
-        labels={
+        choices={
             "all": "all three",
             "drop": "without a stretch",
             "swap": "two exchanged",
             "repeat": "a stretch twice",
         },
+        label="Maps",
     )
     longest: int = parameter(
         0, "longest stretch, and farthest exchange, in layers; 0: any", low=0, high=256, label="Longest stretch"
@@ -209,15 +198,13 @@ class Surgery(Probe):
         Curve("kl_without", "Divergence without one layer", "nats"),
         Curve("kl_twice", "Divergence with one layer run twice", "nats"),
     )
-    score: ClassVar[Score] = Score(
-        "The centre of the divergence", "center", share=("kl_without", "divergence without one layer")
-    )
+    score: ClassVar[Score] = Score("the centre of the divergence", "center", of_layers=True)
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         *_measures(),
-        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model", 0.0, None, "next_mean"),
-        _proxy("block_influence", "1 - cosine", "how far a stretch turns the stream: 1 - cos(h[i], h[j])", 0.0, 2.0),
-        _proxy("angular_distance", "half turns", "the same as an angle: arccos(cos(h[i], h[j])) / pi", 0.0, 1.0),
-        _proxy("update_cosine", "cosine", "direction of what a stretch adds: cos(h[j] - h[i], h[i])", -1.0, 1.0),
+        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model", "next_mean"),
+        _proxy("block_influence", "1 - cosine", "how far a stretch turns the stream: 1 - cos(h[i], h[j])"),
+        _proxy("angular_distance", "half turns", "the same as an angle: arccos(cos(h[i], h[j])) / pi"),
+        _proxy("update_cosine", "cosine", "direction of what a stretch adds: cos(h[j] - h[i], h[i])"),
         MeasureSpec(
             "random_layer", ("length",), "layer", "which layer was run at random (length counts from 0)", dtype="int32"
         ),

@@ -78,12 +78,12 @@ class RemoteModel(LanguageModel):
             )
         arrays, self.elsewhere, self.identities = self._answers.pop(request.key)
         for name in (name for name in record.specs if name in arrays):  # in the probe's own order
-            record.allocate(name, arrays[name].shape)
+            record.allocate(name, **dict(zip(record.specs[name].dims, arrays[name].shape)))
             record.write(name, ..., arrays[name])
         if "top_ids" in arrays:
             record.name_tokens(self, arrays["top_ids"])
         if self.parallel and isinstance(probe, Contributions):
-            record.note(Contributions.BESIDE)
+            record.note(Contributions.IN_PARALLEL)
         record.note(self.elsewhere["note"])
         record.step(1.0)
 

@@ -112,7 +112,7 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
             yield point(criterion, mean.ratio, mean.interval and mean.interval.ends, lens, 0, lens=lens)
     for criterion, rule in depths.rules.items():
         if rule.curve is not None and n > 1:
-            drawn = resampled(RULES[criterion], sample, PAPER, rule.criterion.threshold)
+            drawn = resampled(RULES[criterion], sample, PAPER, rule.threshold)
             ratios = np.empty(0) if drawn is None else (drawn + 1) / n
             curves = sample.curves[RULES[criterion].probe]
             yield point(criterion, rule.ratio, rule.interval and rule.interval.ends, curves, 1, drawn=ratios)

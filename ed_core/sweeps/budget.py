@@ -1,7 +1,7 @@
 """How much of a sweep is held at once. Torch-free.
 
 Sizes follow from the request and the budget alone, so a number does not depend on what else was running. Where memory
-runs out all the same the call is halved and goes on, and the provenance says so: a reader may then know why two runs
+runs out anyway the call is halved and goes on, and the provenance says so: a reader may then know why two runs
 differ in the last digit."""
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def even_chunks(n_rows: int, most: int) -> list[slice]:
     """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter
     slower."""
     n_chunks = -(-n_rows // most)
-    ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
+    ends = [n_rows * i // max(n_chunks, 1) for i in range(n_chunks + 1)]
     return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 

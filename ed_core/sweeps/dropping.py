@@ -1,9 +1,8 @@
-"""Blocks taken out for good: every stretch of n in one walk, a variant joining behind its stretch."""
+"""Blocks left out for good: every stretch of n in one walk, a variant joining behind its stretch."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -11,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import PromptError
+from ..models.layouts import PerToken, Resid
 from ..prompts import answer_with_seam, exact, settled
 from . import metrics
-from .budget import even_chunks
-from .staircase import LOGIT_TOKENS
-
-SINK, FEWEST_TOKENS = 5.0, 3  # times the median token's norm; tokens below which a single one would be the median
+from .staircase import Staircase
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -28,57 +24,64 @@ if TYPE_CHECKING:
     from ..types import Encoding
     from .recorder import Recorder
 
+SINK, FEWEST_TOKENS = 5.0, 3  # times the median token's norm; tokens below which a single one would be the median
+
 
 @torch.no_grad()
 def drop_sweep(
     model: LanguageModel, encoding: Encoding, record: Recorder, n: int = 1, drop: tuple[int, ...] = ()
 ) -> None:
     """Fill `prune`'s measures."""
-    n_layers, n_tokens = model.n_layers, len(encoding)
-    n_starts = n_layers - n + 1
-    for name in ("kl", "top1_kept", "nll", "block_influence", "angular_distance", "update_cosine"):
-        record.allocate(name, (n_starts, n_tokens))
-    record.allocate("nll_whole", (n_tokens,))
-    record.allocate("angular_distance_last", (n_starts,))
-    record.allocate("angular_distance_no_sinks", (n_starts, n_tokens))
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-    calm = ~_sinks(trace)
+    n_tokens, n_starts = len(encoding), model.n_layers - n + 1
+    of_drop = ("drop_nll", "drop_kl", "drop_top1_kept")
+    record.allocate(*(name for name in record.specs if drop or name not in of_drop), start=n_starts)
+    stairs = Staircase(model, encoding, record)
+    calm = ~_sinks(stairs.trace)
     for start in range(n_starts):
-        before, after = trace.resid[start][0].float(), trace.after(start + n)[0].float()
-        cosine = metrics.cosine(before, after)
-        record.write("block_influence", start, 1 - cosine)
-        angle = cosine.arccos() / math.pi
-        record.write("angular_distance", start, angle)
-        record.write("angular_distance_last", start, angle[-1])
-        record.write("angular_distance_no_sinks", start, angle.masked_fill(~calm, math.nan))
-        record.write("update_cosine", start, metrics.cosine(after - before, before))
+        figures = proxies(stairs.trace, start, start + n)
+        for name, values in figures.items():
+            record.write(name, start, values)
+        record.write("angular_distance_last", start, figures["angular_distance"][-1])
+        record.write("angular_distance_no_sinks", start, figures["angular_distance"].masked_fill(~calm, math.nan))
     record.step(0.1)
-    stretches = even_chunks(n_starts, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize))
-    for done, part in enumerate(stretches):
+    parts = stairs.parts(n_starts)
+    for done, part in enumerate(parts):
         starts = range(part.start, part.stop)
-        final = _ends(
-            model,
-            trace,
-            n,
-            starts,
-            record,
-            lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)),
-        )
-        for place in _positions(model, n_tokens, record):
-            base = _reference(model, trace, place)
-            record.write("nll_whole", place, _loss(base.logp, trace.ids[0, 1:][place]))
-
-            def compare(
-                rows: slice, place: slice = place, base: metrics.AgainstModel = base, starts: range = starts
-            ) -> None:
-                changed = model.unembed(final[rows, place].flatten(0, 1)).split(place.stop - place.start)
-                _compare(base, changed, record, ("nll", "kl", "top1_kept"), [(start, place) for start in starts[rows]])
-
-            size = place.stop - place.start
-            record.budget.run(len(starts), lambda: max(1, _rows(model, record) // size), compare)
-            record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * place.stop / n_tokens) / len(stretches))
+        final = _without(stairs, n, starts, lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(parts)))
+        for place, whole in stairs.references():
+            own = -whole.logp[: len(whole.targets)].gather(-1, whole.targets)[:, 0]
+            record.write("nll_whole", place, _to_the_end(own, len(whole.logp)))
+            for row, changed in stairs.compared(whole, place, final):
+                _write(record, "", (starts[row], place), changed)
+            record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * place.stop / n_tokens) / len(parts))
     if drop:
-        _chosen_set(drop, model, trace, record)
+        resid = in_order(model, stairs.trace, [layer for layer in range(model.n_layers) if layer not in drop])
+        for place, whole in stairs.references():
+            for _, changed in stairs.compared(whole, place, resid):
+                _write(record, "drop_", place, changed)
+
+
+def proxies(trace: Trace, start: int, stop: int) -> dict[str, PerToken]:
+    """By what a stretch of blocks is usually chosen to be left out: how far it turns the stream, and whether what it
+    adds points along it."""
+    before, after = trace.resid[start][0].float(), trace.after(stop)[0].float()
+    cosine = metrics.cosine(before, after)
+    return {
+        "block_influence": 1 - cosine,
+        "angular_distance": cosine.arccos() / math.pi,
+        "update_cosine": metrics.cosine(after - before, before),
+    }
+
+
+def _write(record: Recorder, prefix: str, place: Any, changed: metrics.Changed) -> None:
+    record.write(f"{prefix}nll", place, _to_the_end(changed.loss, len(changed.kl)))
+    record.write(f"{prefix}kl", place, changed.kl)
+    record.write(f"{prefix}top1_kept", place, changed.kept)
+
+
+def _to_the_end(loss: Tensor, n_tokens: int) -> PerToken:
+    """The loss with NaN at the last token, where there is no next one."""
+    return torch.nn.functional.pad(loss, (0, n_tokens - len(loss)), value=math.nan)
 
 
 def _sinks(trace: Trace) -> Tensor:
@@ -90,18 +93,50 @@ def _sinks(trace: Trace) -> Tensor:
     return ((median > 0) & (long >= SINK * median)).any(0)
 
 
+def _without(stairs: Staircase, n: int, starts: Sequence[int], step: Callable[[float], None]) -> Resid:
+    """The last residual without blocks s … s+n-1, for each of these rising s: what entered block s enters block s+n.
+    Where the trace is kept for all probes of a prompt, so are these."""
+    model, trace = stairs.model, stairs.trace
+    if (kept := trace.ends.get(n)) is not None:
+        step(1.0)
+        return kept if len(starts) == len(kept) else kept[list(starts)]
+    state = torch.cat([model.entering(trace, start, start + n) for start in starts])
+    ends = stairs.climb(state, [start + n for start in starts], step)
+    if len(starts) == model.n_layers - n + 1 and model.keeps(trace, ends.numel() * ends.element_size()):
+        trace.ends[n] = ends
+    return ends
+
+
+def in_order(
+    model: LanguageModel, trace: Trace, order: Sequence[int], check: Callable[[], None] = lambda: None
+) -> Resid:
+    """The last residual `[1, pos, d_model]` where the blocks run in this order; what it shares with the whole model's
+    is not computed again. The modules between passes run wherever a pass begins (`crosses`)."""
+    shared = next((place for place, block in enumerate(order) if block != place), len(order))
+    around = [-1, *order, model.n_layers]
+    resid = trace.after(shared)
+    if model.crosses(around[shared], around[shared + 1]):
+        resid = model.between(trace, resid)
+    for place, block in enumerate(order[shared:], shared):
+        crosses = model.crosses(around[place + 1], around[place + 2])
+        *_, resid = model.run_block(trace, block, resid, crosses=crosses)
+        check()
+    return resid
+
+
+# ---------------------------------------------------------------- known answers
+
+
 @torch.no_grad()
 def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: int) -> None:
     """Fill `answers`' measures."""
     n_layers, n_tokens, first = model.n_layers, len(encoding), encoding.answer_start
     assert first is not None  # `answers` refuses a prompt without an answer
-    record.allocate("rank", (n_layers + 1, n_tokens - first))
-    record.allocate("first_depth", ())
-    record.allocate("stays_depth", ())
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-    streams = torch.stack([trace.after(depth)[0, first - 1 : n_tokens - 1] for depth in range(n_layers + 1)])
-    targets = trace.ids[0, first:].repeat(n_layers + 1)
-    ranks = [metrics.rank(logits, targets[place]) for place, logits in _logits(model, streams.flatten(0, 1), record)]
+    record.allocate("rank", "first_depth", "stays_depth", step=n_tokens - first)
+    stairs = Staircase(model, encoding, record)
+    streams = torch.stack([stairs.trace.after(depth)[0, first - 1 : n_tokens - 1] for depth in range(n_layers + 1)])
+    targets = stairs.trace.ids[0, first:].repeat(n_layers + 1)
+    ranks = [metrics.rank(logits, targets[place]) for place, logits in stairs.logits(streams.flatten(0, 1))]
     record.write("rank", slice(None), torch.cat(ranks).view(n_layers + 1, -1))
     record.step(0.3)
     among = np.asarray((record.arrays["rank"] <= k).all(1))
@@ -124,10 +159,8 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
     if not (answer := record.request.prompts[0].answer).strip():
         raise PromptError(f"{record.request.probe} needs an answer that is more than spaces; give one.")
     answer = answer_with_seam(answer, decode(list(draft)))
-    measured = ("exact", "loss") if losses else ("exact",)
-    for name in measured:
-        record.allocate(name, (none,))
-        record.allocate(f"{name}_whole", ())
+    for name in ("exact", "loss") if losses else ("exact",):
+        record.allocate(name, f"{name}_whole", start=none)
 
     def write(name: str, variant: int, value: float) -> None:
         if variant == none:
@@ -141,8 +174,8 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
         written, variants = groups.popitem()
         laid = draft[len(written) :]
         with_loss = losses and not written
-        ids = (*question, *written, *laid)
-        for variant, best, lost in _without(model, ids, len(laid), n, variants, record, with_loss):
+        stairs = Staircase(model, (*question, *written, *laid), record)
+        for variant, best, lost in _next_tokens(stairs, len(laid), n, variants, with_loss):
             if with_loss:
                 write("loss", variant, lost)
             text, verdict = list(written), None
@@ -160,133 +193,23 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
         record.step(max(record.progress, 0.9 * n_written / (none + 1)))
 
 
-def _without(
-    model: LanguageModel,
-    ids: Sequence[int],
-    laid: int,
-    n: int,
-    variants: Sequence[int],
-    record: Recorder,
-    losses: bool,
+def _next_tokens(
+    stairs: Staircase, laid: int, n: int, variants: Sequence[int], losses: bool
 ) -> Iterator[tuple[int, list[int], float]]:
     """Every variant with its best token behind each of the last `laid` + 1 positions, and its mean loss on the `laid`
     tokens there, NaN without `losses`. The rows of all variants share the products with the head."""
-    none = model.n_layers - n + 1
-    trace = model.trace(model.tensor(tuple(ids)), on_block=lambda *_: record.check(), keep=1)
+    record, none, ids = stairs.record, stairs.model.n_layers - n + 1, stairs.trace.ids[0]
     starts = [variant for variant in variants if variant != none]
-    fits = record.budget.fit(len(ids) * model.d_model * model.dtype.itemsize)
-    parts = [starts[part] for part in even_chunks(len(starts), fits)] if starts else []
+    parts = [starts[part] for part in stairs.parts(len(starts))]
     step = lambda share: record.step(max(record.progress, 0.9 * share / len(parts)))  # noqa: E731
-    walks = ((part, _ends(model, trace, n, part, record, step)) for part in parts)
-    for part, final in chain(walks, [([none], trace.resid[-1])] * (none in variants)):
-        ends = final[:, -laid - 1 :].flatten(0, 1)
-        targets = trace.ids[0, len(ids) - laid :].repeat(len(part), 1)
+    walks = ((part, _without(stairs, n, part, step)) for part in parts)
+    for part, final in chain(walks, [([none], stairs.trace.resid[-1])] * (none in variants)):
+        targets = ids[len(ids) - laid :].repeat(len(part), 1)
         targets = torch.nn.functional.pad(targets, (0, 1)).flatten()  # nothing is laid behind the last
         best, lost = [], []
-        for place, logits in _logits(model, ends, record):
+        for place, logits in stairs.logits(final[:, -laid - 1 :].flatten(0, 1)):
             best.append(logits.argmax(-1))
             if losses:
                 lost.append(-metrics.log_probabilities(logits).gather(-1, targets[place, None])[:, 0])
         means = torch.cat(lost).view(len(part), -1)[:, :-1].mean(-1).tolist() if losses else [math.nan] * len(part)
         yield from zip(part, torch.cat(best).view(len(part), -1).tolist(), means)
-
-
-def _logits(
-    model: LanguageModel, rows: Float[Tensor, "row d_model"], record: Recorder
-) -> Iterator[tuple[slice, Float[Tensor, "some v"]]]:
-    """The logits of these rows, as many in one product as are held at once."""
-    for place in even_chunks(len(rows), _rows(model, record)):
-        yield place, model.unembed(rows[place])
-        record.check()
-
-
-def _rows(model: LanguageModel, record: Recorder) -> int:
-    """Rows whose logits are held at once."""
-    return max(1, max(LOGIT_TOKENS, record.budget.logit_bytes // (8 * model.d_vocab)) >> record.budget.halvings)
-
-
-def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:
-    """Positions whose logits are compared at once."""
-    return even_chunks(n_tokens, _rows(model, record))
-
-
-def _ends(
-    model: LanguageModel,
-    trace: Trace,
-    n: int,
-    starts: Sequence[int],
-    record: Recorder,
-    step: Callable[[float], None],
-) -> Float[Tensor, "start pos d_model"]:
-    """`_walk`, once for all probes of a prompt: where its trace is kept, so is what a walk over all starts found."""
-    if (kept := trace.ends.get(n)) is not None:
-        step(1.0)
-        return kept if len(starts) == len(kept) else kept[list(starts)]
-    ends = _walk(model, trace, n, starts, record, step)
-    if len(starts) == model.n_layers - n + 1 and model.keeps(trace, ends.numel() * ends.element_size()):
-        trace.ends[n] = ends
-    return ends
-
-
-def _walk(
-    model: LanguageModel,
-    trace: Trace,
-    n: int,
-    starts: Sequence[int],
-    record: Recorder,
-    step: Callable[[float], None],
-) -> Float[Tensor, "start pos d_model"]:
-    """The last residual without blocks s … s+n-1, for these ascending s: variant s joins at block s+n with what
-    entered block s."""
-    n_tokens = trace.ids.shape[1]
-    state = torch.cat([model.entering(trace, start, start + n) for start in starts])
-    for layer in range(starts[0] + n, model.n_layers):
-
-        def work(rows: slice) -> None:
-            *_, state[rows] = model.run_block(trace, layer, state[rows])
-            record.check()
-
-        joined = bisect_right(starts, layer - n)
-        record.budget.run(joined, lambda: record.budget.rows(n_tokens, model.call_bytes(n_tokens)), work)
-        step((layer + 1 - starts[0] - n) / (model.n_layers - starts[0] - n))
-    return state
-
-
-def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, record: Recorder) -> None:
-    """The same figures for one set of blocks."""
-    resid, kept = trace.resid[0], [layer for layer in range(model.n_layers) if layer not in drop]
-    for layer, following in zip(kept, [*kept[1:], model.n_layers]):
-        *_, resid = model.run_block(trace, layer, resid, crosses=model.crosses(layer, following))
-    names = ("drop_nll", "drop_kl", "drop_top1_kept")
-    for name in names:
-        record.allocate(name, (resid.shape[1],))
-    for place in _positions(model, resid.shape[1], record):
-        _compare(_reference(model, trace, place), [model.unembed(resid[0, place])], record, names, [place])
-
-
-def _reference(model: LanguageModel, trace: Trace, place: slice) -> metrics.AgainstModel:
-    return metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
-
-
-def _compare(
-    whole: metrics.AgainstModel,
-    changed: Sequence[Float[Tensor, "pos v"]],
-    record: Recorder,
-    names: Sequence[str],
-    places: Sequence[Any],
-) -> None:
-    """Write loss, divergence and kept best tokens under these names, of each changed model in its place."""
-    for place, (loss, *others) in zip(places, whole.measures(changed), strict=True):
-        for name, values in zip(names, (_to_the_end(loss, len(others[0])), *others)):
-            record.write(name, place, values)
-    record.check()
-
-
-def _loss(logp: Float[Tensor, "pos v"], targets: Int[Tensor, " next"]) -> Float[Tensor, " pos"]:
-    """`-log p(next token)`; NaN where there is no next token."""
-    return _to_the_end(-logp[: len(targets)].gather(-1, targets.unsqueeze(-1)).squeeze(-1), len(logp))
-
-
-def _to_the_end(loss: Float[Tensor, " next"], n_tokens: int) -> Float[Tensor, " pos"]:
-    """With NaN at the last token, where there is no next one."""
-    return torch.nn.functional.pad(loss, (0, n_tokens - len(loss)), value=float("nan"))

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..models.identities import to_float64
+from ..models.layouts import PerRow, PerToken, Resid
 from . import metrics
 
 if TYPE_CHECKING:
@@ -54,11 +55,9 @@ def integrate(
     """Fill `integrated_gradients`' measures: every fourth block first, each time from the top down, where it is
     cheapest. `nodes` at most for each block; fewer where the completeness error and the change by the last division
     are below `tolerance`, as a share of the scale."""
-    n_layers, n_tokens = model.n_layers, len(encoding)
-    record.allocate("attribution", (n_layers, n_tokens))
-    for name in ("completeness_error", "f_x", "f_baseline", "nodes_used"):
-        record.allocate(name, (n_layers,))
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    n_layers = model.n_layers
+    record.allocate("attribution", "completeness_error", "f_x", "f_baseline", "nodes_used")
+    trace = record.traced(model, encoding)
     assert encoding.answer_start is not None  # `integrated_gradients` refuses a prompt without an answer
     answer = metrics.to_device(model.device, encoding.ids[encoding.answer_start :])
     failed: list[int] = []
@@ -121,7 +120,7 @@ class _Path:
         self.ends, self.used = self._evaluate([1.0, 0.0])[0], 2
         self.pieces: dict[tuple[float, float], tuple[Tensor, Tensor]] = {}  # integral [pos], largest |K - G|
 
-    def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, " pos"], float, bool, bool]:
+    def integrate(self, most_nodes: int, tolerance: float) -> tuple[PerToken, float, bool, bool]:
         """`(attribution, completeness error, whether that is small enough, whether the last division moved no
         attribution by more than is tolerated)`, dividing until both are so or the nodes run out."""
         self._add([(0.0, 1.0)])
@@ -156,7 +155,7 @@ class _Path:
             self.pieces[begin, end] = half * kronrod @ values, off
         self.used += len(alphas)
 
-    def _evaluate(self, alphas: list[float]) -> tuple[Float[Tensor, " node"], Float[Tensor, "node pos"]]:
+    def _evaluate(self, alphas: list[float]) -> tuple[PerRow, Float[Tensor, "node pos"]]:
         """F and its slope along the path, `sum_d (x - x0) dF/dx` at each position, in chunks of bounded memory."""
         evaluated: list[tuple[Tensor, Tensor]] = []
 
@@ -179,7 +178,7 @@ class _Path:
         logits = 16 * self.model.d_vocab * (self.read.stop - self.read.start) / n_tokens
         return self.record.budget.rows(n_tokens, blocks * self.model.call_bytes(n_tokens, gradients=True) + logits)
 
-    def _f(self, x: Float[Tensor, "node pos d_model"]) -> Float[Tensor, " node"]:
+    def _f(self, x: Resid) -> PerRow:
         """Summed probability of the answer's tokens where the activation is `x`."""
         model, trace, resid = self.model, self.trace, x
         if self.part != "layer":

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import ParameterError
+from ..models.layouts import Rows, Stream
 from . import metrics
 from .recorder import Recorder, on_host
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..models.trace import Trace
     from ..types import Encoding
 
-Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"]]
+Lens = Callable[[int, Stream], Stream]
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
 
 MEASURES = (
@@ -55,42 +55,31 @@ def read(
             "there is no point between them to read; take points=layers."
         )
     n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(k, model.d_vocab)
-    sizes = {"depth": n_depths, "layer": model.n_layers, "pos": n_tokens, "rank": k}
     written = [*MEASURES, *["token_rank"] * (follow >= 0), *[inside + name for name in MEASURES if inside]]
     names = [prefix + name for prefix in lenses for name in written if prefix + name in record.specs]
-    for name in (*names, *["constant_kl"] * (constant is not None)):
-        record.allocate(name, tuple(sizes[dim] for dim in record.specs[name].dims))
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    record.allocate(*names, *["constant_kl"] * (constant is not None), rank=k)
+    trace = record.traced(model, encoding)
     chunk = max(1, record.budget.lens_bytes // (ROW_BYTES * model.d_vocab))
     chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
     for done, place in enumerate(chunks):
         out = model.unembed(trace.resid[-1][0, place])
         against = metrics.AgainstOutput(out, k)
-        final = against.best[1]
         if constant is not None:
             same = model.unembed(constant.to(model.dtype).expand(len(out), -1))
             record.write("constant_kl", place, against.measure(same)["kl"])
         for number, (prefix, lens) in enumerate(lenses.items()):
-            best: dict[str, list[Tensor]] = {"": [], inside: []}
             points = {"": _depths(model, trace, place, lens, out, chunk, against.at_once)}
             points |= {inside: _middles(model, trace, place, chunk, against.at_once)} if inside else {}
+            best: dict[str, list[Tensor]] = {point: [] for point in points}
             for half, (point, rows) in enumerate(points.items()):
                 for depths, logits in rows:
-                    row = against.measure(logits)
-                    if follow >= 0:
-                        row["token_rank"] = metrics.rank(logits, torch.full_like(row["ids"][:, 0], follow))
-                    row = {name: values.unflatten(0, (-1, len(out))) for name, values in row.items()}  # [depth, pos]
-                    ids = row["ids"]
-                    best[point].extend(ids[..., 0])
-                    row["top_ids"], row["top_probs"] = ids, row["best"].exp()
-                    row["confidence"] = row["top_probs"][..., 0]
-                    row["overlap"] = metrics.overlap(ids, final)
-                    row["top1_match"] = row["agreement"] = (ids[..., 0] == final[:, 0]).float()
-                    for name, values in row.items():
+                    figures = _figures(against, logits, follow)
+                    best[point].extend(figures["top_ids"][..., 0])
+                    for name, values in figures.items():
                         if record.holds(prefix + point + name):
                             record.write(prefix + point + name, (depths, place), values)
                     if record.holds(prefix + "top_ids"):
-                        record.name_tokens(model, ids)
+                        record.name_tokens(model, figures["top_ids"])
                     share = (half + depths.stop / n_depths) / len(points)
                     record.step((done + (number + share) / len(lenses)) / len(chunks))
             if record.holds(prefix + "settle_depth"):
@@ -100,17 +89,36 @@ def read(
                 record.write(prefix + inside + "settle_depth", place, metrics.settle_depth(torch.stack(every)) / 2)
 
 
+def _figures(against: metrics.AgainstOutput, logits: Rows, follow: int) -> dict[str, Tensor]:
+    """What the lens says at some depths, each `[depth, pos, …]`: the measures of `AgainstOutput.measure`, and what
+    follows from them. `follow`: a token id, -1 for none."""
+    row = against.measure(logits)
+    if follow >= 0:
+        row["token_rank"] = metrics.rank(logits, torch.full_like(row["ids"][:, 0], follow))
+    row = {name: values.unflatten(0, (-1, len(against.out))) for name, values in row.items()}
+    ids, final, probabilities = row.pop("ids"), against.best[1], row.pop("best").exp()
+    same = (ids[..., 0] == final[:, 0]).float()
+    return row | {
+        "top_ids": ids,
+        "top_probs": probabilities,
+        "confidence": probabilities[..., 0],
+        "overlap": metrics.overlap(ids, final),
+        "top1_match": same,
+        "agreement": same,
+    }
+
+
 def _depths(
     model: LanguageModel,
     trace: Trace,
     place: slice,
     lens: Lens | None,
-    out: Float[Tensor, "pos v"],
+    out: Rows,
     rows: int,
     at_once: int,
-) -> Iterator[tuple[slice, Float[Tensor, "rows v"]]]:
-    """The logits at every depth of the tokens `at`, up to `rows` rows in one product and of `at_once` depths at a time.
-    The last depth's are `out`, the model's own."""
+) -> Iterator[tuple[slice, Rows]]:
+    """The logits at every depth of the tokens at `place`, up to `rows` rows in one product and of `at_once` depths at a
+    time. The last depth's are `out`, the model's own."""
 
     def stream(depth: int) -> Tensor:
         h = trace.after(depth)[0, place]
@@ -120,9 +128,7 @@ def _depths(
     yield slice(model.n_layers, model.n_layers + 1), out
 
 
-def _middles(
-    model: LanguageModel, trace: Trace, place: slice, rows: int, at_once: int
-) -> Iterator[tuple[slice, Float[Tensor, "rows v"]]]:
+def _middles(model: LanguageModel, trace: Trace, place: slice, rows: int, at_once: int) -> Iterator[tuple[slice, Rows]]:
     """The same within every layer, after attention and before the MLP."""
 
     def stream(layer: int) -> Tensor:
@@ -133,7 +139,7 @@ def _middles(
 
 def _products(
     model: LanguageModel, stream: Callable[[int], Tensor], size: int, rows: int, at_once: int
-) -> Iterator[tuple[slice, Float[Tensor, "rows v"]]]:
+) -> Iterator[tuple[slice, Rows]]:
     """The logits of a stream of `size` tokens at each layer, of `at_once` layers at a time, one after the other. Of a
     short prompt the head's weights are read once for many layers."""
     together = max(1, rows // size)
@@ -164,14 +170,11 @@ def write(
 ) -> None:
     """Fill `generation`'s measures: the question continued by `n_tokens`, or until the model ends its text or its
     positions end. `late`: the depth from which a divergence that first falls to `g` falls late."""
-    n_layers, draw = model.n_layers, random.Random(seed)
+    draw = random.Random(seed)
     question = encoding.ids[: encoding.answer_start or len(encoding)]
     n_tokens = model.room(len(question), n_tokens, record.note)
     deep, end = 0, model.ends
-    for name in OVER_DEPTHS:
-        record.allocate(name, (n_layers + 1, n_tokens))
-    for name in PER_TOKEN:
-        record.allocate(name, (n_tokens,))
+    record.allocate(*OVER_DEPTHS, *PER_TOKEN, step=n_tokens)
 
     def choose(step: int, logits: Tensor) -> int | None:
         nonlocal deep
@@ -199,21 +202,25 @@ def write(
     record.ended(written, n_tokens)
     for name in (*OVER_DEPTHS, *PER_TOKEN):
         record.arrays[name] = record.arrays[name][..., :written]
-    jsd, settled = record.arrays["jsd"], record.arrays["settle_depth"]
-    over_tokens = {
-        "share_settled": (settled <= np.arange(n_layers + 1)[:, None]).mean(1),
-        "mean_jsd": jsd.mean(1, dtype=np.float64),
-        "mean_depth": settled.mean(),
-        "mean_ratio": deep / written,
-        "mean_agreement": record.arrays["exit_agrees"].mean(),
-        "mean_lost_at_0": ((record.arrays["exit_depth"] == 0) & (record.arrays["exit_agrees"] == 0)).mean(),
-    }
-    for name, values in over_tokens.items():
-        record.allocate(name, np.shape(values))
+    for name, values in _over_tokens(record.arrays).items():
+        record.allocate(name)
         record.write(name, ..., values)
     record.provenance["written"] = model.tokenizer.decode(
         record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False
     )
+
+
+def _over_tokens(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The measures that are over all tokens written, from those of each."""
+    settled, depths = arrays["settle_depth"], np.arange(len(arrays["jsd"]))
+    return {
+        "share_settled": (settled <= depths[:, None]).mean(1),
+        "mean_jsd": arrays["jsd"].mean(1, dtype=np.float64),
+        "mean_depth": settled.mean(),
+        "mean_ratio": arrays["deep_thinking_ratio"][-1],
+        "mean_agreement": arrays["exit_agrees"].mean(),
+        "mean_lost_at_0": ((arrays["exit_depth"] == 0) & (arrays["exit_agrees"] == 0)).mean(),
+    }
 
 
 def sample(logits: Tensor, temperature: float, u: float) -> int:

@@ -1,21 +1,21 @@
 """Passes of a looped model: how they move the stream, what goes without one, and what more of them do.
 
-Every variant is an order of the unrolled layers (`surgery.in_order`), or the traced stream stopped after a pass."""
+Every variant is an order of the unrolled layers (`dropping.in_order`), or the traced stream stopped after a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import ParameterError
 from ..models.identities import to_float64
+from ..models.layouts import Resid
 from . import metrics
 from .budget import even_chunks
-from .surgery import in_order
+from .dropping import in_order
+from .staircase import Staircase
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -33,12 +33,13 @@ def loop_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: in
             f"The layers of {model.spec.name} run once, and loops compares passes; take a model whose layers run "
             "several times."
         )
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    stairs = Staircase(model, encoding, record)
+    trace = stairs.trace
     _streams(model, trace, record)
     if model.exit_gate is not None:
         _exits(model, trace, record)
     record.step(0.1)
-    _changed(model, trace, record)
+    _block_skips(stairs)
     _times(model, trace, encoding, record, k, tested)
 
 
@@ -49,15 +50,9 @@ def _begins(model: LanguageModel) -> range:
 
 def _streams(model: LanguageModel, trace: Trace, record: Recorder) -> None:
     """Distances between passes, and what each moves the stream by."""
-    n, n_layers, n_tokens = len(model.stack), model.n_layers, trace.ids.shape[1]
-    for name, rows in (
-        ("fixed_point", n_layers - n),
-        ("to_last", n_layers),
-        ("update_norm", model.n_passes),
-        ("update_angle", model.n_passes - 1),
-        ("between", model.n_passes - 1),
-    ):
-        record.allocate(name, (rows, n_tokens))
+    n, n_layers, n_passes = len(model.stack), model.n_layers, model.n_passes
+    sizes = {"pass": n_passes, "later_pass": n_passes - 1, "later": n_layers - n}
+    record.allocate("fixed_point", "to_last", "update_norm", "update_angle", "between", **sizes)
     resid = [h[0].float() for h in trace.resid]
     for layer in range(n_layers):
         last = resid[n_layers - n + layer % n]
@@ -80,7 +75,7 @@ def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
     """The gate's cumulative distribution: after pass r it has let go with 1 - prod_{i <= r} (1 - sigmoid(gate)); the
     last pass lets everything go."""
     assert model.exit_gate is not None
-    record.allocate("exit", (model.n_passes, trace.ids.shape[1]))
+    record.allocate("exit", **{"pass": model.n_passes})
     stays = torch.ones(trace.ids.shape[1], device=model.device)
     for number, begin in enumerate(_begins(model)):
         logit = model.exit_gate(model.final_norm(trace.after(begin + len(model.stack))))[0, :, 0]
@@ -89,39 +84,23 @@ def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
         record.write("exit", number, 1 - stays)
 
 
-def without(block: int, n: int, n_passes: int) -> list[int]:
-    """The unrolled layers in their order, but for one layer in every pass."""
-    return [layer for layer in range(n * n_passes) if layer % n != block]
-
-
-def _changed(model: LanguageModel, trace: Trace, record: Recorder) -> None:
-    """Layers left out in every pass."""
-    n = len(model.stack)
-    for name in ("block_skip_kl", "block_skip_top1_kept"):
-        record.allocate(name, (n,))
+def _block_skips(stairs: Staircase) -> None:
+    """Without one layer in every pass: mean divergence of the whole model's output, and share of best tokens kept."""
+    model, record, n = stairs.model, stairs.record, len(stairs.model.stack)
+    record.allocate("block_skip_kl", "block_skip_top1_kept", block=n)
     for block in range(n):
-        end = in_order(model, trace, without(block, n, model.n_passes), record.check)
-        kl, kept = _divergence(model, trace, end, record)
-        record.write("block_skip_kl", block, kl)
-        record.write("block_skip_top1_kept", block, kept)
+        order = [layer for layer in range(model.n_layers) if layer % n != block]
+        end = in_order(model, stairs.trace, order, record.check)
+        kl, kept = to_float64(torch.zeros(2, device=end.device))
+        for place, whole in stairs.references():
+            for _, changed in stairs.compared(whole, place, end):
+                kl, kept = kl + to_float64(changed.kl).sum(), kept + to_float64(changed.kept).sum()
+        record.write("block_skip_kl", block, kl / stairs.n_tokens)
+        record.write("block_skip_top1_kept", block, kept / stairs.n_tokens)
         record.step(0.1 + 0.3 * (block + 1) / n)
 
 
-def _divergence(
-    model: LanguageModel, trace: Trace, end: Float[Tensor, "1 pos d_model"], record: Recorder
-) -> tuple[Tensor, Tensor]:
-    """Mean divergence of the whole model's output from this one, and the share of best tokens kept."""
-    n_tokens = end.shape[1]
-    kl, kept = to_float64(torch.zeros(2, device=end.device))
-    for place in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
-        reference = metrics.AgainstModel(model.unembed(trace.resid[-1][0, place]), trace.ids[0, 1:][place])
-        _, apart, same = reference.measure(model.unembed(end[0, place]))
-        kl, kept = kl + to_float64(apart).sum(), kept + to_float64(same).sum()
-        record.check()
-    return kl / n_tokens, kept / n_tokens
-
-
-def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Float[Tensor, "1 pos d_model"]]:
+def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Resid]:
     """The stream after 0, 1, …, `most` passes: those of the traced pass, then what more of the last one do."""
     n, n_layers = len(model.stack), model.n_layers
     ends = [trace.after(depth) for depth in (*_begins(model), n_layers)][: most + 1]
@@ -142,10 +121,8 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
     streams = stopped(model, trace, most, record)
     start, targets = encoding.answer_start, trace.ids[0, 1:]
     of_answer = () if start is None else ("times_rank", "times_right")
-    for name in ("times_kl", "times_top1_kept", "times_loss", *of_answer):
-        record.allocate(name, (most + 1,))
-    for name in ("readout_kl", "readout_overlap"):
-        record.allocate(name, (most + 1, most + 1))
+    measures = ("times_kl", "times_top1_kept", "times_loss", "readout_kl", "readout_overlap", *of_answer)
+    record.allocate(*measures, times=most + 1, readout=most + 1)
     sums = to_float64(torch.zeros(2, most + 1, most + 1, device=model.device))
     whole_sums = to_float64(torch.zeros(2, most + 1, device=model.device))
     losses: list[list[Tensor]] = [[] for _ in streams]
@@ -164,26 +141,15 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
                 shared = metrics.overlap(row["ids"], against.best[1])
                 sums[:, times, readout] += torch.stack([to_float64(row["kl"]).sum(), to_float64(shared).sum()])
             record.step(0.4 + 0.6 * (done + (times + 1) / len(logits)) / len(chunks))
-    _write_times(record, sums / n_tokens, whole_sums / n_tokens, losses, ranks, start)
-
-
-def _write_times(
-    record: Recorder,
-    readouts: Float[Tensor, "2 times readout"],
-    changed: Float[Tensor, "2 times"],
-    losses: Sequence[Sequence[Tensor]],
-    ranks: Sequence[Sequence[Tensor]],
-    start: int | None,
-) -> None:
-    for name, values in zip(("readout_kl", "readout_overlap"), readouts):
-        for times in range(len(values)):
-            record.write(name, (times, slice(0, times + 1)), values[times, : times + 1])
-    for name, values in zip(("times_kl", "times_top1_kept"), changed):
+    unread = torch.ones(most + 1, most + 1, dtype=torch.bool, device=sums.device).triu(1)  # after more passes than run
+    for name, values in zip(("readout_kl", "readout_overlap"), sums / n_tokens):
+        record.write(name, slice(None), values.masked_fill(unread, torch.nan))
+    for name, values in zip(("times_kl", "times_top1_kept"), whole_sums / n_tokens):
         record.write(name, slice(None), values)
-    for times, (loss, rank) in enumerate(zip(losses, ranks)):
-        answer = slice(None if start is None else start - 1, None)
-        record.write("times_loss", times, to_float64(torch.cat(list(loss))[answer]).mean())
+    answer = slice(None if start is None else start - 1, None)
+    for times in range(most + 1):
+        record.write("times_loss", times, to_float64(torch.cat(losses[times])[answer]).mean())
         if start is not None:
-            worst = torch.cat(list(rank))[answer].max()
+            worst = torch.cat(ranks[times])[answer].max()
             record.write("times_rank", times, worst)
             record.write("times_right", times, (worst == 1).float())

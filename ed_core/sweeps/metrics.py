@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+if TYPE_CHECKING:  # not when it runs: these functions are shipped to a remote service without the rest
+    from ..models.layouts import PerRow, PerToken, Rows, Stream
 
 NORM_FLOOR = 1e-6  # below this a ratio's denominator counts as zero
 COSINE_FLOOR = 1e-8
@@ -41,12 +44,12 @@ def cosine(x: Float[Tensor, "*batch d"], y: Float[Tensor, "*batch d"]) -> Float[
 
 
 def contributions(
-    h: Float[Tensor, "pos d"],
-    a: Float[Tensor, "pos d"],
-    m: Float[Tensor, "pos d"],
-    update: Float[Tensor, "pos d"],
+    h: Stream,
+    a: Stream,
+    m: Stream,
+    update: Stream,
     parallel: bool,
-) -> dict[str, Float[Tensor, " pos"]]:
+) -> dict[str, PerToken]:
     """One layer's row of the measures of `contributions` that its input `h`, the additions `a` and `m` of attention and
     MLP, and its `update` give. `parallel`: the MLP reads `h`, and not `h + a` [C25 §3.1, H25]."""
     reads = h if parallel else h + a
@@ -86,17 +89,12 @@ def jsd(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Flo
     return ((kl(logp, log_mean) + kl(logq, log_mean)) / (2 * math.log(2))).clamp(0, 1)
 
 
-def entropy(logp: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
-    """Shannon entropy in nats. Range [0, log V]."""
-    return -(logp.exp() * logp).sum(-1)
-
-
 def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*#batch k"]) -> Float[Tensor, "*batch"]:
     """Share of the top-k entries two rankings have in common, whatever their order. Range [0, 1] [C25 §3.3]."""
     return (ids.unsqueeze(-1) == other.unsqueeze(-2)).any(-1).float().mean(-1)
 
 
-def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
+def best(logits: Rows, k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
     """The k largest logits of each row, largest first, and their ids. Of equal logits the lowest id is the best, as it
     is for `argmax`, whatever k; other ties come in any order.
 
@@ -114,7 +112,7 @@ def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], In
     return logits.gather(-1, ids), ids
 
 
-def _largest(values: Float[Tensor, "n v"], k: int) -> Int[Tensor, "n k"]:
+def _largest(values: Rows, k: int) -> Int[Tensor, "n k"]:
     """Indices of the k largest of each row; the first of the largest comes first."""
     return values.scatter(-1, values.argmax(-1, keepdim=True), torch.inf).topk(k).indices
 
@@ -151,7 +149,7 @@ class AgainstOutput:
     `out`: the logits of q, `[n, v]`, float32. `best`: the `k` largest of them and their ids, each `[n, k]`. `at_once`:
     how many times n rows are best measured in one call."""
 
-    def __init__(self, out: Float[Tensor, "n v"], k: int):
+    def __init__(self, out: Rows, k: int):
         self.out, self.k = out, k
         self.best = best(out, k)
         self.pieces, self.at_once = pieces(out), at_once(out)
@@ -164,7 +162,7 @@ class AgainstOutput:
         self.mass, self.p_log_p = _scaled(z, e_s, times)
         self.q.mul_(times.unsqueeze(-1)).clamp_min_(TINY)
 
-    def measure(self, logits: Float[Tensor, "rows v"]) -> dict[str, Tensor]:
+    def measure(self, logits: Rows) -> dict[str, Tensor]:
         """Of the n rows, or of several times n, one after the other; of every row p = softmax(logits), with
         s = logits - max, e = exp(s), Z = sum_v e, so that log p = s - log Z, and with m = (p + q) / 2,
         H(p) = -sum_v p log p:
@@ -226,6 +224,14 @@ class AgainstOutput:
         return self.buffers[:, : x.shape[:-1].numel()].view(4, *x.shape)
 
 
+class Changed(NamedTuple):
+    """What a changed model's predictions lose against the whole model's, by token (`AgainstModel.measures`)."""
+
+    loss: Float[Tensor, " next"]
+    kl: PerToken
+    kept: PerToken
+
+
 class AgainstModel:
     """Compares the predictions of changed models at some tokens with the whole model's, in as few passes over the
     vocabulary as the formulas need.
@@ -233,7 +239,7 @@ class AgainstModel:
     `out`: the whole model's logits, `[n, v]`, float32. `targets`: the next tokens; the last of the n tokens may have
     none."""
 
-    def __init__(self, out: Float[Tensor, "n v"], targets: Int[Tensor, " next"]):
+    def __init__(self, out: Rows, targets: Int[Tensor, " next"]):
         self.targets, self.best = targets.unsqueeze(-1), out.argmax(-1, keepdim=True)
         self.logp = log_probabilities(out)
         self.p = self.logp.exp()
@@ -244,26 +250,22 @@ class AgainstModel:
             for figures in zip(*[(_sum(self.p[part]), _sum(self.p[part] * self.logp[part])) for part in self.pieces])
         )
 
-    def measure(self, logits: Float[Tensor, "n v"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the changed model's distribution q at every token, with s = logits - max and Z = sum_v exp(s):
+    def measures(self, changed: Sequence[Rows]) -> list[Changed]:
+        """Of each changed model's distribution q at every token, with s = logits - max and Z = sum_v exp(s):
 
         - loss `[next]`, nats: `log Z - s[next]`, which is -log q(next token), at the tokens that have a next one.
         - KL `[n]`, nats: `sum_v p log p - sum_v p s + log Z`, which is sum_v p (log p - log q), p being the whole
           model's. Range 0…∞. Where it is small it is taken by `kl`, which keeps its digits near 0.
         - kept `[n]`: 1 where the whole model's best token is among the best ones here, else 0."""
-        return self.measures([logits])[0]
-
-    def measures(self, changed: Sequence[Float[Tensor, "n v"]]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The same of several changed models."""
         parts = [zip(*[self._piece(logits[part], part) for part in self.pieces]) for logits in changed]
-        figures = [(torch.cat(loss), torch.cat(divergence), torch.cat(kept)) for loss, divergence, kept in parts]
+        figures = [Changed(torch.cat(loss), torch.cat(apart), torch.cat(kept)) for loss, apart, kept in parts]
         small = not_above(*((i, divergence, SMALL_KL) for i, (_, divergence, _) in enumerate(figures)))
         for i, (logits, (_, divergence, _)) in enumerate(zip(changed, figures)):
             for rows in small[i].split(self.pieces[0].stop):
                 divergence[rows] = kl(self.logp[rows], log_probabilities(logits[rows]))
         return figures
 
-    def _piece(self, logits: Float[Tensor, "n v"], part: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _piece(self, logits: Rows, part: slice) -> tuple[Tensor, Tensor, Tensor]:
         """The same for some rows, before small divergences are recomputed."""
         shifted, other = self.buffers[:, : len(logits)]
         top, targets = logits.amax(-1, keepdim=True), self.targets[part]
@@ -276,8 +278,8 @@ class AgainstModel:
 
 
 def jsd_to_output(
-    logits: Float[Tensor, "n v"],
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Int[Tensor, " n"]]:
+    logits: Rows,
+) -> tuple[PerRow, PerRow, Int[Tensor, " n"]]:
     """Of every row p = softmax(logits), all of one position, against q, the last one, which is the output: the
     Jensen–Shannon divergence in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, range [0, 1], about 1e-6 off and
     0 for the last row; the largest probability; and its id."""
@@ -298,7 +300,7 @@ def jsd_to_output(
     return jsd.clamp(0, 1).float(), largest.float(), ids
 
 
-def not_above(*each: tuple[Hashable, Float[Tensor, " n"], float]) -> dict[Hashable, Int[Tensor, " rows"]]:
+def not_above(*each: tuple[Hashable, PerRow, float]) -> dict[Hashable, Int[Tensor, " rows"]]:
     """Rows whose values are not above their limit, NaN included, by name; one transfer to the host for all."""
     above_limit = torch.stack([values > limit for _, values, limit in each]).cpu()
     return {
@@ -311,19 +313,19 @@ def to_device(device: torch.device, values: Any) -> Tensor:
     return torch.as_tensor(values).to(device, non_blocking=True)
 
 
-def pieces(logits: Float[Tensor, "n v"]) -> list[slice]:
+def pieces(logits: Rows) -> list[slice]:
     """Rows measured at once: `piece_rows` at most."""
     n_rows, most = len(logits), piece_rows(logits)
     return [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
 
 
-def at_once(logits: Float[Tensor, "n v"]) -> int:
+def at_once(logits: Rows) -> int:
     """How many times so many rows are measured in one call: elsewhere than on a CPU a call takes its time, however
     little there is to do."""
     return 1 if logits.device.type == "cpu" else max(1, piece_rows(logits) // len(logits))
 
 
-def piece_rows(logits: Float[Tensor, "n v"]) -> int:
+def piece_rows(logits: Rows) -> int:
     """Rows of which a few tensors stay in the cache of a CPU."""
     return max(1, PIECE_BYTES.get(logits.device.type, 256 << 20) // (4 * logits.shape[1]))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
 
 PUBLISH_SECONDS = 0.1  # partial results come at most this often
 
@@ -93,10 +94,23 @@ class Recorder:
         """Whether there is room for a measure."""
         return name in self._arrays
 
-    def allocate(self, name: str, shape: tuple[int, ...]) -> None:
-        """An empty measure: NaN, or -1 for integers."""
-        dtype = self.specs[name].dtype
-        self._arrays[name] = np.full(shape, np.nan if dtype == "float32" else -1, dtype)
+    def allocate(self, *names: str, **sizes: int) -> None:
+        """Make empty measures: NaN, or -1 for integers. `sizes`: of the axes (`MeasureSpec.dims`) whose lengths do not
+        follow from the layers and the tokens."""
+        n, n_tokens = self.n_layers, len(self.encoding)
+        sizes = {
+            "layer": n,
+            "depth": n + 1,
+            "pos": n_tokens,
+            "skipped": n,
+            "other": n,
+            "stop": n + 1,
+            "start": n,
+        } | sizes
+        for name in names:
+            spec = self.specs[name]
+            shape = tuple(sizes[dim] for dim in spec.dims)
+            self._arrays[name] = np.full(shape, np.nan if spec.dtype == "float32" else -1, spec.dtype)
 
     def write(self, name: str, place: Any, values: Any) -> None:
         """Put a tensor or array into a measure at an index or slice. A tensor on a GPU must not be changed later."""
@@ -125,6 +139,10 @@ class Recorder:
             self.note(
                 f"The model ended its text after {written} token{'s' * (written != 1)}, the last of which says so."
             )
+
+    def traced(self, model: LanguageModel, encoding: Encoding | tuple[int, ...]) -> Trace:
+        """The traced pass of a prompt, or of token ids; it can be cancelled."""
+        return model.trace(model.tensor(encoding), on_block=lambda *_: self.check(), keep=1)
 
     def check(self) -> None:
         """Raise `Cancelled` if the job was cancelled."""

@@ -61,13 +61,10 @@ def page() -> None:
 
 
 def write_link(batch: running.Batch) -> None:
-    two_sides.write_link(tuple(stored_run(batch, place) for place in SIDES))
-
-
-def stored_run(batch: running.Batch, place: str) -> str:
-    """The id of a complete result of one side; "" while there is none."""
-    done = (r.request.key for name, r in batch.results.items() if name.startswith(place) and r.complete)
-    return "" if batch.running else next(done, "")
+    """Name a complete result of each side, once nothing runs."""
+    done = {} if batch.running else {name: r.request.key for name, r in batch.results.items() if r.complete}
+    runs = (next((key for name, key in done.items() if name.startswith(place)), "") for place in SIDES)
+    two_sides.write_link(tuple(runs))
 
 
 def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:

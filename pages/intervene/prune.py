@@ -103,9 +103,6 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
         return probe_page.texts(WORDS)
     hand_over(batch, rows, n_prompts)
     pictures(rows)
-    first = next(iter(rows.values()))
-    loss = first["curves"]["nll_whole"]
-    show.notes([say.worse_than_uniform(float(loss), first["results"][0].provenance.get("d_vocab"))])
     probe_page.texts(WORDS)
 
 
@@ -115,13 +112,13 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
     results = [batch.results[name] for name in names]
     if not results:
         return None
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     start = surgery.best_stretch(curves["kl"], n)[0]
     named = (batch.complete(f"exact answers {n}.{i}") for i in range(n_prompts))
     written = [result for result in named if result is not None]
     exact = aggregate.aggregate(ExactAnswers(n), [r.summary for r in written]) if written else None
     copies = control_model.results(batch, names)
-    copy = among_others.over_prompts(probe, [r.summary for r in copies]) if copies else None
+    copy = among_others.curves_of(probe, [r.summary for r in copies]) if copies else None
     return {"curves": curves, "start": start, "results": results, "exact": exact, "written": written, "copy": copy}
 
 
@@ -247,14 +244,14 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     results = [result for name in batch.requests if (result := batch.complete(name)) is not None]
     if not results:
         return
-    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results])
     if kind not in surgery.kinds_of(curves):
         return
     rows = surgery.rows(curves, kind, drawings.random_layers(kind, results))
     value = VALUE.draw(st.segmented_control, label_visibility="collapsed")
     if kind != "drop":  # the table says which layers can go
         show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, rows))
-    drawn = drawings.moved(curves, kind, results, value, View(height=HEIGHT, width_px=660, uirevision="map"))
+    drawn = drawings.moved(curves, kind, results, value, View(height=HEIGHT, width_px=660))
     readings = ("map", READING_OF[value]), ("added", ADDED[kind])
     for column, drawing, (key, reading) in zip(st.columns([11, 9]), drawn, readings, strict=False):
         with column:

@@ -32,14 +32,14 @@ def more(result, view):
         if one.measures[0] == "effect_direct":
             show.picture("direct", one, result, view, caption=f"Direct effect: {one.caption}")
     left, right = st.columns(2)
-    small = View(height=300, uirevision="page", control=view.control, control_name=view.control_name)
+    small = View(height=300, control=view.control, control_name=view.control_name)
     caption = "Change of the prediction, and share of tokens whose best guess stays"
     show.figure("output", show.once(figures.output_bars, result, small), caption, result, "output", place=left)
     fig = show.once(figures.effect_on_layers, result, small)
     caption = "Largest effect on each layer, above the noise floor"
     show.figure("floor", fig, caption, result, "noise_floor", WORDS["Noise floor"], place=right)
     if "output_pos" in result.measures:
-        fig = show.once(figures.output_by_token, result, view)
+        fig = show.once(figures.token_map, result, view, "output_pos")
         show.figure("where", fig, "Which token's prediction breaks", result, "output_pos", select=True)
         probe_page.window(result, view)
 

@@ -27,7 +27,7 @@ def more(result, view):
     probe_page.profile(result, measure, view)
     if not result.complete:
         return
-    if long := say.long_at_end(sinks.ends_of(result), result.tokens):
+    if long := say.long_at_end(sinks.long_at_end(result), result.tokens):
         st.caption(show.plain(long))
     curves = aggregate.without(result, view.uncounted, COUNTED.value)
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):

@@ -8,10 +8,9 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import say, sinks
-from ed_core.depth.answer import is_right
-from ed_core.depth.course import Course
+from ed_core.depth.answer import Course, is_right
 from ed_core.depth.rules import RULES, tenth
-from ed_core.depth.sample import ALL, READS, Sample, positions
+from ed_core.depth.sample import ALL, READS, Sample
 from ed_core.depth.verdict import Verdict, verdict
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -236,13 +235,8 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     st.markdown(show.plain(say.rules(reached)))
     show.few_rows(list(rows[0]), [list(row.values()) for row in rows])
     lines = [show.plain(line) for line in (say.turn(reached.turn), *say.why(reached)) if line]
-    if reached.sinks[0]:
-        counted = inputs.COUNT_SINKS.value
-        shown = [s for s in reached.sinks[0] if s.pos or not counted or inputs.FIRST_TOKEN.value]
-        lens, tokens = batch.results["logit_lens"], batch.results["contributions"].tokens
-        read = positions(lens, read_for(lens))
-        counts = all((read is None or s.pos in read) and (s.pos or inputs.FIRST_TOKEN.value) for s in shown)
-        lines.append(show.plain(say.sinks_in_curves(shown, tokens, counted, counts)))
+    if known := reached.sample.sinks[0]:
+        lines.append(show.plain(say.sinks(known, batch.results["contributions"].tokens)))
     if not inputs.FIRST_TOKEN.value:
         lines.append("The cosine rule and the switch leave the first token out; KL and overlap count it.")
     if (written := batch.complete("continuation")) is not None:
@@ -267,7 +261,7 @@ def says(written: ProbeResult) -> str:
     expected = show.code(written.request.prompts[0].answer, 60)
     mark = {True: " :green[✓ correct]", False: f" :orange[✗ expected {expected}]", None: ""}[is_right(written)]
     best = ", ".join(
-        f"{show.code(written.token_text[int(i)], 60)} {say.share(float(p), signs=True)}"
+        f"{show.code(written.token_text[int(i)], 60)} {say.share(float(p))}"
         for i, p in zip(written["top_ids"][0], written["top_probs"][0], strict=True)
     )
     return f"The model writes {show.code(written.provenance['continuation'], 60)}{mark}; its next token: {best}."
@@ -286,7 +280,11 @@ def figures_of(batch: running.Batch) -> None:
         for column, one in zip(st.columns(4), MAPS, strict=True):
             with column:
                 live.guarded(partial(small_map, batch, tuple(s.pos for s in known or ()), *one))
-        tokens = f" {show.plain(say.of_sinks(known, made.tokens))}" if known and made is not None else ""
+        tokens = (
+            f" {show.plain(say.sinks_in_maps(known, made.tokens, inputs.COUNT_SINKS.value))}"
+            if known and made is not None
+            else ""
+        )
         st.caption(ABOUT_MAPS + tokens)
 
 

@@ -26,7 +26,7 @@ def more(result, view):
     left.metric(label, f"{settled:.1f} of {result.n_layers}", help=LogitLens.spec("settle_depth").meaning)
     right.metric(
         "Deep-thinking ratio" + probe_page.of_sinks(view),
-        say.share(ratio, signs=True),
+        say.share(ratio),
         help=LogitLens.spec("deep_thinking_ratio").meaning,
     )
     if halves.has_halves(result):
@@ -46,7 +46,7 @@ def best_tokens(lens, token):
     return [
         {"after layer": depth}
         | {
-            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {say.share(float(p), signs=True)}"
+            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {say.share(float(p))}"
             for n, (i, p) in enumerate(zip(ids[depth], probs[depth], strict=True), 1)
         }
         for depth in reversed(range(lens.n_layers + 1))

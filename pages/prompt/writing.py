@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import headroom, say, writing
+from ed_core.depth import exits, say
 from ed_core.figures import View
 from ed_core.figures.pictures import pictures
 from ed_core.probes import EarlyExit, Generation
@@ -28,7 +28,7 @@ def drawn(result: ProbeResult, view: View) -> None:
     step = chosen - begin if chosen is not None and 0 <= chosen - begin < n else None
     window = inputs.window("writing.window", n, WINDOW)
     if not result.complete and window is not None:  # the token that is being written stays in sight
-        last = max(writing.written(result["ids"]), WINDOW)
+        last = max(exits.written(result["ids"]), WINDOW)
         window = (last - WINDOW, last - 1)
     (one,) = pictures(result)
     look = replace(view, window=window, selected=step, sinks=())
@@ -42,9 +42,9 @@ def drawn(result: ProbeResult, view: View) -> None:
 
 def text(result: ProbeResult) -> None:
     """What is written; while it is written, a way to stop there."""
-    n = writing.written(result["ids"])
+    n = exits.written(result["ids"])
     left, right = st.columns([6, 1], vertical_alignment="center")
-    left.code(writing.text(result) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
+    left.code(exits.text(result) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
     if result.complete or not n:
         return
     if right.button("Stop here", icon=":material/stop_circle:", on_click=stop, args=(n, result), help=STOP):
@@ -68,17 +68,17 @@ def more(result: ProbeResult, view: View) -> None:
     fig = figures.layer_curves(depths, "", "depth", **look)
     title = "From which depth each token is the best guess for good, and where it would leave"
     show.figure("depths", fig, title, result, "settle_depth", place=left)
-    if writing.written(result["ids"]):
-        room = headroom.headroom([headroom.Tokens.of(result)], units(1))
+    if exits.written(result["ids"]):
+        room = exits.headroom([exits.Tokens.of(result)], units(1))
         show.figure("spared", figures.spared_layers(room), say.headroom(room), result, "confidence")
     fig = figures.layer_curves({"deep-thinking ratio": result["deep_thinking_ratio"]}, "", "share", **look)
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"
     show.figure("ratio", fig, caption, result, "deep_thinking_ratio", WORDS["Deep-thinking ratio"], place=right)
-    exits(result)
+    early_exit(result)
 
 
-def exits(of: ProbeResult) -> None:
+def early_exit(of: ProbeResult) -> None:
     """Early exit through the lens on the prompt: agreement and confidence by depth, and what a threshold gives."""
     st.markdown("##### Could it have stopped earlier?")
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-exit")
@@ -93,19 +93,19 @@ def exit_panel(batch: running.Batch) -> None:
     if (result := batch.complete("early_exit")) is None:
         return
     curves = aggregate.aggregate(EarlyExit, [result.summary])
-    leaves = writing.exits_of_prompts([result], aggregate.probe_of(result).threshold)
+    leaves = exits.exits_of_prompts([result], aggregate.probe_of(result).threshold)
     show.conclusion("exit", say.exits(leaves))
     fig = figures.layer_curves({name: curves[name] for name in ("agreement", "confidence")}, "", "share", x="depth")
     show.figure(
         "exit", fig, "How often does a layer already say the final word?", result, "agreement", WORDS["Early exit"]
     )
-    agrees = say.share(float(curves["exit_agrees"]), signs=True)
+    agrees = say.share(float(curves["exit_agrees"]))
     depth = f"after layer {float(curves['exit_depth']):.1f} of {result.n_layers}"
     st.caption(f"At this threshold words leave {depth} on average; {agrees} are those of the whole model.")
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
-    first, _, rest = say.exits(writing.exits(result)).partition(". ")
+    first, _, rest = say.exits(exits.exits(result)).partition(". ")
     return f"{first.rstrip('.')}.", rest
 
 

@@ -1,4 +1,4 @@
-"""What leaving early could spare: a fixed exit, a confident one and an oracle. Numpy only.
+"""What leaving early changes and could spare: a fixed exit, a confident one and an oracle. Numpy only.
 
 The oracle leaves each token at the first depth whose best token is the output's; no rule that keeps the output can
 spare more. A fixed exit leaves all tokens at one depth; a confident one each at the first depth whose best token is
@@ -13,11 +13,66 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..results.aggregate import probe_of
 from ..statistics import Resampled, Units, mean
 from ..types import ProbeResult
-from .writing import written
 
+TENTH = 10  # leaving early is usable where fewer than one token in so many changes
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+
+
+def written(ids: np.ndarray) -> int:
+    """How many tokens there are so far, of `generation`'s ids."""
+    return int((ids >= 0).sum())
+
+
+def text(result: ProbeResult) -> str:
+    """What `generation` has written so far."""
+    ids = result["ids"]
+    pieces = "".join(result.token_text.get(i, "") for i in ids[ids >= 0].tolist())
+    return str(result.provenance.get("written", pieces))
+
+
+@dataclass(frozen=True)
+class Exits:
+    """What leaving at the first depth of at least this confidence (`threshold`) does to `n` tokens, each judged with
+    the whole model's keys and values before it. `changed`: how many it would change. `depth`: the mean depth at which
+    tokens leave. `settled`: the lower median of the depths from which tokens are the first choice, None where that was
+    not measured. `guesses`: the tokens are given or drawn, so that the first choice changes, not the text."""
+
+    n: int
+    changed: int
+    depth: float
+    n_layers: int
+    threshold: float
+    settled: int | None = None
+    guesses: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether it changes few enough tokens to be of use."""
+        return TENTH * self.changed < self.n
+
+
+def exits(result: ProbeResult) -> Exits:
+    """Of a result of `generation`, over the tokens written so far, at least one."""
+    n, probe = written(result["ids"]), probe_of(result)
+    return Exits(
+        n,
+        int(n - result["exit_agrees"][:n].sum()),
+        float(result["exit_depth"][:n].mean()),
+        result.n_layers,
+        probe.threshold,  # type: ignore[attr-defined]
+        int(np.sort(result["settle_depth"][:n])[(n - 1) // 2]),
+        probe.temperature > 0,  # type: ignore[attr-defined]
+    )
+
+
+def exits_of_prompts(results: Sequence[ProbeResult], threshold: float) -> Exits:
+    """Of `early_exit`'s results, over all tokens of all prompts."""
+    n = sum(result.n_tokens for result in results)
+    agree, depth = (sum(float(r.summary[f"exit_{name}.sum"]) for r in results) for name in ("agrees", "depth"))
+    return Exits(n, round(n - agree), depth / n, results[0].n_layers, threshold, guesses=True)
 
 
 @dataclass(frozen=True)
@@ -29,7 +84,7 @@ class Tokens:
 
     @classmethod
     def of(cls, result: ProbeResult) -> Tokens:
-        """Return those of a result of `early_exit`, or those that `generation` has written so far."""
+        """Those of a result of `early_exit`, or those that `generation` has written so far."""
         if "agreement" in result.measures:
             return cls(result["confidence"], result["agreement"] > 0)
         n, best = written(result["ids"]), result["best_ids"]
@@ -74,8 +129,7 @@ class Headroom:
 
 
 def headroom(prompts: Sequence[Tokens], over: Units, seed: int = 0) -> Headroom:
-    """Return what exits spare over the tokens of these prompts."""
-    prompts = [one for one in prompts if one.agreement.shape[1]]
+    """What exits spare over the tokens of these prompts, at least one each."""
     n_layers, n = len(prompts[0].agreement) - 1, np.array([one.agreement.shape[1] for one in prompts])
 
     def over_tokens(sums: Sequence[np.ndarray]) -> Resampled:
