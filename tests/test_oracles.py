@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_models import byte_tokenizer, random_model
 from torch import nn
+from transformers import PretrainedConfig
 
 from ed_core.models.architecture import Architecture
 from ed_core.models.language_model import LanguageModel
@@ -45,13 +46,16 @@ class Stack(nn.Module):
     def __init__(self, blocks, head=None):
         super().__init__()
         torch.manual_seed(0)
-        self.config = SimpleNamespace(hidden_size=D_MODEL)
+        self.config = PretrainedConfig(hidden_size=D_MODEL)
         self.embed = nn.Embedding(256, D_MODEL)
         self.blocks = nn.ModuleList(Block(*pair) for pair in blocks)
         self.norm = nn.Identity()
         self.head = nn.Linear(D_MODEL, 11, bias=False)
         if head is not None:
             self.head.weight.data = head
+
+    def get_input_embeddings(self):
+        return self.embed
 
     def get_output_embeddings(self):
         return self.head

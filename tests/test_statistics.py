@@ -301,7 +301,7 @@ def test_the_trend_over_pairs_is_that_of_a_mixed_model(toys, kind):
     found = difficulty.look(toys, "ed-demo-8", "look-ups", kind)
     n_levels, n_pairs = len(found.levels), found.trend.paired
     assert n_pairs >= 10
-    by_pair = [dict(zip(level.pairs, level.own)) for level in found.levels]
+    by_pair = [dict(zip(level.part.pairs, level.own)) for level in found.levels]
     pairs = [pair for pair in by_pair[0] if all(pair in of for of in by_pair)]
     told = toys.sets["look-ups"]
     form_of = dict(zip(told["pairs"], told["forms"]))

@@ -69,17 +69,24 @@ def layer_curves(
     x: str = "layer",
     width_px: int = 600,
     behind: Mapping[str, np.ndarray] = {},
+    ends: Mapping[str, tuple[np.ndarray, np.ndarray]] = {},
+    n_layers: int | None = None,
 ) -> go.Figure:
     """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own,
-    means are dotted. `behind` them, grey and dashed, what they are held against (a control's)."""
+    means are dotted. `behind` them, grey and dashed, what they are held against (a control's). `ends`: of a curve's
+    interval at every place, low and high, drawn as bars. `n_layers`: the model's, where curves over depths end before
+    the output."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
     canvas = Curves(n, View(height, width_px), x, unit, title)
+    if n_layers is not None:
+        canvas.along("x", n_layers)
     canvas.references(behind)
     for name, values in curves.items():
         colour = colours.colour_of(name) or next(spare)
         line = dict(color=colour, width=2, dash="dot" if name.startswith("mean") else "solid")
-        canvas.curve("scatter", values, escaped(name), **DOTTED, line=line)
+        bars: dict[str, Any] = {"error_y": whiskers(values, *ends[name], colour)} if name in ends else {}
+        canvas.curve("scatter", values, escaped(name), **DOTTED, line=line, **bars)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
     if not log:

@@ -86,11 +86,15 @@ class _Loop(LlamaPreTrainedModel):
         self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = LlamaRotaryEmbedding(config=config)
         self.gradient_checkpointing = False
-        self.n_passes = self.more(config)
+        self.more(config)
         self.post_init()  # type: ignore[no-untyped-call]  # the library's
 
-    def more(self, config: Any) -> int:
-        """Add what a family has besides; return how often its blocks run."""
+    def more(self, config: Any) -> None:
+        """Add what a family has besides."""
+
+    @property
+    def n_passes(self) -> int:
+        """How often the blocks run."""
         raise NotImplementedError
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
@@ -144,10 +148,13 @@ class LoopedModel(_Loop):
 
     config: LoopedConfig
 
-    def more(self, config: Any) -> int:
+    def more(self, config: Any) -> None:
         if config.loop_norm:
             self.loop_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        return int(config.n_loops)
+
+    @property
+    def n_passes(self) -> int:
+        return self.config.n_loops
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         if self.config.loop_norm:
@@ -181,9 +188,12 @@ class OuroModel(_Loop):
     config: OuroConfig
     block = OuroBlock
 
-    def more(self, config: Any) -> int:
+    def more(self, config: Any) -> None:
         self.early_exit_gate = nn.Linear(config.hidden_size, 1)
-        return int(config.total_ut_steps)
+
+    @property
+    def n_passes(self) -> int:
+        return self.config.total_ut_steps
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         normed: Tensor = self.norm(hidden)
