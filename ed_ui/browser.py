@@ -65,7 +65,7 @@ def say_link() -> None:
 def names_prompt(values: Mapping[str, str], prompt: bool) -> bool:
     """Whether a link names what its page is about."""
     prompts = values.get("prompts")
-    if prompts in ("pasted", "lines"):
+    if prompts == "lines":
         return False
     first = not prompt or prompts == "bundled" or "run" in values or "example" in values
     return first and (values.get("compare") != "prompts" or "second_run" in values or "second_example" in values)

@@ -4,7 +4,6 @@ and put back into it; and the Save button next to Run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
@@ -34,30 +33,11 @@ def kept() -> Kept:
 # -------------------------------------------------------------------- writing
 
 
-def add(case: Case) -> None:
-    _allowed()
-    kept().add(case)
-
-
-def save(case: Case, opened: str) -> str:
-    """Replace the case study that was in the state `opened`; its new state."""
-    _allowed(case.id)
-    return kept().save(case, opened)
-
-
-def duplicate(case: Case) -> Case:
-    _allowed()
-    return kept().duplicate(case)
-
-
-def take_in(data: bytes) -> tuple[Case, bool]:
-    _allowed()
-    return kept().take_in(data)
-
-
-def delete(id: str) -> None:
-    _allowed(id)
-    kept().delete(id)
+def writable(id: str = "") -> Kept:
+    """The folder, for a visitor who may write the case study `id`, or a new one; else a `CaseError` says why not."""
+    if reason := why_not(id):
+        raise CaseError(reason)
+    return kept()
 
 
 def why_not(id: str = "") -> str:
@@ -65,64 +45,40 @@ def why_not(id: str = "") -> str:
     return visitor.why_not() or (NOT_SHIPPED if id and kept().is_shipped(id) else "")
 
 
-def _allowed(id: str = "") -> None:
-    if reason := why_not(id):
-        raise CaseError(reason)
-
-
 # -------------------------------------------------------------------- how a page is looked at
 
 
-@dataclass(frozen=True)
-class Place:
-    """A page's inputs by their names in a case study; the key of its window and how many tokens that holds; that of its
-    "count the first token"."""
-
-    settings: Mapping[str, Input] = field(default_factory=dict)
-    window: tuple[str, int] = ("window.page", 64)
-    first_token: str = ""
-
-
-PLACES: dict[str, Place] = {
-    "home": Place({"of": inputs.OF, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.FIRST_TOKEN.key),
-    "contributions": Place(
-        {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.COUNTED.key
-    ),
-    "logit_lens": Place({"shade": inputs.LENS_SHADE, "count_sinks": inputs.COUNT_SINKS}),
-    "lenses": Place({"shade": inputs.LENSES_SHADE}),
-    "residual_erasure": Place({"count_sinks": inputs.COUNT_SINKS}),
-    "layer_skip": Place({"boundary": inputs.BOUNDARY}),
-    "two": Place(
-        {
-            "swapped": inputs.SWAPPED,
-            "overlaid": inputs.OVERLAID,
-            "by_number": inputs.BY_NUMBER,
-            "count_sinks": inputs.COUNT_SINKS,
-            "branch": inputs.SIDES_BRANCH,
-            "shade": inputs.SIDES_SHADE,
-            **{one.name: one for one in inputs.SIDES_MAPS.values()},
-        }
-    ),
+INPUTS: dict[str, Mapping[str, Input]] = {  # of a page, by their names in a case study
+    "home": {"of": inputs.OF, "count_sinks": inputs.COUNT_SINKS},
+    "contributions": {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS},
+    "logit_lens": {"shade": inputs.LENS_SHADE, "count_sinks": inputs.COUNT_SINKS},
+    "lenses": {"shade": inputs.LENSES_SHADE},
+    "residual_erasure": {"count_sinks": inputs.COUNT_SINKS},
+    "layer_skip": {"boundary": inputs.BOUNDARY},
+    "two": {
+        "overlaid": inputs.OVERLAID,
+        "count_sinks": inputs.COUNT_SINKS,
+        "branch": inputs.SIDES_BRANCH,
+        "shade": inputs.SIDES_SHADE,
+        **{one.name: one for one in inputs.SIDES_MAPS.values()},
+    },
 }
-
-
-def place_of(page: str) -> Place:
-    """A page's inputs; a page that is not in the table has none of its own."""
-    return PLACES.get(page, Place())
+FIRST_TOKEN = {"home": inputs.FIRST_TOKEN.key, "contributions": inputs.COUNTED.key}  # whether the first token counts
+WINDOW = "window.page", 64  # of every page: its key, and how many tokens it holds
 
 
 def view_of(page: str, n_tokens: int) -> Shown:
     """How `page` shows a prompt of `n_tokens` now."""
-    place = place_of(page)
-    chosen = {name: one.kept for name, one in place.settings.items()}
-    settings = tuple((name, value) for name, value in chosen.items() if value is not None)
-    return Shown(page, inputs.window(place.window[0], n_tokens, place.window[1]), inputs.token(n_tokens), settings)
+    chosen = ((name, inputs.value(one.key)) for name, one in INPUTS.get(page, {}).items())
+    settings = tuple((name, value) for name, value in chosen if value is not None)
+    key, most = WINDOW
+    return Shown(page, inputs.window(key, n_tokens, most), inputs.token(n_tokens), settings)
 
 
 def judged(page: str) -> dict[str, float | bool]:
     """Thresholds, and whether the first token counts, as `ed_core.cases.case_study.make` takes them."""
-    first = place_of(page).first_token
-    named = {name: name for name in THRESHOLDS if page == "home"} | ({"first_token": first} if first else {})
+    named = {name: name for name in THRESHOLDS if page == "home"}
+    named |= {"first_token": FIRST_TOKEN[page]} if page in FIRST_TOKEN else {}
     return {name: value for name, key in named.items() if (value := inputs.value(key)) is not None}
 
 
@@ -178,13 +134,13 @@ def _side_b(first: Request, requests: list[Request]) -> None:
 
 def _look(case: Case, item: Item, page: str) -> None:
     """The page's own inputs, so that it looks as it did."""
-    place, shown = place_of(page), item.shown
-    settings, values = dict(shown.settings), {"token": shown.selected, place.window[0]: shown.window}
-    values |= {one.key: one.of_kept(settings.get(name)) for name, one in place.settings.items()}
+    shown, settings = item.shown, dict(item.shown.settings)
+    values = {"token": shown.selected, WINDOW[0]: shown.window}
+    values |= {one.key: settings.get(name) for name, one in INPUTS.get(page, {}).items()}
     if page == "home":
         values |= {name: getattr(case, name) for name in THRESHOLDS}
-    if place.first_token:
-        values[place.first_token] = case.first_token
+    if page in FIRST_TOKEN:
+        values[FIRST_TOKEN[page]] = case.first_token
     inputs.forget(*values)
     inputs.put({key: value for key, value in values.items() if value is not None})
 
@@ -245,7 +201,6 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     if saved_state == state:
         st.success(f"Saved: **{show.plain(its_title)}**", icon=":material/bookmark_added:")
         st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": id})
-        st.button("Save it once more", key=f"again.{page}", type="tertiary", on_click=saved.pop, args=(page,))
         return
     title = suggestion(results)
     word_boxes(f"keep.{page}", title)
@@ -275,7 +230,7 @@ def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Ca
 
 def _save(page: str, results: list[ProbeResult], shown, state, title: str) -> None:
     case = _made(page, results, shown, title)
-    add(case)
+    writable().add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))
     session.current().saved[page] = (state, case.id, case.title)
     st.toast(f"Saved: {show.plain(case.title)}", icon=":material/bookmark_added:")
@@ -286,7 +241,7 @@ def word_boxes(prefix: str, title: str) -> None:
     """The boxes for title, tags and notes; what is typed survives page changes. `title` is there when nothing is
     typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
-    about = f"At most {case_study.TAGS}. In the list of case studies a tag is a search."
+    about = f"At most {case_study.TAGS}. The search of case studies finds them."
     _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=about)
     _box(st.text_area, "Notes", f"{prefix}.notes", height=90, max_chars=case_study.NOTES, placeholder=ASK)
 

@@ -177,11 +177,11 @@ def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of a row or among other inputs."""
     common = dict(label_visibility="collapsed")
     look = dict(format_func=lambda kind: f"Compare with: {say.COPIES[kind][0] if kind in say.COPIES else NONE}")
-    CONTROL.draw(row.selectbox, width=220, help=HELP, **look, **common)
+    CONTROL.draw(row.selectbox, help=HELP, **look, **common)
     kind, seed = chosen()
     if not kind:
         return
-    CONTROL_SEED.draw(row.number_input, width=120, **common)
+    CONTROL_SEED.draw(row.number_input, **common)
     try:
         ModelRef.of(next(iter(batch.requests.values())).models[0]).twin(kind, seed)
     except EffectiveDepthError as error:

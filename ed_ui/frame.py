@@ -1,7 +1,6 @@
 """The frame around every page: its title, the six rooms and the model in the sidebar, the owner's line; on top the
 page's question and the room's tabs."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ def draw() -> None:
     visitor.sidebar()
     banner()
     is_complete = framed(room, tab, lambda: live.guarded(page.run))
-    session.current().ended.append(time.monotonic())
     if tab.model:
         picker.open_ahead()
     link.end_of_run()

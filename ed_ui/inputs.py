@@ -24,7 +24,7 @@ from ed_ui import session
 
 LONGEST = 300  # characters of a value
 LARGEST = 2**53  # what a browser's number box can hold
-ECHO = 4.0  # seconds after a page was sent in which its browser may still say what it said before; chosen
+ECHO = 4.0  # seconds in which a browser may still say what it said before a value was replaced; chosen
 
 
 def value(key: str, default: Any = None) -> Any:
@@ -45,10 +45,8 @@ def put_defaults(parameters: Iterable[Input]) -> None:
 def put_over(values: Mapping[str, Any]) -> None:
     """As `put`, over what a browser may still say for a moment: it looks for news of a run by itself, and what it sends
     on the way holds the values that it knew."""
-    inputs, replaced, now = session.current().inputs, session.current().replaced, time.monotonic()
-    for key in values:
-        before = [one for one in replaced.get(key, ()) if unheard(one[1])]
-        replaced[key] = [*before, (inputs.get(key, st.session_state.get(key)), now)]
+    known = session.current()
+    known.replaced |= {key: (known.inputs.get(key, st.session_state.get(key)), time.monotonic()) for key in values}
     put(values)
 
 
@@ -59,39 +57,9 @@ def forget(*keys: str) -> None:
 
 def note(key: str) -> None:
     """A widget's `on_change`: remember its value, unless it is the echo of one that was just replaced."""
-    replaced = session.current().replaced.get(key, ())
-    if any(st.session_state[key] == value and unheard(moment) for value, moment in replaced):
-        return
-    session.current().inputs[key] = st.session_state[key]
-
-
-def unheard(at: float) -> bool:
-    """Whether the browser may not know yet what was set `at` this moment: no whole page has been sent since, or the
-    first one only just."""
-    sent = next((end for end in session.current().ended if end > at), None)
-    return sent is None or time.monotonic() - sent < ECHO
-
-
-def followed(name: str, value: Any) -> str:
-    """The key of a box for choices that the page sets too, as an example's level follows its task; the box, drawn or
-    not, holds `value` from now on. Where the page sets another value it is another box: `chosen` then tells what a
-    browser that has not got it says of the former one."""
-    boxes = session.current().boxes.setdefault(name, [value])
-    if boxes[-1] != value:
-        boxes.append(value)
-    key = f"{name}.{len(boxes) - 1}"
-    st.session_state[key] = value
-    return key
-
-
-def chosen(name: str, key: str) -> Any:
-    """What a visitor has chosen in the box `followed` by this name: from its callback, which gives its key. None for
-    what a former box held when another took its place."""
-    value, boxes, n = st.session_state[key], session.current().boxes[name], int(key.rsplit(".", 1)[1])
-    if n < len(boxes) - 1 and value == boxes[n]:
-        return None
-    boxes[n] = value
-    return value
+    before, at = session.current().replaced.get(key, (None, 0.0))
+    if st.session_state[key] != before or time.monotonic() - at > ECHO:
+        session.current().inputs[key] = st.session_state[key]
 
 
 def widget(
@@ -112,13 +80,6 @@ def widget(
     if not words or key not in st.session_state or st.session_state[key] != content:
         st.session_state[key] = content
     return draw(label, key=key, on_change=changed, args=(key,), **more)
-
-
-def one_of(draw: Callable, label: str, key: str, options: list[str], **more: Any) -> str:
-    """Draw a box of names; where the remembered one is not among them, it holds the first."""
-    if value(key) not in options:
-        put({key: options[0]})
-    return widget(draw, label, key, options[0], options=options, **more)
 
 
 def window(key: str, n: int, most: int) -> tuple[int, int] | None:
@@ -144,8 +105,7 @@ def token(n_tokens: int) -> int | None:
 @dataclass(frozen=True)
 class Input:
     """One value: `name` in the URL, `key` in the session. `parse` makes it of its text or raises a `ParameterError`,
-    `write` the reverse. `label` and `box`: what its box is called and takes. `held`: what a case study keeps in an
-    option's place."""
+    `write` the reverse. `label` and `box`: what its box is called and takes."""
 
     name: str
     key: str
@@ -154,7 +114,6 @@ class Input:
     write: Callable[[Any], str] = str
     label: str = ""
     box: Mapping[str, Any] = field(default_factory=dict)
-    held: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def value(self) -> Any:
@@ -169,17 +128,9 @@ class Input:
 
     def draw_of(self, box: Callable, options: list, **more: Any) -> Any:
         """Draw its box of these options; where what it holds is not among them, it holds the first."""
-        return one_of(box, self.label, self.key, **(dict(self.box) | {"options": options} | more))
-
-    @property
-    def kept(self) -> Any:
-        """What a case study keeps of it; None where nothing was chosen."""
-        chosen = value(self.key)
-        return self.held.get(chosen, chosen)
-
-    def of_kept(self, value: Any) -> Any:
-        """The option that a case study kept so."""
-        return {word: option for option, word in self.held.items()}.get(value, value)
+        if value(self.key) not in options:
+            put({self.key: options[0]})
+        return self.draw(box, options=options, **more)
 
     def read(self, given: str) -> Any:
         """The value of this text; a `ParameterError` says what is wrong with it."""
@@ -193,26 +144,18 @@ def text(name: str, key: str, default: str = "", label: str = "") -> Input:
 
 
 def choice(
-    name: str,
-    key: str,
-    default: Any,
-    options: Mapping[Any, str] | Iterable[str],
-    label: str = "",
-    called: Mapping[Any, str] | None = None,
-    held: bool = False,
+    name: str, key: str, default: Any, options: Iterable[Any], label: str = "", called: Mapping[Any, str] | None = None
 ) -> Input:
-    """One of `options`, perhaps under a shorter name in the URL, which a case study keeps too where it is `held`, and
-    under the one that it is `called` by in its box."""
-    short = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
-    long = {value: option for option, value in short.items()}
+    """One of `options`, under the name that it is `called` by in its box."""
+    known = {_written(option): option for option in options}
 
     def parse(value: str) -> Any:
-        if value not in long:
-            raise ParameterError(f"{name} is {value!r}; expected one of {', '.join(long)}.")
-        return long[value]
+        if value not in known:
+            raise ParameterError(f"{name} is {value!r}; expected one of {', '.join(known)}.")
+        return known[value]
 
-    box: dict[str, Any] = {"options": tuple(short)} | ({"format_func": called.get} if called else {})
-    return Input(name, key, default, parse, lambda value: short.get(value, ""), label, box, short if held else {})
+    box: dict[str, Any] = {"options": tuple(known.values())} | ({"format_func": called.get} if called else {})
+    return Input(name, key, default, parse, _written, label, box)
 
 
 def several(name: str, key: str, default: list, options: Iterable, label: str = "") -> Input:
@@ -246,7 +189,7 @@ def number(name: str, key: str, default: Any, low: float, high: float, kind: typ
 
 
 def flag(name: str, key: str, default: bool, label: str = "") -> Input:
-    return replace(choice(name, key, default, {True: "true", False: "false"}, label), box={})
+    return replace(choice(name, key, default, (True, False), label), box={})
 
 
 def span(name: str, key: str) -> Input:
@@ -292,16 +235,18 @@ def boxed(value: Any, empty: str = "") -> Any:
 
 # -------------------------------------------------------------------- inputs of several pages, and those that are kept
 
-BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
+BRANCHES = {"layer": "both", "attn": "attention", "mlp": "MLP"}
 SHADES = {
-    "probability": "prob",
-    "KL to output": "kl",
-    "Jensen–Shannon": "jsd",
+    "prob": "probability",
+    "kl": "KL to output",
+    "jsd": "Jensen–Shannon",
     "entropy": "entropy",
-    "rank of the output": "rank",
+    "rank": "rank of the output",
 }
-FOLLOWED = "rank of the followed token"
-OF_LENSES = {name: short for name, short in SHADES.items() if short != "entropy"} | {FOLLOWED: "token_rank"}
+FOLLOWED = "token_rank"
+OF_LENSES = {short: name for short, name in SHADES.items() if short != "entropy"} | {
+    FOLLOWED: "rank of the followed token"
+}
 NONE = "none"
 CONTROL = choice("control", "control", NONE, (NONE, *controls.KINDS), "Control")
 CONTROL_SEED = number("control_seed", "control.seed", 0, 0, controls.MOST, int, "Seed of the control")
@@ -315,8 +260,8 @@ OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)
 MEASURES = {spec.name: spec.title for spec in Contributions.measures}
 MEASURE = choice("measure", "contributions.measure", "layer_ratio", MEASURES.keys(), "Measure", MEASURES)
 COUNTED = flag("first_token", "contributions.first_token", True)
-LENS_SHADE = choice("shade", "logit_lens.shade", "probability", SHADES, "Shade", held=True)
-LENSES_SHADE = choice("shade", "lenses.shade", "probability", OF_LENSES, "Shade", held=True)
+LENS_SHADE = choice("shade", "logit_lens.shade", "prob", SHADES, "Shade", SHADES)
+LENSES_SHADE = choice("shade", "lenses.shade", "prob", OF_LENSES, "Shade", OF_LENSES)
 MAXIMUM = -1
 BOUNDARY = replace(number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind"), box={})
 STRETCHES = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
@@ -324,12 +269,9 @@ COSTS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 SURGERY_MAP = choice("map", "surgery.map", None, STRETCHES.keys(), "Map", STRETCHES)
 SURGERY_VALUE = choice("value", "surgery.value", "loss", COSTS.keys(), "Value", COSTS)
 SURGERY_LENGTH = number("length", "surgery.length", 1, 1, 256, int)
-SWAPPED = flag("swapped", "two.swapped", False)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
-BY_NUMBER = flag("by_number", "two.by_number", False, "Curves by layer number")
-SIDES_BRANCH = choice("branch", "two.branch", "both", BRANCHES, "Contribution of", held=True)
-SIDES_SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
-SIDES_SHADE = choice("shade", "two.shade", "probability", SIDES_SHADES, "Lens shade", held=True)
+SIDES_BRANCH = choice("branch", "two.branch", "layer", BRANCHES, "Contribution of", BRANCHES)
+SIDES_SHADE = choice("shade", "two.shade", "prob", ("prob", "kl", "jsd", "entropy"), "Lens shade", SHADES)
 
 
 def _maps() -> dict[str, Input]:

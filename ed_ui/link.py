@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.models.bundled import example_of
-from ed_core.probes import Generation, find
+from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, Request
 from ed_ui import browser, inputs, picker, prompt_box, session, show
@@ -47,11 +46,10 @@ def arrived(page: str) -> bool:
     link = state()
     moved, link.first = link.page != page, link.page is None
     if link.first:
-        link.bare = not st.query_params
         link.base = (st.context.url or "").removesuffix(page).removesuffix("/") + "/"
     if moved:
         link.values = {}
-    link.cut, link.under_way = link.under_way, True
+    link.under_way = True
     link.page, link.own, link.written = page, (), False
     linked = moved and st.query_params.to_dict() not in ({}, link.given.get(page))
     link.arrived = link.first or _came_by_history() or linked
@@ -110,25 +108,10 @@ def trouble(sentence: str) -> None:
 
 def say_troubles() -> None:
     """What a link asked for and did not get."""
-    if state().arrived:
-        _beyond_the_prompt()
     troubles, state().troubles = list(dict.fromkeys(state().troubles)), []
     if troubles:
         more = f" And {len(troubles) - 2} more." if len(troubles) > 2 else ""
         st.warning(show.plain(" ".join(troubles[:2]) + more), icon=":material/link_off:")
-
-
-def _beyond_the_prompt() -> None:
-    """Note a token and a window that a link names and the prompt does not have. A token may be one that is written
-    behind it."""
-    named = [one for one in (TOKEN, *state().own) if one.name in (TOKEN.name, "tokens") and one.value is not None]
-    if not named or (n := prompt_box.n_tokens()) is None:
-        return
-    written = inputs.value("generation.n_tokens", Generation.n_tokens)
-    for one in named:
-        if (one.value >= n + written) if one is TOKEN else (one.value[1] >= n):
-            trouble(f"The link names {one.name} {one.write(one.value)}, and the prompt has {say.count(n, 'token')}.")
-            inputs.forget(one.key)
 
 
 # -------------------------------------------------------------------- filling the boxes

@@ -12,7 +12,7 @@ from ed_core.depth import certificate, exactness, say, sinks
 from ed_core.probes import Contributions, Loops, Numerics, Probe
 from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec
-from ed_ui import finding, inputs, live, probe_page, prompt_box, running, show
+from ed_ui import inputs, live, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
 CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributions()}
@@ -35,13 +35,13 @@ def section(
     batch = running.batch(name, {probe: one.request(model, prompt) for probe, one in probes.items()})
     with st.expander(title, expanded=batch.running or batch.begun > 0):
         where = f"on {show.code(prompt.text + prompt.answer, 90)}"
-        finding.run(batch, name, prompt_box.n_tokens(), prompt_box.ready(), where)
+        running.section_row(batch, name, prompt_box.n_tokens(), prompt_box.ready(), where)
         live.follow(batch, panels)
 
 
 def loops(batch: running.Batch) -> None:
     """What each pass does, in a sentence and six curves."""
-    probe_page.status(batch, "loops")
+    probe_page.status(batch)
     if (result := batch.complete("loops")) is None:
         return
     values = aggregate(Loops(), [result.summary])
@@ -55,7 +55,7 @@ def loops(batch: running.Batch) -> None:
 
 def numerics(batch: running.Batch) -> None:
     """Whether the sums and the text hold, and where the errors are."""
-    probe_page.status(batch, "numerics")
+    probe_page.status(batch)
     if (result := batch.complete("numerics")) is None:
         return
     holds = all(check.holds for check in exactness.checks(result))
@@ -64,7 +64,7 @@ def numerics(batch: running.Batch) -> None:
     prompt_sinks = (sinks.of_result(contributions) if contributions is not None else None) or ()
     st.caption(show.plain(say.sinks(prompt_sinks, result.tokens)))
     if rows := certificate.text_rows(result.provenance):
-        show.markdown_table("text-identities", ("text", "found"), [(name, show.plain(text)) for name, text in rows])
+        show.few_rows(("text", "found"), rows)
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
     caption = "Error of every layer's sum against what leaves it, token by token"
     show.figure("sums", figures.miss_map(result, view), caption, result, "miss", READ_ERROR)

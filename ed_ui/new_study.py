@@ -10,7 +10,6 @@ import streamlit as st
 
 from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError, StudyError
-from ed_core.models import tokens
 from ed_core.models.bundled import default_set
 from ed_core.models.ref import ModelRef
 from ed_core.probes import find
@@ -25,8 +24,7 @@ from ed_ui import inputs, picker, runs, show
 
 STEP = "study.page"
 TEXT, BY_HAND = "studies.text", "studies.by_hand"
-LOOKED, LONG = 1, 300  # prompts of a set that are shown, and characters of one
-COUNTED = 40  # prompts of a set whose tokens are counted
+LONG = 300  # characters of a prompt that is shown
 TWINS, PROMPTS = 5, 1000  # at most in the form; the file takes more
 PRESETS = {
     "Depth": ("contributions", "logit_lens"),
@@ -37,13 +35,12 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class SetLook:
-    """A prompt set of the study. `tokens`: fewest, mean and most of a prompt, None where they cannot be counted."""
+    """A prompt set of the study, and the end of its first prompt with the answer."""
 
     name: str
     prompts: int
     levels: int
-    tokens: tuple[int, int, int] | None
-    first: tuple[tuple[str, str], ...]
+    example: str
 
 
 @dataclass(frozen=True)
@@ -152,8 +149,7 @@ def _sets() -> None:
         return
     for one in looks:
         st.markdown(f"**{show.plain(one.name)}**: {show.plain(size(one))}")
-        for text, answer in one.first:
-            st.code(f"{text}▸{answer}" if answer else text, language=None, wrap_lines=True)
+        st.code(one.example, language=None, wrap_lines=True)
 
 
 def _measures() -> None:
@@ -196,11 +192,7 @@ def size(one: SetLook) -> str:
     """A prompt set in words and numbers."""
     text = f"{ABOUT_SETS[one.name]}; {count(one.prompts, 'prompt')}" if one.name in ABOUT_SETS else ""
     text = text or count(one.prompts, "prompt")
-    text += f" of {one.levels} levels" if one.levels > 1 else ""
-    if one.tokens is None:
-        return f"{text}; tokens are counted once the model is here"
-    low, mean, high = one.tokens
-    return f"{text} of {low} tokens" if low == high else f"{text} of {low} to {high} tokens, {mean} on average"
+    return f"{text} of {one.levels} levels" if one.levels > 1 else text
 
 
 def cost(found: Outlook) -> str:
@@ -232,15 +224,11 @@ def outlook(text: str, device: str) -> Outlook:
 
 
 def _look(plan: Plan, i: int) -> SetLook:
-    """One set of a plan, its tokens those of the first model that can be used."""
+    """One set of a plan."""
     entry = plan.sets[i]
-    prompts = [example.prompt for example in entry.examples]
-    counted = prompts[:: max(1, len(prompts) // COUNTED)] if plan.usable else []
-    lengths = [tokens.preview(plan.usable[0].known, prompt) for prompt in counted]
-    known = [len(one) for one in lengths if one is not None]
-    extent = (min(known), round(sum(known) / len(known)), max(known)) if known and len(known) == len(lengths) else None
-    first = tuple((prompt.text[-LONG:], prompt.answer[:LONG]) for prompt in prompts[:LOOKED])
-    return SetLook(entry.name, len(prompts), len(entry.levels), extent, first)
+    first = entry.examples[0].prompt
+    example = f"{first.text[-LONG:]}▸{first.answer[:LONG]}" if first.answer else first.text[-LONG:]
+    return SetLook(entry.name, len(entry.examples), len(entry.levels), example)
 
 
 def _set_name(name: str) -> str:

@@ -3,11 +3,11 @@ loaded, and its card: what it is and how it is run, from its files and from its 
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,18 +18,17 @@ from ed_core.depth import certificate, say
 from ed_core.depth.published import sets_of
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.models import catalogue, gguf_files, permits, remote, sizes, tokens
+from ed_core.models import catalogue, gguf_files, permits, remote, sizes
 from ed_core.models.bundled import MODELS
 from ed_core.models.families import REFUSED
 from ed_core.models.ref import ModelRef
-from ed_core.models.sizes import WIDEST_FIRST, stored_precision
 from ed_core.models.wheels import WHEELS
 from ed_core.results import lookup
 from ed_core.types import ModelSpec
 from ed_core.work import estimate, measure
 from ed_core.work.resolve import settle
 from ed_ui import downloads, inputs, live, running, session, show
-from ed_ui.inputs import Input, choice, text
+from ed_ui.inputs import choice, text
 
 NOTHING_ELSE = "One of the models that this installation offers."
 AUTO = "auto"
@@ -64,7 +63,6 @@ def box() -> None:
         MODEL.draw(st.selectbox, default=model() or None, **about)
         PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
-        _where_open("Catalogue", _catalogue, icon=":material/list:")
         with st.expander("Adapter, revision, device"):
             _more()
         choice = current()
@@ -72,15 +70,10 @@ def box() -> None:
             with place:
                 _described(choice.spec)
                 session.current().needs = st.container()  # filled by the page, which knows its probes
-            _where_open("Model card", card, choice.spec)
-
-
-def _where_open(name: str, draw: Callable[..., None], *of: Any, icon: str | None = None) -> None:
-    """A part that few open, and that no page is to wait for: it is drawn when it has been opened."""
-    part = st.expander(name, icon=icon, key=name, on_change="rerun")
-    if part.open:
-        with part:
-            draw(*of)
+            part = st.expander("Model card", key="Model card", on_change="rerun")
+            if part.open:  # drawn when it has been opened: no page is to wait for it
+                with part:
+                    card(choice.spec)
 
 
 def _named() -> str:
@@ -90,7 +83,7 @@ def _named() -> str:
         return show.plain(_short(model())) or "Choose a model"
     where = spec.device if len(devices()) > 1 else ""
     parts = (_short(spec.name), spec.precision, where, spec.layers_text)
-    return show.plain(" · ".join(filter(None, parts)))
+    return show.plain(" · ".join(part.replace(" ", "\u00a0") for part in parts if part))
 
 
 def _short(name: str) -> str:
@@ -153,7 +146,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
     """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
     missing = None
     try:
-        ref = _named_in_box(name)
+        ref = ModelRef.named(name)
         missing = None if ref.is_here else ref
         spec = settle(ref.opened_as(precision, device, adapter), running.free(device))
         family = str(spec.config().get("model_type", ""))
@@ -164,11 +157,6 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
         if missing is not None and not missing.config():
             return Choice(None, missing, f"{name} {UNKNOWN}")
         return Choice(None, missing, str(error))
-
-
-def _named_in_box(name: str) -> ModelRef:
-    """The model that a name in a box or in the list is for."""
-    return ModelRef.named(name)
 
 
 def source() -> str:
@@ -232,59 +220,26 @@ def about_model() -> str:
     )
 
 
-def _catalogue() -> None:
-    """Models by group: how large they are, whether they ask for a token, which figures are published for them."""
-    shown = [entry for entry in catalogue.entries() if entry.config and _allowed(entry.id)]
-    groups = {"Bundled": [(name, catalogue.find(name)) for name in MODELS if _allowed(name)]}
-    groups |= {group: [(e.id, e) for e in entries] for group, entries in groupby(shown, key=lambda e: e.group)}
-    st.session_state.setdefault(
-        "catalogue.group", next((g for g, known in groups.items() if model() in dict(known)), "Bundled")
-    )
-    group = st.selectbox("Group", list(groups), key="catalogue.group")
-    for name, entry in groups[group]:
-        row = st.container(key=f"entry-{name}", gap=None)
-        look = {"type": "tertiary", "icon": ":material/arrow_forward:", "args": ({"model": name},)}
-        row.button(name, key=f"take.{name}", on_click=inputs.put, **look)
-        row.caption(_in_short(name, entry))
-
-
-def _in_short(name: str, entry: catalogue.Entry | None) -> str:
-    try:
-        size = (ref := _named_in_box(name)).size()
-        parts = [
-            f"{size.n_layers} × {size.d_model}" + f", in {size.passes} passes" * (size.passes > 1),
-            f"{estimate.count(size.parameters)} parameters",
-            _cost(size, PRECISION.value or AUTO, device(), running.free(device())),
-        ]
-        parts += ["here"] * ref.is_here
-    except EffectiveDepthError:
-        parts = []  # a damaged folder: choosing it says what is wrong
-    if entry is not None and entry.gated:
-        parts.append("gated")
-    if sets := sets_of(name):
-        parts.append(f"published: {', '.join(sets)}")
-    return " · ".join(parts)
-
-
 @st.cache_data(ttl=60, show_spinner=False)
 def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
-    """The list of models: each name, and what it takes here where that is known, in the precision that auto takes: what
-    is in a list must not change under the hand that chooses."""
+    """The list of models: each name, its parameters and what it takes here where that is known, in the precision that
+    auto takes: what is in a list must not change under the hand that chooses."""
 
     def line(name: str) -> str:
-        try:
-            return f"{name} · {_cost(_named_in_box(name).size(), AUTO, where, free)}"
-        except EffectiveDepthError:
-            return name  # a damaged folder: choosing it says what is wrong
+        entry, parts = catalogue.find(name), [name]
+        with contextlib.suppress(EffectiveDepthError):  # a damaged folder: choosing it says what is wrong
+            size = ModelRef.named(name).size()
+            parts += [f"{estimate.count(size.parameters)} parameters", _cost(size, where, free)]
+        parts += ["gated"] if entry is not None and entry.gated else []
+        return " · ".join([*parts, "published depths"] if sets_of(name) else parts)
 
     return {name: line(name) for name in names}
 
 
 @lru_cache(256)
-def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
+def _cost(size: sizes.Size, device: str, free: int) -> str:
     """What a model takes here: memory, and time for the first page."""
-    if precision == AUTO:
-        precision = estimate.choose(size, device=device, free=free)[0]
+    precision = estimate.choose(size, device=device, free=free)[0]
     forecast = estimate.estimate(size, precision, device=device, free=free)
     if not forecast.fits:
         return f"too large here: {gigabytes(forecast.peak)} in {precision}, {gigabytes(free)} free"
@@ -294,21 +249,13 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
 
 
 def _more() -> None:
-    """What most people leave as it is."""
-    hosted = settings.current().hosted
-    _words(ADAPTER, NO_ADAPTERS if hosted else "", ABOUT_ADAPTER, "not allowed here")
-    _words(REVISION, NO_REVISIONS if hosted else "", ABOUT_REVISION, "main")
+    """What most people leave as it is; no files and revisions of a visitor's own on a hosted installation."""
+    if not settings.current().hosted:
+        ADAPTER.draw(st.text_input, words=True, help=ABOUT_ADAPTER)
+        REVISION.draw(st.text_input, words=True, help=ABOUT_REVISION, placeholder="main")
     if len(known := devices()) > 1:
         hint = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
         DEVICE.draw(st.selectbox, options=[AUTO, *known], help=hint)
-
-
-def _words(one: Input, off: str, told: str, placeholder: str) -> None:
-    """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
-    out even so."""
-    content = one.value or st.query_params.get(one.name)
-    look = dict(disabled=bool(off) and not content, help=off or told, placeholder=placeholder if off else None)
-    one.draw(st.text_input, words=not session.current().link.cut, **look)
 
 
 def _described(spec: ModelRef) -> None:
@@ -318,16 +265,7 @@ def _described(spec: ModelRef) -> None:
     if packing := spec.packing:
         st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))
     if spec.why and (PRECISION.value or AUTO) == AUTO:
-        st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
-
-
-def _how(spec: ModelRef) -> str:
-    """In a few words, why auto came to this precision."""
-    if stored_precision(spec.config()):
-        return "as it is stored"
-    if spec.precision not in estimate.fitting(spec.size(), running.free(spec.device), device=spec.device):
-        return "the narrowest, and too large"
-    return "the widest there is" if spec.precision == WIDEST_FIRST[0] else "the widest that fits"
+        st.caption(f"auto: **{show.plain(spec.precision)}**", help=show.plain(spec.why))
 
 
 # -------------------------------------------------------------------- the model card
@@ -337,7 +275,7 @@ def card(spec: ModelRef) -> None:
     """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
     precision."""
     made = lookup.certificate(spec)
-    lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made), *_tokenizer(spec)]
+    lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made)]
     st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
 
 
@@ -393,24 +331,7 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         if isinstance(errors.get(name), (int, float))
     ]
     lines = [("Identities", f"hold; at most {', '.join(parts)}"), ("Read", show.plain(str(made.get("read", ""))))]
-    in_files = "Special tokens", "Chat template"  # as `_tokenizer` reads them
-    return [*lines, *((name, show.plain(value)) for name, value in certificate.text_rows(made) if name not in in_files)]
-
-
-def _tokenizer(spec: ModelRef) -> list[tuple[str, str]]:
-    if not spec.is_here:
-        return [("Tokenizer", "known once it is downloaded")]
-    special, added = tokens.special_roles(spec), tokens.added(spec)
-    named = (f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items())
-    lines = [("Special tokens", ", ".join(named) or "none named")]
-    if added is not None:
-        around = [
-            f"{show.code(text, 40)} {where}"
-            for texts, where in zip(added, ("before", "behind"), strict=False)
-            for text in texts
-        ]
-        lines.append(("Added to a prompt", ", ".join(around) or "nothing"))
-    return [*lines, ("Chat template", "yes" if tokens.chats(spec) else "none")]
+    return [*lines, *((name, show.plain(value)) for name, value in certificate.text_rows(made))]
 
 
 LEAVES = (
@@ -419,7 +340,5 @@ LEAVES = (
     "control and no gradient."
 )
 UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
-NO_ADAPTERS = "This installation uses no adapters."
-NO_REVISIONS = "This installation offers the main branch only."
 ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
 ABOUT_REVISION = "Of a hub model: a branch, a tag or a commit; empty means its main branch."

@@ -3,16 +3,17 @@ prompt compares."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from inspect import cleandoc
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.api import bridges
 from ed_core.depth import among_others, say, sinks
 from ed_core.depth.among_others import Likeness
 from ed_core.figures import View, pictures
@@ -43,9 +44,9 @@ from ed_ui.inputs import Input, boxed, of_probe, span
 WINDOW = 64
 TOKENS = span("tokens", "window.page")
 MAP_HEIGHT = 520
-LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one next to the prompt, or take the
 model's own."""
+ABOUT = ("Why ask", "The papers saw", "The paper measures", "Look for", "By construction", "Beware")
 ENOUGH = 12  # bundled prompts that the button measures
 _requests: Shelf[list[Request]] = Shelf(64)
 _left_out: Shelf[list[Summary]] = Shelf(32)  # by probe and run ids
@@ -59,7 +60,7 @@ class Page:
     `verdict` gives the answer and how sure it is, of a complete result. The main map is the first of the probe's
     pictures, seen as `look` says (which also gets a result), or what `figure` draws; below it `beneath` adds what a
     result has to say of it, and which notes that has `noted`; `more` draws other figures, the probe's other pictures
-    where nothing is given. `teach` says what Run would do. `texts`: short paragraphs under headings of their own.
+    where nothing is given. `words`: what Run would do, under "", and paragraphs by their headings (`words`).
     `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
     map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
     the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
@@ -68,9 +69,8 @@ class Page:
     can be measured. `prompts`: draws the prompt's box, and others that the page has."""
 
     probe: type[Probe]
-    teach: str
+    words: Mapping[str, str]
     verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: (find(result.request.probe).title, "One prompt.")
-    texts: Mapping[str, str] = field(default_factory=dict)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
     beneath: Callable[[ProbeResult], None] = lambda _: None
@@ -96,7 +96,7 @@ class Page:
         place = running.row_begins()
         more = options(place, of_probe(probe))
         with more:
-            own_probe = self.ask() if self.ask is not None else form(probe, row=more)
+            own_probe = self.ask() if self.ask is not None else form(probe, more)
         spec, name = picker.current().spec, probe.name
         if spec is not None and self.needs_answer(own_probe) and not prompt_box.prompt().answer:
             _ask_for_answer(spec, place, name)
@@ -110,7 +110,7 @@ class Page:
                 compared(batch, name, own_probe)
             live.follow(batch, self._more)
         with st.expander("About this"):
-            texts(self.texts)
+            texts(self.words)
             explanation(probe)
 
     def _answer(self, batch: running.Batch) -> None:
@@ -118,7 +118,7 @@ class Page:
         name, result = self.probe.name, batch.result(self.probe.name)
         link.write(result.request.key if result is not None and result.complete else "")
         with st.container(key="headline"):
-            status(batch, name)
+            status(batch)
             if result is not None and result.complete:
                 show.verdict(*self.verdict(result))
             elif not batch.running and not batch.errors:
@@ -131,7 +131,7 @@ class Page:
         place, below = show.place("map", height), st.container()
         with place:
             if result is None:
-                show.empty(self.probe.title, "" if batch.running else self.teach, height, first=True)
+                show.empty(self.probe.title, "" if batch.running else self.words[""], height, first=True)
             else:
                 (self.figure or self._map)(result, self._view(batch, result))
         if result is not None:
@@ -191,60 +191,33 @@ def top_row(page: str, batch: running.Batch, with_control=None, **more):
     case_studies.save_button(share, page, batch)
 
 
-def exactly(*probes: type[Probe]) -> None:
-    """What these probes measure, behind a click."""
-    with st.expander("What this measures, exactly", expanded=False):
-        for probe in probes:
-            explanation(probe)
-
-
 def explanation(probe: type[Probe]) -> None:
     """What a probe measures."""
     st.markdown(cleandoc(probe.__doc__ or ""))
 
 
+@cache
+def words(file: str) -> Mapping[str, str]:
+    """The paragraphs of the Markdown file next to a page's own by their headings, the first under ""."""
+    parts = re.split(r"(?m)^## (.+)$", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
+    return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
+
+
 def texts(paragraphs: Mapping[str, str]) -> None:
-    """Short paragraphs side by side."""
-    if not paragraphs:
-        return
-    for column, (heading, text) in zip(st.columns(len(paragraphs)), paragraphs.items(), strict=True):
-        column.caption(f"**{heading}:** {text}")
+    """Of a page's words those about its figures, side by side."""
+    shown = [heading for heading in ABOUT if heading in paragraphs]
+    for column, heading in zip(st.columns(max(1, len(shown))), shown, strict=False):
+        column.caption(f"**{heading}:** {paragraphs[heading]}")
 
 
-def status(batch: running.Batch, name: str = "") -> None:
-    """What is under way, and what went wrong; nothing where the result of this `name` is there."""
+def status(batch: running.Batch) -> None:
+    """What is under way, or what went wrong."""
     if batch.running:
-        live.status(batch)
-    elif batch.results.get(name or next(iter(batch.results), "")) is None:
-        for message in running.troubles(batch):
-            show.error(message)
-        if batch.errors and not running.troubles(batch):
-            st.markdown("Cancelled: nothing of that run is kept.")
-
-
-def offer(
-    row: Any,
-    results: Sequence[ProbeResult],
-    order: Sequence[int],
-    cost: Mapping[str, float],
-    key: str,
-    ready: bool,
-    label: str,
-    told: str,
-) -> None:
-    """An order of layers for other tools: a list (called `label`) and a merge, with what it costs in them; for a model
-    that came as a GGUF file also the command that writes one without the layers left out. `told`: help of both."""
-    model, n_layers = ModelRef.of(results[0].request.models[0]), results[0].n_layers
-    evidence = {**cost, "n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    looped = model.n_passes not in (1, None)
-    off = looped or not (ready and order)
-    look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
-    layers = partial(bridges.order_list, n_layers, order, model.source, evidence)
-    row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = partial(bridges.passthrough, order, model.source, evidence)
-    row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
-    if not off and model.packing and (command := bridges.llama_quantize(order, n_layers, model.file.name)):
-        st.code(command, language=None, wrap_lines=True)
+        return live.status(batch)
+    for message in (troubles := running.troubles(batch)):
+        show.error(message)
+    if batch.errors and not troubles:
+        st.markdown("Cancelled: nothing of that run is kept.")
 
 
 def view(result: ProbeResult) -> View:
@@ -320,17 +293,17 @@ def _offer_answer(batch: running.Batch) -> None:
         st.button(label, icon=":material/check:", on_click=prompt_box.fill, args=given)
 
 
-def _width(label: str) -> int:
-    """Of an input, in pixels: so that its label is on one line, with the question mark behind it."""
-    return max(150, 45 + 7 * len(label))
-
-
-def form(probe: type[Probe], names: Collection[str] | None = None, row=None, prefix: str = "") -> Probe:
-    """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only
-    those. A `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
+def form(
+    probe: type[Probe],
+    row: Any,
+    names: Collection[str] | None = None,
+    prefix: str = "",
+    width: int | Literal["stretch"] = "stretch",
+) -> Probe:
+    """The probe with the parameters chosen in a row or box of inputs of this `width`; of `names` only those. A
+    `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
     twice."""
     hints = probe.hints()
-    row = row or st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}")
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
         meta, kind = f.metadata, hints[f.name]
@@ -339,15 +312,15 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
         if meta["file"]:
             own = inputs.value(key, content) == f.default
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
-            draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
+            draw, more = row.text_input, {"width": width, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
             draw, more = row.segmented_control, {"options": list(meta["choices"]), "format_func": meta["choices"].get}
         elif kind is bool:
             draw, more = row.toggle, {}
         elif kind in (int, float):
-            draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": _width(label)}
+            draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": width}
         else:
-            draw, more = row.text_input, {"width": _width(label)}
+            draw, more = row.text_input, {"width": width}
         values[f.name] = inputs.widget(draw, label, key, content, **{"help": meta["help"]} | more)
     return probe.make(values)
 
@@ -391,7 +364,11 @@ def _compared(
 ) -> None:
     stored, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="others"):
-        _how_it_compares(probe, result, list(stored.values()), alike, control)
+        comparison = among_others.compared(probe, result.summary, list(stored.values()), first_token)
+        sentence, reasons = say.among_others(comparison), []
+        if alike and control is not None:
+            sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence]
+        show.conclusion(f"others-{probe.name}", sentence, reasons)
         _measure_others(batch, len(stored), result)
     name = controls.label(control.request.models[0]) if control is not None else ""
     results = [result, *([control] if control is not None else [])]
@@ -405,22 +382,6 @@ def _compared(
         look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{remark}", results=[result], place=column)
-
-
-def _how_it_compares(
-    probe: Probe,
-    result: ProbeResult,
-    others: Sequence[Summary],
-    alike: Sequence[Sequence[Likeness]],
-    control: ProbeResult | None,
-) -> None:
-    """One sentence: what the control shows where there is one, else where this prompt is; the rest behind a click."""
-    first_token = getattr(probe, "first_token", True)
-    comparison = among_others.compared(probe, result.summary, others, first_token)
-    sentence, reasons = say.among_others(comparison), []
-    if alike and control is not None:
-        sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence]
-    show.conclusion(f"others-{probe.name}", sentence, reasons)
 
 
 def _counted(
@@ -445,34 +406,12 @@ def _counted(
 
 def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
     """How many others there are, and how to get some."""
-    row = st.container(horizontal=True, vertical_alignment="center")
     if batch.running:
         done = sum(r.complete for r in batch.results.values())
-        row.markdown(
-            f"**{done} of {len(batch.requests)} bundled prompts measured** · {running.status(batch)}", width="content"
-        )
-        look = {"icon": ":material/stop:", "type": "tertiary", "on_click": running.cancel, "args": (batch,)}
-        row.button("Stop", key=f"stop.{result.request.probe}", **look)
-        return
-    if n_others < among_others.FEWEST:
-        few = (
-            f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}" if n_others else "No other prompt has"
-        )
-        row.markdown(f"{few} been measured with these parameters: measure the bundled set.", width="content")
+        text = f"{done} of {len(batch.requests)} bundled prompts measured · {running.status(batch)}"
     else:
-        row.caption(
-            f"Others: {n_others} prompts on this model, with the same probe and parameters, in this store or shipped "
-            "with the app.",
-            width="content",
-        )
-    if batch.missing:
-        seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
-        obstacle = running.outlook_of(batch, result.n_tokens).obstacle
-        duration = "" if seconds is None else f" ({running.about(seconds)})"
-        look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
-        label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}{duration}"
-        if row.button(label, key=f"measure.{result.request.probe}", **look):
-            running.submit(batch)
-            st.rerun()
+        text = f"{say.count(n_others, 'other prompt')} measured with this model and these parameters"
+    label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}"
+    running.section_row(batch, f"others.{result.request.probe}", result.n_tokens, True, text, label)
     for message, which in running.troubles(batch).items():
         st.warning(show.plain(f"{len(which)} could not be measured: {message}"), icon=":material/error:")

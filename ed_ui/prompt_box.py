@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
@@ -63,19 +65,20 @@ def examples() -> dict[str, dict]:
 
 
 def task_name(task: str) -> str:
-    return (TASKS | KINDS).get(task, task.replace("_", " ").capitalize() + "s")
+    return TASKS.get(task, task.replace("_", " ").capitalize() + "s")
 
 
-def group() -> str:
-    """By what the examples are sorted: by task, for a model that knows English by kind."""
-    return "task" if picker.model() in MODELS else "kind"
+def ids() -> list[str]:
+    """The examples for the chosen model in their order; of one that knows English those in English, by kind."""
+    known = load_prompts(picker.model())
+    if picker.model() not in MODELS:
+        known = [p for kind in KINDS for p in known if p.get("kind") == kind]
+    return [p["id"] for p in known]
 
 
-def grouped() -> dict[str, list[str]]:
-    """The ids of the examples for the chosen model by task or kind, in their order."""
-    by, known = group(), load_prompts(picker.model())
-    names = KINDS if by == "kind" else dict.fromkeys(p["task"] for p in known)
-    return {name: [p["id"] for p in known if p.get(by) == name] for name in names}
+def _titled(example: str) -> str:
+    one = examples()[example]
+    return f"{KINDS[one['kind']]}: {one['title']}" if "kind" in one else one["title"]
 
 
 def harder(example: str) -> str | None:
@@ -137,23 +140,37 @@ def draw() -> None:
 
 
 def _examples() -> None:
-    """The bundled prompts behind a button: by task or kind, and by level; the way back from what was put over something
-    typed."""
-    known = examples()
-    here = known.get(inputs.value("example", ""), {})
-    sorted_by, task = grouped(), here.get(group())
-    with st.popover(f"Example: {task_name(task)}" if task else "Examples", type="tertiary", key="examples"):
-        key = inputs.followed("task", task)
-        look = dict(label_visibility="collapsed", on_change=_task_picked, args=(key,))
-        st.pills("Examples", list(sorted_by), format_func=task_name, key=key, **look)
-        levels, key = sorted_by.get(task, []), inputs.followed("level", here.get("id"))
-        if len(levels) > 1:
-            look = dict(label_visibility="collapsed", on_change=_level_picked, args=(key,))
-            st.selectbox("Level", levels, format_func=lambda id: known[id]["title"], key=key, **look)
-    if here and picker.model() in MODELS and not (here["known"] and here["task"] in sorted_by):
+    """The bundled prompts, and the way back from what was put over something typed."""
+    choose_example("", width=250)
+    here = examples().get(inputs.value("example", ""))
+    if here and picker.model() in MODELS and not (here["known"] and here["id"] in ids()):
         st.markdown(":orange-badge[outside what this model was taught]", width="content")
     if (undo := session.current().undo) is not None:
         st.button("Undo", key="undo", type="tertiary", help=undo.why, on_click=_undo)
+
+
+def choose_example(side: str, **look: Any) -> None:
+    """The box of bundled prompts for the prompt of a `side`."""
+    known, here, key = examples(), inputs.value(f"{side}example", ""), f"{side}examples"
+    options = ids()
+    st.session_state[key] = here or None
+    st.selectbox(
+        "Example",
+        options + [here] * (here in known and here not in options),
+        format_func=_titled,
+        key=key,
+        on_change=_example_chosen,
+        args=(side,),
+        placeholder="Examples",
+        label_visibility="collapsed",
+        **look,
+    )
+
+
+def _example_chosen(side: str) -> None:
+    if example := st.session_state[f"{side}examples"]:
+        pick(example, side)
+        session.current().picked = not side
 
 
 def _undoable(side: str, why: str) -> None:
@@ -169,7 +186,7 @@ def _echo(key: str, value: str) -> bool:
     if not pressed or (undo := session.current().undo) is None:
         return False
     taken = undo.held.get(key) if any(item for name, item in undo.held.items() if name.endswith("example")) else None
-    return key.endswith("answer") and value == taken and inputs.unheard(undo.at)
+    return key.endswith("answer") and value == taken and time.monotonic() - undo.at < inputs.ECHO
 
 
 def _undo() -> None:
@@ -248,18 +265,6 @@ def _template() -> None:
     TEMPLATE.draw(st.segmented_control, help=ABOUT_CHAT)
     if has is False:
         st.caption(":red[This model has no chat template: choose raw text.]")
-
-
-def _task_picked(key: str) -> None:
-    if task := inputs.chosen("task", key):
-        pick(grouped()[task][0])
-        session.current().picked = True
-
-
-def _level_picked(key: str) -> None:
-    if level := inputs.chosen("level", key):
-        pick(level)
-        session.current().picked = True
 
 
 ABOUT_CHAT = (

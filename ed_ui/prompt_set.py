@@ -20,14 +20,13 @@ from ed_ui.inputs import Input, choice, number, several
 
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
-ONE, BUNDLED, LINES = ("This prompt", "A set", "A file or pasted lines")
-SOURCE = choice("prompts", "prompts.source", BUNDLED, {BUNDLED: "bundled", ONE: "one", LINES: "pasted"}, "Prompts")
+BUNDLED, ONE, LINES = "bundled", "one", "lines"
+SOURCES = {BUNDLED: "A set", ONE: "This prompt", LINES: "A file or pasted lines"}
+SOURCE = choice("prompts", "prompts.source", BUNDLED, SOURCES, "Prompts", SOURCES)
 OF = choice("set", "prompts.set", "", set_names(), "Prompt set")
 HOW_MANY = number("n_prompts", "prompts.n", 12, 1, MOST, int, "How many")
-SET_OR_LINES = {"bundled": "A bundled set", "lines": LINES}
 EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST_TO_FIT = 1000  # prompts of a fit
-SETS_TO_FIT = "Bundled sets"
 ABOUT_SETS = (
     "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
     "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "
@@ -41,10 +40,14 @@ def parameters() -> tuple[Input, ...]:
     return SOURCE, OF, HOW_MANY
 
 
+def _set_or_lines(page: str) -> Input:
+    return choice("prompts", f"{page}.source", BUNDLED, (BUNDLED, LINES), "Prompts", SOURCES)
+
+
 def of_set(page: str) -> tuple[Input, Input]:
     """What a link carries of `set_or_lines`."""
     return (
-        choice("prompts", f"{page}.source", "bundled", SET_OR_LINES.keys(), "Prompts", SET_OR_LINES),
+        _set_or_lines(page),
         choice("set", f"{page}.set", "", set_names(), "Prompt set"),
     )
 
@@ -52,7 +55,7 @@ def of_set(page: str) -> tuple[Input, Input]:
 def of_fit(page: str) -> tuple[Input, Input]:
     """What a link carries of `to_fit`."""
     return (
-        choice("prompts", f"{page}.source", SETS_TO_FIT, {SETS_TO_FIT: "bundled", LINES: "lines"}, "Prompts"),
+        _set_or_lines(page),
         several("sets", f"{page}.sets", [EXAMPLES], [EXAMPLES, *set_names()], "Prompt sets"),
     )
 
@@ -91,7 +94,7 @@ def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
     """The name of the bundled set that is chosen, the model's own (`default_set`) while its box holds ""; None where
     the prompts are `lines`."""
     source, which = of_set(page)
-    if source.draw(row.segmented_control) != "bundled":
+    if source.draw(row.segmented_control) != BUNDLED:
         return None
     usual = default_set(model.source)
     options = ["", *(name for name in set_names() if name != usual)]

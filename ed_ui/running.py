@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.depth import say
-from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError
+from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError
 from ed_core.machine import free_memory, gigabytes
 from ed_core.models import permits, sizes
 from ed_core.models.ref import ModelRef
@@ -30,7 +30,7 @@ BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer run
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 WIDTH = 96  # pixels of Run
 DOUBLE_CLICK = 0.5  # seconds
-DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
+SPEED = "By the estimate; `python -m ed_core estimate --calibrate` measures the speed of this device."
 
 
 @st.cache_resource(show_spinner=False)
@@ -148,31 +148,19 @@ def status(batch: Batch) -> str:
     jobs end before one of them begins."""
     for name, job in batch.jobs.items():
         if job.state == "running":
-            share = f"{100 * job.share:.0f} %" if job.share else ""
             left = _left(batch, name, job)
-            stage = job.stage or "starting"
-            text = (
-                f"{_named(batch, name)}: {stage}",
-                share,
-                _count(batch),
-                f"{about(left)} left" if left else "",
-            )
-            return " · ".join(filter(None, text))
+            share, time_left = f"{100 * job.share:.0f} %" if job.share else "", f"{about(left)} left" if left else ""
+            number = batch.asked - len(batch.jobs) - len(batch.waiting) + 1
+            count = f"{number} of {batch.asked}" if batch.asked > 1 else ""
+            return " · ".join(filter(None, (f"{_named(name)}: {job.stage or 'starting'}", share, count, time_left)))
     ahead = min((jobs().ahead(job) for job in batch.jobs.values() if not job.over), default=None)
     return "" if ahead is None else f"waiting, {say.count(ahead, 'job')} ahead" if ahead else "waiting, next"
 
 
-def _named(batch: Batch, name: str) -> str:
-    """A request's name as one reads it: the probe, the prompt's number where there are several, whether it is the
-    control's or that of a twin of another seed."""
-    probe, _, number = _own(name).rpartition(".")
-    if not number.isdecimal():
-        what = f"{probe} · {number}" if probe else number
-    else:
-        several = len(set(map(_number, batch.requests))) > 1
-        what = f"{probe}, prompt {number}" if several else probe
+def _named(name: str) -> str:
+    """A request's name as one reads it: the probe or the side, perhaps a prompt's number, and whose it is."""
     owner = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
-    return what.replace("_", " ") + owner
+    return _own(name).replace(".", " · ").replace("_", " ") + owner
 
 
 def _own(name: str) -> str:
@@ -183,12 +171,6 @@ def _own(name: str) -> str:
 def _number(name: str) -> str:
     """The prompt's number in a request's name, where there are several."""
     return _own(name).rpartition(".")[2]
-
-
-def _count(batch: Batch) -> str:
-    """Which of several requests of this run is being computed."""
-    todo = batch.asked
-    return f"{todo - len(batch.jobs) - len(batch.waiting) + 1} of {todo}" if todo > 1 else ""
 
 
 def _left(batch: Batch, name: str, running_one: Job) -> float | None:
@@ -210,12 +192,11 @@ def about(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Outlook:
-    """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is
-    made of, `obstacle`: why nothing can run, or "", `seconds`: for the requests that are still to be run, by the
-    estimate; `said`: the page shows the obstacle already."""
+    """`needs`: memory and time in a few words, "" where the size is not known; `obstacle`: why nothing can run, or "";
+    `seconds`: for the requests that are still to be run, by the estimate; `said`: the page shows the obstacle
+    already."""
 
     needs: str
-    details: str
     obstacle: str
     seconds: float | None
     said: bool = False
@@ -230,7 +211,7 @@ def outlook(
 ) -> Outlook:
     """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on
     their device; `absent`: the model of which the page says already that it is not here."""
-    asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
+    n_tokens = n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
     probes_of = {spec: {_probe_key(r): find(r.probe).of(r) for r in requests if r.models[0] == spec} for spec in specs}
     probes = {spec: tuple(of_one.values()) for spec, of_one in probes_of.items()}
@@ -238,29 +219,20 @@ def outlook(
     obstacles = [
         *(permits.why_not(admit, request) for request in requests),  # the queue checks it again
         _refused(requests),
-        _too_short(requests, asked_tokens),
         *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in estimates.items()),
     ]
     obstacle = next(filter(None, obstacles), "")
     is_said = bool(obstacle) and absent is not None and obstacle == _missing(absent)
     known = [e for e in estimates.values() if e is not None]
     if len(known) < len(specs):
-        return Outlook("", "", obstacle, None, is_said)
+        return Outlook("", obstacle, None, is_said)
     largest = max(known, key=lambda e: e.peak)
     needed = {spec: dict(zip(probes_of[spec], estimates[spec].needs)) for spec in specs}
     seconds = sum(needed[r.models[0]][_probe_key(r)].seconds for r in todo)
     all_of_it = sum(needed[r.models[0]][_probe_key(r)].seconds for r in requests)
-    speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
-    length = say.count(n_tokens, "token")
-    needs = f"needs {gigabytes(largest.peak)} of {gigabytes(free)} free, takes {time} at {length}"
-    details = (
-        f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "
-        f"{gigabytes(largest.peak - largest.weights)} for this page's probes "
-        f"at {length}, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
-        f"measure all of this page, by {speed}."
-    )
-    return Outlook(needs, details, obstacle, seconds, is_said)
+    needs = f"needs {gigabytes(largest.peak)} of {gigabytes(free)} free, takes {time} at {say.count(n_tokens, 'token')}"
+    return Outlook(needs, obstacle, seconds, is_said)
 
 
 def _probe_key(request: Request) -> tuple[str, tuple]:
@@ -284,18 +256,6 @@ def _refused(requests: Collection[Request]) -> str:
             find(probe).make(dict(parameters)).check_precision(name)
         except ParameterError as error:
             return str(error)
-    return ""
-
-
-def _too_short(requests: Collection[Request], n_tokens: int | None) -> str:
-    """Why not one of the probes takes the only prompt, of so many tokens."""
-    if not n_tokens or len({r.prompts for r in requests}) > 1:
-        return ""
-    try:
-        probe = min((find(r.probe)() for r in requests), key=lambda probe: probe.min_tokens)
-        Probe.check(probe, n_tokens, answer_start=1)  # where an answer is missing the page asks for it
-    except PromptError as error:
-        return str(error)
     return ""
 
 
@@ -355,7 +315,7 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)
     if expected.needs:
-        (session.current().needs or st).caption(expected.needs, help=show.plain(expected.details))
+        (session.current().needs or st).caption(expected.needs, help=SPEED)
     if expected.obstacle and not expected.said:
         obstacle.warning(show.plain(expected.obstacle), icon=":material/block:")
     off = batch.running or not ready or bool(expected.obstacle)
@@ -376,6 +336,20 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     seconds = expected.seconds if seconds is None and todo and ready else seconds
     time_.caption("" if seconds is None else about(seconds), width="content")
     return browser.share(row)
+
+
+def section_row(batch: Batch, name: str, n_tokens: int | None, ready: bool, what: str, label: str = "Run") -> None:
+    """Run (called by its `label`) or Cancel of a section below the page's own, with how long it takes and what it is
+    about."""
+    row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{name}")
+    expected = outlook_of(batch, n_tokens)
+    if batch.running:
+        row.button("Cancel", key=f"cancel.{name}", icon=":material/stop:", on_click=cancel, args=(batch,))
+    elif batch.missing or label == "Run":
+        look = {"icon": ":material/play_arrow:", "disabled": bool(expected.obstacle) or not ready}
+        row.button(label, key=f"run.{name}", on_click=submit, args=(batch,), **look)
+    time = about(expected.seconds) if batch.missing and expected.seconds is not None else ""
+    row.caption(" · ".join(filter(None, (time, what, show.plain(expected.obstacle)))))
 
 
 def _cancel_pressed(batch: Batch) -> None:

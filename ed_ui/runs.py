@@ -25,7 +25,7 @@ from ed_core.models import tokens
 from ed_core.models.ref import ModelRef
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
-from ed_core.studies.items import home, open_folder, shipped
+from ed_core.studies.items import home, shipped
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work.estimate import about
 from ed_core.work.queue import Job
@@ -42,7 +42,6 @@ FOUND = f"found{measured.ENDING}"  # the maps of a fit
 HELD_OUT = 5  # of so many prompts one judges a fit
 SAMPLE = 40  # prompts whose tokens are counted for an estimate
 POLL = 1.0  # seconds between two looks at a run
-LONGEST = 20_000  # characters of a study's text
 
 
 def begin(
@@ -106,26 +105,26 @@ def under_way(folder: Path) -> bool:
 def panel(
     folder: Path,
     page: str,
-    begin: Mapping[str, tuple[str, Callable[[], None]]],
+    label: str,
+    begin: Callable[[], None],
     note: str = "",
     complete: bool = False,
     linked: bool = True,
     ended: Callable[[], None] = lambda: None,
     unfinished: bool = False,
 ) -> None:
-    """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `begin`: by the name in
-    their keys the buttons that start it, label and what they do; the first says Resume where the run is `unfinished`.
+    """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `label`: of the button
+    that calls `begin`; it says Resume where the run is `unfinished`.
     `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole
     when it begins and ends."""
     watch(folder, page, ended)
     job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
-    for i, (name, (label, start)) in enumerate({} if running_now or complete else begin.items()):
-        look = {"type": "secondary" if i else "primary", "icon": ":material/play_arrow:"}
-        if row.button(label if i or not unfinished else "Resume", key=f"run.{name}", **look):
-            start()
-            inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
-            st.rerun()
+    look = {"type": "primary", "icon": ":material/play_arrow:"}
+    if not (running_now or complete) and row.button("Resume" if unfinished else label, key=f"run.{page}", **look):
+        begin()
+        inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
+        st.rerun()
     if running_now and row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:"):
         if job is not None:
             running.jobs().cancel(job)
@@ -170,19 +169,11 @@ def progress(job: Job) -> str:
 
 
 def begin_study(text: str) -> str:
-    """Start a study, or go on with one of that name; return its name. `StudyError` for a text that
-    is no study, or has the name of one that comes with the program, which it would hide."""
-    if len(text) > LONGEST:
-        raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
-    title, others = study.parse(text).name, set[str]()
-    name = on_disk(title)
+    """Start a study, or go on with one of that name; return its name. `StudyError` for a text that is no study, or has
+    the name of one that comes with the program, which it would hide."""
+    name = on_disk(study.parse(text).name)
     if name in {place.name for place in shipped()} and not (home() / name).is_dir():
         raise StudyError(f"The study {name} comes with the program; give yours another name.")
-    for name_of in (lambda out: study.read(out / STUDY).name, lambda out: open_folder(out).plan["name"]):
-        with contextlib.suppress(StudyError):
-            others.add(name_of(home() / name))
-    if other := next(iter(others - {title}), ""):
-        raise StudyError(f"The study {other!r} is in the folder {name}, where this one would be; give another name.")
     _begin_study(home() / name, {STUDY: text.encode()})
     return name
 
@@ -350,7 +341,7 @@ def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps |
     result = wanted.found()
     takes = "" if result is not None else wanted.takes()
     unfinished = result is None and wanted.out.is_dir()
-    panel(wanted.out, page, {page: ("Run", wanted.begin)}, takes, result is not None, linked, unfinished=unfinished)
+    panel(wanted.out, page, "Run", wanted.begin, takes, result is not None, linked, unfinished=unfinished)
     return result
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -29,13 +28,11 @@ class Link:
     page: str | None = None  # the page of the last run; None before the first
     base: str = ""  # the address in front of a page's name
     first: bool = False  # this is the session's first run
-    bare: bool = False  # the session's first address had no parameters
     arrived: bool = False  # in this run the URL decides
     due: bool = False  # it decides on the page's own parameters, which are not taken yet
     by_run: bool = False  # a stored run that the URL names has filled the boxes
     under_way: bool = False  # a run of the whole page has begun and not ended
     written: bool = False  # in this run the page has set what the URL will hold
-    cut: bool = False  # the run before this one was cut short: the browser may not know what it set
     own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
     owns: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # those of pages that were open, by page
     given: dict[str, dict[str, str]] = field(default_factory=dict)  # what the frame's links carry, by page
@@ -84,12 +81,11 @@ class Batch:
 @dataclass
 class Editing:
     """A case study whose words are being edited, and the state it was in when that began. `trouble`: why its last save
-    failed; `lost`: what was typed can only become a copy."""
+    failed."""
 
     case: Case
     opened: str
     trouble: str = ""
-    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,6 @@ class Gallery:
     """What the list of case studies has still to say."""
 
     said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id, of the last import
-    seen: set[str] = field(default_factory=set)  # problems this visitor has read
     imports: int = 0
 
 
@@ -131,10 +126,7 @@ class Session:
     begins: bool = True  # the browser has not been sent a whole page yet
     share: tuple[DeltaGenerator, bool] | None = None  # where this run shows the page's link (`browser.share`)
     undo: Undo | None = None  # the way back to what was typed
-    # by input: its recent values, and until when
-    replaced: dict[str, list[tuple[Any, float]]] = field(default_factory=dict)
-    boxes: dict[str, list[Any]] = field(default_factory=dict)  # what those of a name held, which the page sets too
-    ended: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # when whole pages were sent
+    replaced: dict[str, tuple[Any, float]] = field(default_factory=dict)  # by input: what it held, until when
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
     editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id
     case_id: str = ""  # the case study opened last

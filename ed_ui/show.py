@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import pandas  # noqa: F401 (before a first figure: plotly fails where another thread has imported half of it)
 import plotly.io
@@ -148,29 +148,27 @@ def figure(
     result: ProbeResult | None = None,
     measure: str = "",
     reading: str = "",
-    select: bool | Callable[[Any], None] = False,
+    select: bool = False,
     about: Callable[[], None] | None = None,
     results: Sequence[ProbeResult] = (),
     alt: str = "",
     place=st,
-    more: str = "Details",
     over: tuple[BaseFigure, str] | None = None,
 ) -> None:
-    """One figure (`once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
-    `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
-    see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
-    chooses its token for all panels, or is handed to a function. `over`: a figure, and what it shows, that is over
-    this one (`draw`)."""
+    """One figure (`once`, or itself), in its `place` on the page. `about` fills Details where it is not one result's
+    measure, `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where that is
+    not the measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels. `over`:
+    a figure, and what it shows, that is over this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, Once) else made(fig)
-    is_wide = (select is True or over is not None or key == "map") and ready.width >= WIDE
+    is_wide = (select or over is not None or key == "map") and ready.width >= WIDE
     if not alt:
         of_measure = result is not None and measure and (ready.map or not ready.words)
         alt = describe(result, measure) if of_measure else bare(caption) + ready.words
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
-        with row.popover(more, icon=":material/info:", type="tertiary", key=f"about-{key}"):
+        with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
             if about is not None:
                 about()
             elif result is not None:
@@ -181,26 +179,22 @@ def figure(
         box = st.container(height=tall, border=False, key=f"{'wide' if is_wide else 'tall'}-{key}")
         with box:
             upper = None if over is None else (made(over[0]), over[1])
-            cell = draw(key, ready, alt, bool(select), upper, bare(caption), results)
-    if cell and callable(select):
-        select(cell)
-    elif cell:
-        _choose(int(cell[1]))
+            cell = draw(key, ready, alt, select, upper, bare(caption), results)
+    if cell:  # its token is the selected one, for every panel
+        inputs.put({"token": int(cell[1])})
+        st.rerun(scope="fragment")
 
 
 def picture(
     key: str,
     one: Picture,
-    result: ProbeResult | None,
+    result: ProbeResult,
     view: View,
     look: Look = Look(),  # noqa: B008 (frozen)
     caption: str = "",
-    place=st,
+    place: Any = st,
 ) -> None:
-    """A picture that a probe declares (`figures.pictures`), or, without a result, what it would show."""
-    if result is None:
-        with place.container():
-            return empty(one.title, one.teach, min(view.height, TALLEST))
+    """A picture that a probe declares (`figures.pictures`)."""
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = once(drawn.draw, one, result, view, look)
@@ -222,9 +216,9 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     origin("Where it came from", result, 1)
 
 
-def conclusion(key: str, said: str, reasons: Sequence[str] = (), place=st) -> None:
+def conclusion(key: str, said: str, reasons: Sequence[str] = ()) -> None:
     """What a page concludes, in one sentence; the `reasons` behind a click. Both may hold a stranger's words."""
-    row = place.container(horizontal=True, vertical_alignment="center", key=f"conclusion-{key}")
+    row = st.container(horizontal=True, vertical_alignment="center", key=f"conclusion-{key}")
     row.markdown(f"**{plain(said)}**", width="content" if len(said) < ONE_LINE else "stretch")
     if reasons:
         with row.popover("Reasons", type="tertiary", key=f"reasons-{key}"):
@@ -240,6 +234,18 @@ def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
         if reasons:
             with st.popover("Why?", type="tertiary", key="why"):
                 st.markdown("\n".join(f"- {plain(one)}" for one in reasons))
+
+
+def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
+    """A room's answer in plain words, and how sure it is; `verdict` in its own place."""
+    with st.container(key="headline"):
+        verdict(said, sure, reasons)
+
+
+def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:
+    """Large figures, each with what it is below it."""
+    rows = (f"<div><b>{escape(large)}</b><span>{escape(small)}</span></div>" for large, small in figures)
+    place.html(f'<div class="ed-numbers">{"".join(rows)}</div>')
 
 
 def meaning(result: ProbeResult, measure: str) -> None:
@@ -301,16 +307,10 @@ def _about_curve(
     st.json([dict(r.provenance) for r in results], expanded=1)
 
 
-def _choose(token: int) -> None:
-    """Make the token of a clicked cell the selected one, for every panel."""
-    inputs.put({"token": token})
-    st.rerun(scope="fragment")
-
-
-def token_box(row, tokens: Sequence[str]) -> int | None:
+def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] = 190) -> None:
     """Which token all panels mark: a box next to the figures, as a cell can be clicked with a mouse only; None for
     none."""
-    st.session_state["token.box"] = chosen = inputs.token(len(tokens))
+    st.session_state["token.box"] = inputs.token(len(tokens))
     names = spelled(tokens)
     row.selectbox(
         "Selected token",
@@ -319,9 +319,8 @@ def token_box(row, tokens: Sequence[str]) -> int | None:
         key="token.box",
         on_change=lambda: inputs.put({"token": st.session_state["token.box"]}),
         placeholder="none",
-        width=190,
+        width=width,
     )
-    return chosen
 
 
 def table(
@@ -329,46 +328,46 @@ def table(
     rows: Sequence[Mapping[str, Any]],
     height: int,
     formats: Mapping[str, str] = MappingProxyType({}),
-    place=st,
 ) -> None:
     """A table that is scrolled and sorted on the screen, at most `height` pixels high, and is whole on paper, where
     that one, a picture of what is in sight, would lose its other columns and rows. `formats`: of columns of numbers,
     like ".3g"."""
     numbers = {name: st.column_config.NumberColumn(format=f"%{form}") for name, form in formats.items()}
-    place.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1) + 3, height), column_config=numbers, key=key)
+    st.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1) + 3, height), column_config=numbers, key=key)
 
     def cell(name: str, value: Any) -> str:
         form = formats.get(name, "") if isinstance(value, float) else ""
-        text = say.number(value, form) if form else "" if value is None else str(value)
-        return f"<td>{escape(text)}</td>"
+        return say.number(value, form) if form else "" if value is None else str(value)
 
     names = list(dict.fromkeys(name for row in rows for name in row))
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(cell(name, row.get(name)) for name in names)}</tr>" for row in rows)
-    place.html(f'<table class="ed-paper"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
+    st.html(_html("ed-paper", names, ([cell(name, row.get(name)) for name in names] for row in rows)))
 
 
-def markdown_table(key: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table whose cells are Markdown; a stranger's words in them are `plain` already."""
-    with st.container(key=key):
-        st.markdown("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))
+def few_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table of a few rows, on a phone a card a row; cells may hold a stranger's words."""
+    st.html(_html("ed-table", head, rows))
 
 
-def empty(title: str, text: str, height: int | None = 420, first: bool = False) -> None:
-    """A panel that has nothing yet, and says what would fill it, as high as what will be there, or as its words
-    where `height` is None; the `first` of a page says it louder."""
-    with st.container(height="content" if height is None else height + CAPTION, border=True):
+def _html(kind: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = (
+        "".join(f'<td data-head="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(head, row, strict=True))
+        for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def empty(title: str, text: str, height: int, first: bool = False) -> None:
+    """A panel that has nothing yet, and says what would fill it, as high as what will be there; the `first` of a page
+    says it louder."""
+    with st.container(height=height + CAPTION, border=True):
         if title:
             st.markdown(f"**{title}**")
         if first and text:
             st.info(text, icon=":material/play_circle:")
         else:
             st.caption(text)
-
-
-def hint(key: str, text: str, named: str = "") -> None:
-    """What can be done here with a mouse, behind the name of what it is done to: small, and not on paper."""
-    st.container(key=f"click-{key}").caption(f"{named} *{text}*".strip())
 
 
 def place(key: str, height: int):
@@ -403,6 +402,6 @@ def _unrewritten(text: str) -> str:
     return re.sub(r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", "\\g<0>\u2060", text)
 
 
-def error(found: Exception | str, place=st) -> None:
+def error(found: Exception | str) -> None:
     """What went wrong, as its own words say it."""
-    place.error(plain(str(found)), icon=":material/error:")
+    st.error(plain(str(found)), icon=":material/error:")

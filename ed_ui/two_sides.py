@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 
 import streamlit as st
 
@@ -29,14 +28,12 @@ from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import (
-    BRANCHES,
     COUNT_SINKS,
     NONE,
     OVERLAID,
     SIDES_BRANCH,
     SIDES_MAPS,
     SIDES_SHADE,
-    SIDES_SHADES,
     Input,
     choice,
     number,
@@ -67,9 +64,7 @@ MODE = choice("compare", "two.mode", "models", MODES.keys(), "Compare", MODES)
 MEASURES = several("measures", "two.probes", list(DEFAULT), COMPARED, "Measures")
 PROBE = choice("probe", "two.probe", LayerSkip.name, COMPARED, "Probe", TITLES)
 LOOK = (
-    inputs.SWAPPED,
     OVERLAID,
-    inputs.BY_NUMBER,
     COUNT_SINKS,
     SIDES_BRANCH,
     SIDES_SHADE,
@@ -148,18 +143,9 @@ def write_link(runs: tuple[str, str]) -> None:
 
 
 def mode() -> str:
-    """What the reader chose to differ between the sides: "models", "prompts" or "parameters"; draws the choice, and the
-    button that swaps the sides."""
+    """Draw the choice of what differs between the sides; returns "models", "prompts" or "parameters"."""
     row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
-    chosen = MODE.draw(row.selectbox, label_visibility="collapsed", width=190)
-    row.button(
-        "Swap sides",
-        key="two.swap",
-        icon=":material/swap_horiz:",
-        on_click=lambda: inputs.put({inputs.SWAPPED.key: not inputs.SWAPPED.value}),
-        help="B becomes A: figures change places, differences their sign.",
-    )
-    return chosen
+    return MODE.draw(row.selectbox, label_visibility="collapsed", width=190)
 
 
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
@@ -186,23 +172,11 @@ def labels(a: Side, b: Side) -> tuple[str, str]:
         prompt = (
             f"“{case_study.cut(mine.prompt.text, TAIL)}”" if mine.prompt.identity() != theirs.prompt.identity() else ""
         )
-        words = [_model(mine.model, theirs.model), prompt, *_differing(mine, theirs)]
+        precision = mine.model.precision != theirs.model.precision
+        model = controls.full_name(mine.model, precision) if mine.model != theirs.model else ""
+        words = [model, prompt, *_differing(mine, theirs)]
         both.append(", ".join(filter(None, words)) or mine.model.name)
     return both[0], both[1]
-
-
-def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
-    """Its name, and whatever else is not the same; "" for one model."""
-    if mine == theirs:
-        return ""
-    facts = {
-        "precision": mine.precision,
-        "adapter": Path(mine.adapter).name or "no adapter",
-        "revision": mine.revision[:10],
-        "device": mine.device,
-    }
-    apart = [word for name, word in facts.items() if word and getattr(mine, name) != getattr(theirs, name)]
-    return ", ".join(filter(None, [mine.name, controls.label(mine), *apart]))
 
 
 def _differing(mine: Side, theirs: Side) -> Iterator[str]:
@@ -240,18 +214,6 @@ def previews(first: Side, other: Side) -> list[list[str] | None]:
     return [None if one is None else list(one.tokens) for one in encodings]
 
 
-def differences(first: Side, other: Side) -> dict[str, bool]:
-    """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
-    it comes."""
-    mine, theirs = previews(first, other)
-    same_tokens = mine == theirs or None in (mine, theirs)
-
-    def expected(name: str) -> bool:
-        return (same_tokens or not along(name, "pos")) and not along(name, "step")
-
-    return {name: expected(name) for name in first.probes}
-
-
 def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
     """The second model, from its own boxes behind a click in the `row`: `of` a page, by the beginning of its inputs'
     names. An `EffectiveDepthError` says why there is none."""
@@ -260,7 +222,7 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
     title = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
     box = row.popover(show.plain(title or "choose a model"), key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
+    name = (model_.draw(box.selectbox, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
@@ -279,29 +241,12 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
 
 
 def _prompt() -> Prompt:
-    known, chosen = prompt_box.examples(), value("two.example")
-    options = [p["id"] for p in load_prompts(picker.model())]
-    right = prompt_box.boxes("two.", "B", "Its answer", ABOUT_PROMPT)
-    st.session_state["two.example"] = chosen or None
-    right.selectbox(
-        "Example",
-        options + [chosen] * (chosen in known and chosen not in options),
-        format_func=lambda id: f"{prompt_box.task_name(known[id]['task'])}: {known[id]['title']}",
-        key="two.example",
-        on_change=_picked,
-        placeholder="an example",
-        label_visibility="collapsed",
-    )
+    with prompt_box.boxes("two.", "B", "Its answer", ABOUT_PROMPT):
+        prompt_box.choose_example("two.")
     second = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
     if wrong := prompt_box.wrong_with(second):
         raise PromptError(f"Second prompt: {wrong}")
     return second
-
-
-def _picked() -> None:
-    inputs.note("two.example")
-    if example := value("two.example"):
-        prompt_box.pick(example, "two.")
 
 
 def _parameters(row, a, b) -> tuple[Probe, Probe]:
@@ -310,8 +255,8 @@ def _parameters(row, a, b) -> tuple[Probe, Probe]:
     chosen = PROBE.draw(box.segmented_control, label_visibility="collapsed")
     first = a.popover("first set", key="box-two-first")
     first.caption("As on this probe's own page")
-    mine = probe_page.form(find(chosen), row=first)
-    return mine, probe_page.form(find(chosen), row=b.popover("second set", key="box-two-second"), prefix="two.")
+    mine = probe_page.form(find(chosen), first)
+    return mine, probe_page.form(find(chosen), b.popover("second set", key="box-two-second"), prefix="two.")
 
 
 def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
@@ -361,17 +306,16 @@ class Shown:
     name: str
 
 
-def along(name: str, dim: str) -> bool:
-    """Whether the columns of a probe's maps are tokens ("pos"), or tokens that each side writes itself ("step")."""
-    return any(dim in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
+def along(name: str) -> bool:
+    """Whether the columns of a probe's maps are tokens."""
+    return any("pos" in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
 
 
 def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
     """The inputs that say which of a probe's measures the maps show, and which tokens."""
     some = [next((r for r in of_side if r is not None), None) for of_side in results]
     laid = None not in some and alike(*some)
-    apart = None not in some and some[0].n_layers != some[1].n_layers
-    if not any(along(name, "pos") for name in names) and not laid and not apart:
+    if not laid and not any(along(name) for name in names):
         return
     row = st.container(key="map-inputs").popover(
         "What the maps show", type="tertiary", icon=":material/tune:", key="box-two-maps"
@@ -385,16 +329,11 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
             SIDES_MAPS[name].draw(row.segmented_control)
     if any("{shade}" in measure for measure in first):
         SIDES_SHADE.draw(row.selectbox, width=190)
-    tokens = [r.tokens if r is not None else () for r in some]
-    same = tokens[0] == tokens[1]
-    for side, n in zip(SIDES[: 2 - same], map(len, tokens), strict=False):
+    for n in sorted({r.n_tokens for r in some if r is not None}):
         if n > WINDOW:
-            label = "Tokens shown" if same else f"Tokens shown of {side}"
-            row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
+            row.slider(f"Tokens shown of {n}", 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{n}", width=220)
     if laid:
         OVERLAID.draw(row.toggle)
-    if apart:
-        inputs.BY_NUMBER.draw(row.toggle, help=ABOUT_NUMBER)
     if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
         COUNT_SINKS.draw(row.toggle)
 
@@ -408,7 +347,7 @@ def map_of(name: str, first_token: bool) -> Map | None:
     """What the page's inputs say of a probe's map; None where it has none of one result."""
     if not maps(name):
         return None
-    look = Look(BRANCHES[SIDES_BRANCH.value], SIDES_SHADES[SIDES_SHADE.value], first_token=first_token)
+    look = Look(SIDES_BRANCH.value, SIDES_SHADE.value, first_token=first_token)
     chosen = SIDES_MAPS[name].value if name in SIDES_MAPS else ""
     picture = next((p for p in maps(name) if p.choice == chosen), maps(name)[0])
     return Map(picture, look, named(picture, look)[0])
@@ -419,46 +358,35 @@ def section(
     both: Sequence[Shown],
     found: Sequence[Pair],
     lines: Sequence[Mapping[str, int | None]],
-    expected: bool,
     busy: bool,
 ) -> None:
     """A probe: its curves, the two maps, and the map of differences next to what it comes to in words. `found`: its
-    curves once both sides are complete. `lines`: the depths each side's criteria give. `expected`: whether a map of
-    differences is to be expected. `busy`: it is being computed, so what is still to come has its place kept; else there
-    is nothing where nothing was measured."""
+    curves once both sides are complete. `lines`: the depths each side's criteria give. `busy`: it is being computed, so
+    the maps' places are kept; else there is nothing where nothing was measured."""
     if not busy and all(s.result is None for s in both):
         return
     first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
     shown = map_of(name, first_token)
     st.markdown(f"##### {find(name).title}")
-    for i, (column, curve) in enumerate(zip(st.columns(2), find(name).curves, strict=False)):
-        if not found:
-            if busy:
+    for column, pair in zip(st.columns(2), found, strict=False):
+        key, names = f"{name}-{pair.curve.name}", (both[0].name, both[1].name)
+        fig = figures.pair_curves(pair, names, CURVE_HEIGHT)
+        about = partial(about_curve, key, name, pair, both)
+        show.figure(key, fig, f"**{pair.curve.title}**", about=about, place=column)
+    if shown is not None:
+        st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
+        if OVERLAID.value and all(measured(s, shown) for s in both) and alike(*(s.result for s in both)):
+            overlaid(name, shown, both, lines)
+        else:
+            for i, column in enumerate(st.columns(2)):
                 with column:
-                    show.empty(curve.title, SOON, CURVE_HEIGHT)
-            continue
-        key, names = f"{name}-{curve.name}", (both[0].name, both[1].name)
-        fig = figures.pair_curves(found[i], names, CURVE_HEIGHT, inputs.BY_NUMBER.value)
-        about = partial(about_curve, key, name, found[i], both)
-        show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
-    if shown is None:
-        for pair in found:
-            st.caption(show.plain(say.pair(pair)))
-        return
-    st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
-    if OVERLAID.value and all(measured(s, shown) for s in both) and alike(*(s.result for s in both)):
-        overlaid(name, shown, both, lines)
-    else:
-        for i, column in enumerate(st.columns(2)):
-            with column:
-                side_map(name, shown, both, i, lines[i], busy)
-    left, right = st.columns(2) if expected else (st.container(), st.container())
-    with left:
-        if found or busy or not expected:
-            difference(name, shown, both, first_token, expected)
-    with right:
-        for pair in found:
-            st.caption(show.plain(say.pair(pair)))
+                    side_map(name, shown, both, i, lines[i], busy)
+    left, right = st.columns(2) if shown is not None else (st.container(), st.container())
+    if shown is not None and found:
+        with left:
+            difference(name, shown, both, first_token)
+    for pair in found:
+        right.caption(show.plain(say.pair(pair)))
 
 
 def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], busy: bool) -> None:
@@ -494,20 +422,18 @@ def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[s
     result, other = both[i].result, both[1 - i]
     look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
     theirs = other.result if measured(other, shown) else None
-    pane = replace(view(result, i), beside=theirs, width_px=wide, side=SIDES[i], **look)
+    pane = replace(view(result), beside=theirs, width_px=wide, side=SIDES[i], **look)
     return draw(shown.picture, result, pane, shown.look)
 
 
-def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, expected: bool) -> None:
+def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool) -> None:
     """B - A where cells mean the same on both sides; else, in one line, why there is none."""
     a, b = (s.result for s in both)
-    if a is None or b is None or any(shown.measure not in r.measures for r in (a, b)):
-        return show.empty("B − A", DRAWN, MAP_HEIGHT) if expected else st.caption(f"**No map of B − A:** {TOKENS}")
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return st.caption(f"**No map of B − A:** {show.plain(reason)}")
     key = f"{name}-difference"
     sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
-    pane = replace(view(a, 0), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
+    pane = replace(view(a), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
     fig = figures.difference_map(a, b, shown.measure, pane, first_token)
     about = partial(about_map, key, shown.measure, both)
     caption = "**B − A** · orange: larger in B, blue: larger in A"
@@ -519,10 +445,9 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
     show.figure(key, fig, caption, about=about)
 
 
-def view(result: ProbeResult, i: int) -> View:
+def view(result: ProbeResult) -> View:
     n = result.n_tokens
-    chosen = (st.session_state.get(f"two.window.{side}.{n}") for side in (SIDES[i], SIDES[0]))
-    window = next(filter(None, chosen), (n - WINDOW, n - 1)) if n > WINDOW else None
+    window = st.session_state.get(f"two.window.{n}", (n - WINDOW, n - 1)) if n > WINDOW else None
     return View(height=MAP_HEIGHT, width_px=560, window=window, answer_start=result.answer_start)
 
 
@@ -530,7 +455,7 @@ def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None
     """What a curve is, both sides' numbers, and where they came from."""
     name = f"{probe}.{pair.curve.name}"
     st.markdown(f"**`{name}`** ({pair.curve.unit}), dims ({pair.curve.x}): {pair.curve.title}.")
-    st.markdown(EQUAL if not pair.relative else NUMBERED if inputs.BY_NUMBER.value else RELATIVE)
+    st.markdown(RELATIVE if pair.relative else EQUAL)
     show.csv(key, lambda: export.pair_csv(pair), name, "CSV of both")
     _origins(both)
 
@@ -561,19 +486,8 @@ ABOUT_PROMPT = (
 )
 NO_TWIN = "A model that is elsewhere has no copy here: a copy is made of a model's own files, which stay there."
 CONTROL = "A copy of the second model in its place: untrained (random weights), or its own layers in random order."
-SOON = "Appears once both sides are measured."
-ABOUT_NUMBER = (
-    "Layer 3 of one above layer 3 of the other, in place of relative depth; the layers of a looped model are counted "
-    "through all its passes."
-)
-DRAWN = "Drawn once both sides are there: cell by cell, on relative depth where the models are not equally deep."
-TOKENS = "the two sides have different tokens, so columns do not correspond."
 RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)
 / L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
 text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
 layers; in a map of differences each layer of the shallower model is compared with the deeper one's nearest."""
-NUMBERED = (
-    "The models have different numbers of layers. Here both stand on their own layers' numbers: a layer of one is none "
-    "of the other. Differences in the text are read at relative depth."
-)
 EQUAL = "Both have the same number of layers: the bars below are B − A, layer by layer, on a scale of their own."

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
-from urllib.parse import parse_qsl
 
 import pytest
 from charts import fresh
@@ -20,7 +18,7 @@ from ed_core.probes import PROBES, LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.results.store import Store
 from ed_core.types import Prompt
-from ed_ui import browser, inputs, link, picker, session
+from ed_ui import browser, inputs, link
 from ed_ui.inputs import of_probe
 from ed_ui.navigation import ROOMS as rooms
 
@@ -38,6 +36,7 @@ OWN = {  # a page, a parameter of its own, and where it must arrive
     "pages/intervene/gradients.py": {"nodes": "33"},
     "pages/intervene/prune.py": {"set": "copy", "n_prompts": "3", "longest": "2", "map": "swap"},
     "pages/prompt/writing.py": {"n_tokens": "5", "temperature": "0.5"},
+    "pages/compare/two.py": {"branch": "attn", "contributions_map": "direction", "shade": "entropy"},
 }
 WRONG = [
     "",
@@ -81,27 +80,6 @@ def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):
     assert not test.exception and not said(test)
     assert {name: test.query_params.get(name) for name in OWN[page]} == OWN[page]
     assert test.query_params["example"] == "copy-3-a" and test.query_params["model"] == "small"
-
-
-def test_which_maps_stand_side_by_side_is_in_the_link_and_what_cannot_be_is_said(stored):
-    shown = {"branch": "attn", "contributions_map": "direction", "shade": "entropy"}
-    test = opened("pages/compare/two.py", example="copy-3-a", **shown, by_number="perhaps")
-    assert not test.exception and "is 'perhaps'" in said(test)
-    assert {name: test.query_params.get(name) for name in shown} == shown and "by_number" not in test.query_params
-
-
-@pytest.mark.parametrize("name, value, told", [("tokens", "500-600", 1), ("token", "2", 0)])
-def test_a_token_beyond_the_prompt_is_said(stored, name, value, told):
-    test = opened("pages/model/model.py", example="copy-3-a", **{name: value})
-    assert not test.exception and (f"The link names {name} {value}, and the prompt has " in said(test)) == bool(told)
-    assert bool(said(test)) == bool(told) and (name in test.query_params) != bool(told)
-
-
-def test_none_of_several_is_read_as_it_is_written_and_a_bound_is_told_whole():
-    several = inputs.several("measures", "measures", [1], [1, 2])
-    assert several.read(several.write([])) == []
-    with pytest.raises(ParameterError, match="expected a whole number from 0 to 4294967295"):
-        inputs.CONTROL_SEED.read("-1")
 
 
 COMMON = ("precision", "control", "control_seed", "template", "special_tokens", "token", "run", "example", "device")
@@ -225,22 +203,6 @@ def test_the_link_button_shows_the_address_and_whether_it_carries_the_prompt(sto
     assert not any("another" in one.value for one in test.code)
 
 
-@pytest.mark.parametrize(
-    "query, of_box, expected",
-    [
-        ("model=a", True, False),
-        ("model=a&run=b", True, True),
-        ("model=a&prompts=bundled", True, True),
-        ("model=a&run=b&prompts=pasted", True, False),
-        ("model=a", False, True),
-        ("example=b&compare=prompts", True, False),
-        ("example=b&compare=prompts&second_run=c", True, True),
-    ],
-)
-def test_a_link_names_prompts_by_example_or_run_and_typed_lists_by_nothing(query, of_box, expected):
-    assert browser.names_prompt(dict(parse_qsl(query)), of_box) is expected
-
-
 def test_a_path_is_never_taken_from_a_link():
     assert [p.name for p in of_probe(ResidualErasure)] == ["target"]
 
@@ -253,47 +215,12 @@ def test_the_address_names_no_run_where_the_page_asks(stored):
     assert dict(test.query_params) == {"model": "small"}
 
 
-def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):
-    held = {"window": (3, 40)}
-    monkeypatch.setattr(session, "current", lambda: SimpleNamespace(inputs=held))
-    assert inputs.window("window", 60, 48) == (3, 40) and inputs.window("window", 48, 48) is None
-    held["window"] = (3, 60)
-    assert inputs.window("window", 60, 48) == (12, 59) and not held
-    tokens = inputs.span("tokens", "window")
-    assert tokens.read(tokens.write((5, 5))) == (5, 5), "a window of one token"
-
-
-def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
-    for name, expected in {
-        "ed-demo-8": "ed-demo-8",
-        str(tmp_path): str(tmp_path),
-        "org/name": "org/name@abc",
-        "org/name@x": "org/name@x",
-    }.items():
-        held = {"model": name, "revision": " abc "}
-        monkeypatch.setattr(session, "current", lambda held=held: SimpleNamespace(inputs=held))
-        assert picker.source() == expected
-
-
 ROOMS = [room.title for room in rooms]
 
 
 def test_every_page_has_its_file_and_an_address_that_the_shipped_proxies_let_through():
     pages = [tab for room in rooms for tab in room.tabs]
     assert all((ROOT / tab.file).is_file() and re.fullmatch("[a-z_]+", tab.address) for tab in pages)
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_frame_says_which_room_is_open(stored, room):
-    (here,) = (one for one in rooms if one.title == room)
-    tab = here.tabs[0]
-    test = fresh().run().switch_page(tab.file).run()
-    assert not test.exception and (tab.hidden or here.question in [one.value for one in test.subheader])
-    links = [link.proto.label for link in test.sidebar.get("page_link")]
-    assert links == [one.title for one in rooms], "six rooms and nothing else"
-    tabs = [one.title for one in here.tabs if not one.hidden]
-    shown = [link.proto.label for link in test.main.get("page_link") if link.proto.label not in ROOMS]
-    assert len(tabs) == 1 or tabs == [label for label in shown if label in tabs]
 
 
 def test_a_link_to_a_study_or_set_that_is_not_here_says_that_another_one_is_shown(stored):

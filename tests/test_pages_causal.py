@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incompl
 from ed_core.prompts import read_jsonl, to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Prompt
-from ed_ui import probe_page, prompt_set, show
+from ed_ui import prompt_set, show
 
 
 def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
@@ -81,7 +80,7 @@ def stored_set(stored):
 def prune_on(prompts, **state) -> AppTest:
     test = fresh(model="small")
     lines = prompts if isinstance(prompts, str) else to_jsonl(prompts)
-    state = {"prompts.source": "A file or pasted lines", "prompts.lines": lines} | state
+    state = {"prompts.source": "lines", "prompts.lines": lines} | state
     session_of(test).inputs.update(state)
     test.run()
     test.query_params.clear()  # as the navigation does
@@ -139,8 +138,8 @@ def test_from_ten_prompts_on_layers_go_to_other_tools_once_all_are_measured(stor
 
     assert files(prune_on(many)) == {"Layers kept": True, "mergekit": True}
     lookup.store().put(computed(Prune().request(spec, many[9])))
-    gguf = SimpleNamespace(n_passes=1, source="small.gguf", packing="Q4_1", file=Path("small.gguf"))
-    monkeypatch.setattr(probe_page, "ModelRef", SimpleNamespace(of=lambda spec: gguf))
+    for name, value in {"packing": "Q4_1", "file": Path("small.gguf")}.items():
+        monkeypatch.setattr(type(spec), name, value, raising=False)
     test = prune_on(many)
     assert files(test) == {"Layers kept": False, "mergekit": False}
     results = [lookup.find(Prune().request(spec, prompt)) for prompt in many]
@@ -253,10 +252,3 @@ def test_layers_whose_integral_did_not_settle_are_named(stored):
     assert "allowed: 0.5 %" in str(charts(test)), "as the page's words have it"
     assert not any("this prompt" in figure for figure in traces(test)), "what is not to be relied on is not compared"
     assert not app("pages/intervene/gradients.py").warning
-
-
-@pytest.mark.parametrize("target", ["answer", "future"])
-def test_erasing_for_the_answer_asks_for_one_and_for_what_follows_does_not(stored, target):
-    test = app("pages/intervene/erase.py", prompt=Prompt("5 + 7 = "), target=target)
-    asked = any("answer" in one.value for one in test.info if "Not computed yet" not in one.value)
-    assert not test.exception and asked == (target == "answer")

@@ -4,7 +4,6 @@ nothing of it is the model's map."""
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +15,10 @@ from test_running import queue  # noqa: F401  (fixture)
 from ed_core.depth import among_others, say
 from ed_core.depth.among_others import curves_of
 from ed_core.models.ref import ModelRef
-from ed_core.probes import Contributions, LogitLens, find
+from ed_core.probes import Contributions, find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, running, show
+from ed_ui import control_model, show
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/prompt/logit_lens.py": ("logit_lens", lambda r: r["kl"].mean(1)),
@@ -103,24 +102,6 @@ def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored,
         assert not traces(test, "control") and not any("twin shows" in m.value for m in test.markdown)
 
 
-def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small_folder):  # noqa: F811
-    monkeypatch.setattr(control_model, "chosen", lambda: ("shuffled", 1))
-    spec = ModelRef.parse(str(small_folder))
-    own = {
-        name: probe().request(spec, Prompt("p"))
-        for name, probe in (("contributions", Contributions), ("logit_lens", LogitLens))
-    }
-    batch = running.Batch(control_model.with_control(own))
-    running.submit(batch)
-    asked = [(request.probe, request.models[0].control) for request in queue.requests]
-    assert asked == [
-        ("contributions", ""),
-        ("logit_lens", ""),
-        ("contributions", "shuffled"),
-        ("logit_lens", "shuffled"),
-    ]
-
-
 def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
     monkeypatch.setattr(control_model, "chosen", lambda: ("untrained", 0))
     own = {"contributions": Contributions().request(ModelSpec("m", content_hash="c", precision="int8"), Prompt("p"))}
@@ -135,11 +116,3 @@ def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(st
             spec = ModelRef.parse("small").twin("untrained", seed)
             lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
     assert ", untrained copies by " in settles(app("pages/prompt/home.py"))
-
-
-def test_a_controls_mean_is_over_the_models_own_prompts_or_not_there():
-    there = {f"prune.{i}{running.CONTROL}": f"control of {i}" for i in (0, 2)}
-    batch = SimpleNamespace(complete=there.get)
-    assert control_model.results(batch, ["prune.2", "prune.0"]) == ["control of 2", "control of 0"]
-    assert control_model.results(batch, ["prune.0", "prune.1"]) == [], "as many as another prompt's would be"
-    assert control_model.results(batch, []) == []

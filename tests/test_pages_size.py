@@ -18,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
 
 from ed_core.machine import ROOM
-from ed_core.models import hub, tokens
+from ed_core.models import hub
 from ed_core.models.bundled import MODELS
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions
@@ -59,7 +59,7 @@ def run_button(test):
 def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
     test = opened()
     captions = [c.value for c in test.caption]
-    assert "auto: **fp32**, the widest there is" in captions
+    assert "auto: **fp32**" in captions
     assert sum(c.startswith("needs ") for c in captions) == 1
     assert not test.error and not test.warning and not run_button(test).disabled
     assert any(
@@ -73,7 +73,7 @@ def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(s
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
     assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
     test = opened(free={"cpu": free})
-    assert "auto: **bf16**, the widest that fits" in [c.value for c in test.caption]
+    assert "auto: **bf16**" in [c.value for c in test.caption]
 
 
 def test_too_large_is_said_before_run_with_what_would_fit(stored):
@@ -83,12 +83,6 @@ def test_too_large_is_said_before_run_with_what_would_fit(stored):
     )
     assert run_button(test).disabled
     assert not run_button(opened(model="ed-demo-8", precision="fp32")).disabled
-
-
-def test_what_is_too_large_in_every_precision_says_so_before_it_is_downloaded(stored):
-    test = opened(model="meta-llama/Llama-3.1-70B", free={"cpu": 20_000_000_000})
-    assert "auto: **4bit**, the narrowest, and too large" in [c.value for c in test.caption]
-    assert "too large in 4bit" in words(test) and "no precision fits" in words(test) and run_button(test).disabled
 
 
 def test_integrated_gradients_in_int8_are_refused_before_run(stored):
@@ -119,31 +113,9 @@ def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_pa
     assert not any(b.label == "Run" for b in test.button)
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [("num_hidden_layers", "many"), ("vocab_size", 1e400)],
-)
-def test_a_config_that_makes_no_sense_breaks_no_page(stored, tmp_path, monkeypatch, field, value):
-    config = {
-        "model_type": "![x](http://127.0.0.1/x.png)",
-        "num_hidden_layers": 4,
-        "hidden_size": 8,
-        "num_attention_heads": 2,
-        "vocab_size": 9,
-        field: value,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "model.safetensors"))
-    monkeypatch.setitem(MODELS, "other", tmp_path)
-    test = opened(model="other", precision="fp32")
-    assert not test.exception
-    shown = " ".join(c.value for c in [*test.caption, *test.error])
-    assert "![" not in shown, "a stranger's Markdown is shown, not rendered"
-
-
 def test_a_hub_model_that_is_not_here_is_estimated_and_offline_is_one_sentence(stored):
     test = opened(model=ABSENT, free={"cpu": 60_000_000_000})
-    assert "auto: **fp32**, the widest there is" in [c.value for c in test.caption]
+    assert "auto: **fp32**" in [c.value for c in test.caption]
     assert any(c.value.startswith("needs 30.9 GB") and "of 60.0 GB free" in c.value for c in test.caption)
     assert words(test).count("is not here yet") == 1 and run_button(test).disabled, "said once"
     offline = [w.value for w in test.warning]
@@ -208,43 +180,11 @@ def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
     assert "not opened yet" in card_of(precision="fp16")
 
 
-def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<s>": 1, "</s>": 2}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None})
-    )
-    spec = ModelRef.named(str(tmp_path))
-    assert tokens.special_roles(spec) == {"bos_token": "<s>", "eos_token": "</s>"}
-    assert tokens.added(spec) == (["<s>"], ["</s>"])
-    assert not tokens.chats(spec)
-    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
-    assert tokens.chats(spec)
-
-
-def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
-    test = opened()
-    assert not any(box.key == "catalogue.group" for box in test.selectbox), "drawn when it has been opened"
-    test.session_state["Catalogue"] = True
-    test.run().selectbox(key="catalogue.group").set_value("GPT-2").run()
-    assert "12 × 768 · 124.4 M parameters" in words(test)
-    assert (
-        test.button(key="take.openai-community/gpt2").click().run().selectbox(key="model").value
-        == "openai-community/gpt2"
-    )
-
-
 def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):
     monkeypatch.setattr(running, "free", lambda device: 20 << 30)
     listed = opened().selectbox(key="model").options
-    assert "ed-demo-8 · 25 MB in fp32, 64 tokens in under 1 s" in listed
-    assert all(" · " in one for one in listed)
+    assert any(one.startswith("ed-demo-8 · ") and "25 MB in fp32, 64 tokens in under 1 s" in one for one in listed)
+    assert any(one.startswith("meta-llama/Llama-3.2-1B · 1.2 B parameters · ") and "gated" in one for one in listed)
     (large,) = (one for one in listed if "70B" in one and "Llama-3.1" in one)
     assert "too large here: " in large
 

@@ -3,17 +3,13 @@ a page is drawn again meanwhile."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import pytest
 from kept_cases import results
 from streamlit.testing.v1 import AppTest
 
 from ed_core.errors import Cancelled, JobError, PromptError
 from ed_core.models.ref import ModelRef
-from ed_core.probes import Contributions, Surgery
-from ed_core.results import lookup
+from ed_core.probes import Contributions
 from ed_core.results.wire import pack, unpack
 from ed_core.types import ModelSpec, Prompt, Request
 from ed_core.work.queue import Job
@@ -85,24 +81,6 @@ def test_jobs_are_handed_over_a_few_at_a_time_in_order(queue, at_once):
     assert not made.running and not running.poll(made), "said once"
 
 
-def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkeypatch):
-    kept = results()
-    made = running.Batch(
-        {name: kept[name].request for name in ("contributions", "logit_lens", "layer_skip")}, at_once=1
-    )
-    monkeypatch.setattr(lookup, "estimate", lambda requests, n: 7.0 * len(requests))
-    monkeypatch.setattr(Job, "seconds_left", lambda job: 3.0)
-    running.submit(made)
-    job = queue.open[0]
-    job.advance(0.0, 0.25, "", pack(replace(kept["contributions"], complete=False, progress=0.25, summary={})))
-    job.state, job.share = "running", 0.25
-    assert running.status(made) == "contributions: starting · 25 % · 1 of 3 · about 17 s left"
-    job.state = "done"
-    running.poll(made)
-    queue.open[0].state = "running"
-    assert "· 2 of 3" in running.status(made)
-
-
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):
     made = batch()
     running.submit(made)
@@ -143,27 +121,6 @@ def test_the_time_to_come_is_that_of_what_is_not_stored():
     asked = [Contributions().request(spec, Prompt(text)) for text in ("5 + 7 = ", "3 + 4 = ", "1 + 1 = ")]
     told = [running.outlook(asked, asked[:n], 8, 10**10).seconds for n in range(4)]
     assert told[0] == 0 and told[1] > 0 and told[3] == pytest.approx(3 * told[1])
-
-
-@pytest.mark.parametrize(
-    "probes, n_tokens, refused",
-    [((Surgery,), 1, True), ((Surgery,), 2, False), ((Surgery, Contributions), 1, False), ((Surgery,), None, False)],
-)
-def test_a_prompt_that_no_probe_takes_is_refused_before_run(probes, n_tokens, refused):
-    asked = [probe().request(ModelRef.parse("ed-demo-8"), Prompt("x")) for probe in probes]
-    said = running.outlook(asked, asked, n_tokens, 10**10).obstacle
-    assert said == ("The prompt has 1 token; surgery needs at least 2: give it a longer prompt." if refused else "")
-
-
-def test_the_time_of_a_stored_run_is_scaled_by_tokens(monkeypatch):
-    """A run with other parameters may take another time, and says nothing."""
-    spec = ModelRef.parse("ed-demo-8")
-    asked = [Surgery("drop").request(spec, Prompt(text)) for text in ("one", "two")]
-    ran = Surgery("all").request(spec, Prompt("one")), Surgery("drop").request(spec, Prompt("three"))
-    cards = [{"series": r.series, "seconds": s, "n_tokens": 10} for r, s in zip(ran, (50.0, 2.0))]
-    monkeypatch.setattr(lookup, "store", lambda: SimpleNamespace(recent=lambda n: cards))
-    assert lookup.estimate(asked, 30) == 12.0 and lookup.estimate(asked, None) is None
-    assert lookup.estimate([Surgery("swap").request(spec, Prompt("one"))], 30) is None
 
 
 # ---------------------------------------------------------------- what is drawn again

@@ -35,7 +35,7 @@ class Toy(Probe):
     curves: ClassVar[tuple[Curve, ...]] = (Curve("product", "Mean product", "toys"),)
     score: ClassVar[Score] = Score("its centre", "centre")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture("Toy map", ("product",), "a product", "Read it as it is.", "Would show a product."),
+        Picture("Toy map", ("product",), "a product", "Read it as it is."),
     )
     thumbnail: ClassVar[tuple[int, str]] = (9, "product")
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -60,7 +60,7 @@ PAGE = '''"""Toys?"""
 from ed_core.probes import Toy
 from ed_ui import probe_page
 
-probe_page.Page(Toy, "Not computed yet.").show()
+probe_page.Page(Toy, {"": "Not computed yet."}).show()
 '''
 EDITS = (  # of the registry
     ("import ResidualErasure", "import ResidualErasure\nfrom .toy import Toy"),

@@ -274,8 +274,7 @@ def _of_pair(case: Case, verdicts: dict[int, Verdict]) -> Section | None:
     curves and the maps; None where nothing was compared."""
     if {item.shown.page for item in case.items} != {"two"} or len(case.views) != 2:
         return None
-    swapped = dict(case.items[0].shown.settings).get("swapped") is True
-    a, b = reversed(case.views) if swapped else case.views
+    a, b = case.views
 
     def name(view: case_study.View) -> str:
         by_model = a.models != b.models

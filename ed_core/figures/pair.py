@@ -78,19 +78,15 @@ def pair_ruler(
     return canvas.figure()
 
 
-def pair_curves(
-    pair: side_by_side.Pair, names: tuple[str, str], height: int = 300, by_number: bool = False
-) -> go.Figure:
+def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300) -> go.Figure:
     """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
-    bars below; else relative depth, or layers `by_number`, without bars, because no layer of one is a layer of the
-    other."""
-    relative = pair.relative and not by_number
+    bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
     n, unit, curve, first = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve, first_place(pair.curve.x)
     canvas = Canvas(height, MARGIN)
     for side, values in enumerate((pair.a, pair.b)):
         x = (
             side_by_side.relative_depth(len(values), pair.n_layers[side])
-            if relative
+            if pair.relative
             else first + np.arange(len(values))
         )
         of = f" of {pair.n_layers[side]}" if pair.relative else ""
@@ -100,7 +96,7 @@ def pair_curves(
         canvas.points(f"{name}: {escaped(names[side])}", x, values, hover, **look)
     canvas.legend()
     depth = "relative depth" if curve.x == "depth" else f"relative depth of the {curve.x}"
-    canvas.layout["xaxis"] = share_axis(depth) if relative else layer_axis(n, curve.x)
+    canvas.layout["xaxis"] = share_axis(depth) if pair.relative else layer_axis(n, curve.x)
     upright = log_ticks((pair.a, pair.b)) if curve.log else dict(type="linear")
     canvas.layout["yaxis"] = dict(GRID, title=axis_title(unit), **upright)
     if not curve.log:

@@ -88,11 +88,6 @@ def chats(ref: ModelRef) -> bool | None:
     return bool(template)
 
 
-def special_roles(ref: ModelRef) -> dict[str, str]:
-    """The special tokens that a tokenizer's files name, by their role (`bos_token`, `eos_token`, …)."""
-    return _roles(ref.place)
-
-
 def _roles(folder: Path) -> dict[str, str]:
     roles: dict[str, str] = {}
     for name in ("special_tokens_map.json", SETTINGS):
@@ -101,11 +96,6 @@ def _roles(folder: Path) -> dict[str, str]:
             if role.endswith("_token") and isinstance(text, str):
                 roles[role] = text
     return roles
-
-
-def added(ref: ModelRef) -> tuple[list[str], list[str]] | None:
-    """Special tokens added before and after every prompt; None without a tokenizer.json."""
-    return None if (own := encoder(ref)) is None else own.added()
 
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:

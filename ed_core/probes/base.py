@@ -100,7 +100,7 @@ class Picture:
     """A figure of one result, described once: on its probe's page, in *Compare two*, in a case study and its report.
 
     `measures`: what it shows, the first one in front; `{branch}` and `{shade}` in a name become what the reader
-    chose. `caption` says what is seen, `reading` how to read it, `teach` what an empty panel says. `choice`: what
+    chose. `caption` says what is seen, `reading` how to read it. `choice`: what
     *Compare two* calls it where a probe has several maps. `kind`: how it is drawn (`figures.pictures.DRAW`), by default
     as a map of any measure by layer and token. A picture whose first measure a result does not have is left out."""
 
@@ -108,7 +108,6 @@ class Picture:
     measures: tuple[str, ...]
     caption: str
     reading: str = ""
-    teach: str = ""
     choice: str = ""
     kind: str = "tokens"
 

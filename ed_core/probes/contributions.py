@@ -64,7 +64,6 @@ class Contributions(Probe):
             "In Llama 3.1 70B the ratio stays above 0.15 in the first half and falls below 0.05 in the second "
             "(Csordás et al. 2025).\nThe first token is often an attention sink of huge norm, so it is outside "
             "the colour range.",
-            "How much each layer adds to the residual stream, token by token.",
             "size",
             kind="norms",
         ),
@@ -75,8 +74,6 @@ class Contributions(Probe):
             "In Llama 3.1 70B on GSM8K the first half is zero or negative, then the sign turns (Csordás et al. 2025). "
             "A\nsmall cosine does not prove a layer useless (Hinostroza et al. "
             "2026).",
-            "Below 0 a layer adds against the stream (the papers: erases), near 0 across it (writes something new), "
-            "above 0 along it (strengthens).",
             "direction",
             kind="cosines",
         ),

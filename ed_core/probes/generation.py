@@ -68,7 +68,6 @@ class Generation(Probe):
             "line: best guess for good, cross: early exit",
             "The line steps to the depth from which the best token stays; bright is near the output. A cross marks "
             "the first depth below\nthe output that is sure enough to leave: red where it would say another token.",
-            "What the model writes, and from which depth each token is the lens's best guess for good.",
             kind="writing",
         ),
     )

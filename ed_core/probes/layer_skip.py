@@ -84,7 +84,6 @@ class LayerSkip(Probe):
             "take it that these refine side by side.\nColours are logarithmic; ringed cells lie beyond them: hover "
             "tells their value. The output's change is the L2 distance of two probability vectors: √2 = 1.41 at "
             "most,\nwhere each is sure of another token.",
-            "How much each later layer changes when one is left out.",
             kind="skips",
         ),
         Picture(

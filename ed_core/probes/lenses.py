@@ -145,7 +145,6 @@ class LogitLens(Probe):
             "input)",
             "Row 0 is the embedding, the top row the model's own output, which is above the map too; a token is "
             "written where it is\nanother than in the row below and there is room.",
-            "What the model would predict if it ended at each depth.",
             kind="lens",
         ),
     )
@@ -232,12 +231,6 @@ class Lenses(Probe):
             "repeats its input)",
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
             "in the row below and there is room.",
-            f"{title}: what "
-            + (
-                "the model would predict if it ended at each depth."
-                if lens == "logit"
-                else "the stream says at each depth through a fitted map."
-            ),
             title,
             kind="lens",
         )

@@ -99,7 +99,7 @@ def actions(case: Case, state: str) -> None:
         downloads(case)
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
-        case_studies.attempt(lambda: go(case_studies.duplicate(case)))
+        case_studies.attempt(lambda: go(case_studies.writable().duplicate(case)))
     reason = undeletable(case.id)
     look = {"icon": ":material/delete:"} | off(reason, "Deletes this case study")
     with row.popover("Delete", key="case.delete", **look):
@@ -117,7 +117,7 @@ def delete(id: str, title: str) -> None:
     """Ask once, then delete."""
     st.markdown("Delete this case study? This cannot be undone.")
     pressed = st.button("Delete it", type="primary", key="case.delete.yes")
-    if pressed and case_studies.attempt(lambda: case_studies.delete(id)):
+    if pressed and case_studies.attempt(lambda: case_studies.writable(id).delete(id)):
         st.toast(f"Deleted: {show.plain(title)}", icon=":material/delete:")
         st.switch_page(case_studies.GALLERY)
 
@@ -147,8 +147,8 @@ def end_edit(id: str) -> None:
 
 
 def edit(editing: Editing) -> None:
-    """The boxes with a preview of the notes; below them what saving came to. What is typed survives page changes, a
-    conflict and a deletion, and nobody's words are overwritten unseen."""
+    """The boxes with a preview of the notes; below them what saving came to. What is typed survives page changes and a
+    conflict, and nobody's words are overwritten unseen."""
     case, prefix = editing.case, f"edit.{editing.case.id}"
     with st.container(border=True, key="editing"):
         left, right = st.columns(2)
@@ -163,8 +163,6 @@ def edit(editing: Editing) -> None:
         row.button("Discard changes", key=f"{prefix}.end", on_click=end_edit, args=(case.id,))
         if editing.trouble:
             show.error(editing.trouble)
-        if editing.lost and st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
-            copy_of(editing)
 
 
 def notes(text: str) -> None:
@@ -172,33 +170,17 @@ def notes(text: str) -> None:
     st.html(f'<div class="ed-notes" dir="auto">{to_html(text)}</div>')
 
 
-def changed_words(editing: Editing) -> Case:
-    """The case study with the words that are typed."""
-    return edited(editing.case, **case_studies.typed_words(f"edit.{editing.case.id}"))
-
-
 def save(editing: Editing) -> None:
-    """Write the words; where that fails they stay in their boxes, and where the case study is another by now, or gone,
-    they may become a copy."""
-    id, changed = editing.case.id, None
+    """Write the words; where that fails they stay in their boxes."""
+    id = editing.case.id
     try:
-        changed = changed_words(editing)
-        case_studies.save(changed, editing.opened)
+        changed = edited(editing.case, **case_studies.typed_words(f"edit.{id}"))
+        case_studies.writable(id).save(changed, editing.opened)
         end_edit(id)
         st.toast("Saved.", icon=":material/check:")
     except EffectiveDepthError as error:
-        editing.trouble, editing.lost = str(error), changed is not None and isinstance(error, CaseError)
+        editing.trouble = str(error)
     st.rerun()
-
-
-def copy_of(editing: Editing) -> None:
-    try:
-        copy = case_studies.duplicate(changed_words(editing))
-    except EffectiveDepthError as error:
-        editing.trouble, editing.lost = str(error), True
-        st.rerun()
-    end_edit(editing.case.id)
-    go(copy)
 
 
 def downloads(case: Case) -> None:

@@ -33,7 +33,8 @@ def page() -> None:
     with row.popover("Import", disabled=bool(barrier), key="gallery.import", **look):
         take_in()
     said()
-    problems(kept)
+    for problem in kept.problems:
+        st.warning(show.plain(problem), icon=":material/broken_image:")
     own = [c for c in cards if not kept.is_shipped(c.id)]
     if not own and not search:
         st.info(EMPTY, icon=":material/bookmark_add:")
@@ -69,8 +70,7 @@ def tile(card: Card, shipped: bool) -> None:
     st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day}{mark}")
     st.caption(f"“{show.plain(case_study.cut(card.prompt, 60))}”")
     if card.tags:
-        key, look = f"tags-{card.id}", {"format_func": show.plain, "label_visibility": "collapsed"}
-        st.pills("Tags", card.tags, key=key, on_change=search_tag, args=(key,), **look)
+        st.markdown(" ".join(f":blue-badge[{show.plain(tag)}]" for tag in card.tags))
 
 
 def alt(card: Card) -> str:
@@ -85,11 +85,6 @@ def short(text: str, most: int) -> str:
     line = case_study.tidy(text.strip().replace("\n", " ⏎ "))
     head = line[: most - 1]
     return line if len(line) <= most else f"{head.rpartition(' ')[0] or head}…"
-
-
-def search_tag(key: str) -> None:
-    """A click on a tag searches for it."""
-    st.session_state["gallery.search"], st.session_state[key] = st.session_state[key], None
 
 
 def said() -> None:
@@ -114,22 +109,13 @@ def taken(key: str) -> None:
     messages = []
     for file in st.session_state[key] or []:
         try:
-            case, new = case_studies.take_in(file.getvalue())
+            case, new = case_studies.writable().take_in(file.getvalue())
             came = "is kept now." if new else "was here already; nothing was changed."
             messages.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:
             messages.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
     gallery = session.current().gallery
     gallery.said, gallery.imports = messages, gallery.imports + 1
-
-
-def problems(kept) -> None:
-    """Files that could not be read, until this visitor has seen them."""
-    known = session.current().gallery.seen
-    new = [problem for problem in kept.problems if problem not in known]
-    if new:
-        st.warning("\n\n".join(map(show.plain, new)), icon=":material/broken_image:")
-        st.button("Understood", key="gallery.understood", on_click=known.update, args=(new,))
 
 
 NOTHING = "No case study contains every word of “{}”; try fewer."

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from math import isfinite
+from pathlib import Path
 
 import streamlit as st
 
@@ -13,9 +14,11 @@ from ed_core.errors import ParameterError
 from ed_core.lenses import measured
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
-from ed_ui.finding import finding
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
+
+WORDS = probe_page.words(__file__)
+WITHIN = probe_page.words(str(Path(__file__).with_name("within.md")))
 
 KINDS = {"between": "Between two models", "within": "Within one model"}
 SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuffled control"}
@@ -54,8 +57,8 @@ def body(wanted: Fitted) -> None:
     elif not runs.under_way(wanted.out):
         within_one = len(wanted.models) == 1
         question = "Which layers" + (" are needed" if within_one else " of one are those of the other")
-        finding(f"{question} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
-        probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
+        show.finding(f"{question} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
+        probe_page.texts(WITHIN if within_one else WORDS)
     else:
         under_way(wanted.so_far())
     with st.expander("The same from the command line"):
@@ -65,11 +68,11 @@ def body(wanted: Fitted) -> None:
 def under_way(found: measured.Maps | measured.Replacement | None) -> None:
     """The maps that are solved, while the others are not."""
     if found is None:
-        return finding("The maps are being fitted.", "They appear one part after the other")
+        return show.finding("The maps are being fitted.", "They appear one part after the other")
     curve = found.error[:, -1] if isinstance(found, measured.Maps) else found.loss
     done, n = sum(map(isfinite, curve)), len(curve)
     what = "of the first model's layers" if isinstance(found, measured.Maps) else "layers"
-    finding(f"{done} of {n} {what} are mapped.", "What it comes to is said when all are")
+    show.finding(f"{done} of {n} {what} are mapped.", "What it comes to is said when all are")
     if isinstance(found, measured.Maps):
         a, b = map(show.plain, found.names)
         show.figure("maps-map", figures.map_between(found), f"**{SHOWN['error']}** · {a} → {b}; {APART}")
@@ -93,7 +96,7 @@ def fitted(found: measured.Maps | measured.Replacement) -> str:
 
 def between(found: measured.Maps, key: str) -> None:
     text, _, unsure = say.matching(found).partition(" (")
-    finding(f"{text.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
+    show.finding(f"{text.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
     which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
@@ -101,17 +104,17 @@ def between(found: measured.Maps, key: str) -> None:
     text = f"**{SHOWN[which]}** · {a} → {b}{rings}; {APART}"
     show.figure(f"{key}-map", fig, text, about=about, alt="" if control else say.matching(found))
     left, right = st.columns(2)
-    show.figure(f"{key}-best", figures.best_matches(found), BEST, about=lambda: st.markdown(READING), place=left)
-    show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, about=lambda: st.markdown(CONTROLS), place=right)
-    probe_page.texts(TEXTS)
+    show.figure(f"{key}-best", figures.best_matches(found), BEST, reading=WORDS["Best matches"], place=left)
+    show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, reading=WORDS["Controls"], place=right)
+    probe_page.texts(WORDS)
 
 
 def within(found: measured.Replacement, key: str) -> None:
     sentence = say.replacement(found)
-    finding(sentence, fitted(found))
+    show.finding(sentence, fitted(found))
     fig = figures.replacement_bars(found)
     show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=sentence)
-    probe_page.texts(TEXTS_WITHIN)
+    probe_page.texts(WITHIN)
 
 
 def details(found: measured.Maps | measured.Replacement, key: str) -> None:
@@ -144,12 +147,6 @@ APART = "tap 0, the embedding, apart"
 BEST = "**Best matches** · dotted: the same share of the depth in both models"
 ERRORS = "**Against the controls** · error at each depth's best match"
 REPLACED = "**Loss with one layer replaced by a linear map** · dashed: 10 % more, above which a layer counts as useful"
-READING = """Matches along the dotted line are what the same steps spread over more layers would give; matches that end
-early, what new work in the deeper model's last layers would give. The smallest error
-and the largest R² may lie at different taps: the error is measured against the whole vector, R² against what varies."""
-CONTROLS = """*Shuffled tokens*: maps fitted to targets of other tokens, judged on the true ones. *Mean only*: the mean
-of the tokens fitted on, whatever the source. Where a few huge values dominate the stream, both are nearly as good as a
-map."""
 NOT_HERE = "A map is fitted to streams, and those of {name} do not leave the service; choose a model that is here."
 TEACH = (
     "Run solves for the best linear map of every pair of layers of both models; a fifth of the prompts is held out to "
@@ -159,19 +156,5 @@ TEACH_WITHIN = (
     "Run fits a linear map in place of each layer and measures the loss with it; a fifth of the prompts is held out to "
     "judge it."
 )
-TEXTS = {
-    "Why ask": "A deeper model may do something new in its further layers, or the same in smaller steps: then the best "
-    "matches lie on the diagonal (Csordás et al. 2025, §6, who train each map; here it is solved for).",
-    "Look for": "Marks along the diagonal, and a gap to both controls.",
-    "Beware": "A good linear map says that what B holds can be read off A, not that both compute it alike. Few "
-    "tokens for many dimensions make every map look worse.",
-}
-TEXTS_WITHIN = {
-    "The paper measures": "The share of layers whose linear replacement raises the loss by more than 10 %, on the text "
-    "that the maps were fitted on (arXiv 2603.15389).",
-    "Look for": "Layers above the dashed line, and where bars and diamonds part: what held only on the prompts fitted "
-    "on.",
-    "Beware": "One layer at a time: that each can be replaced alone does not mean that all can.",
-}
 
 page()

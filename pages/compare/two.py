@@ -22,10 +22,9 @@ from ed_ui import (
     show,
     two_sides,
 )
-from ed_ui.finding import finding
 from ed_ui.two_sides import Shown, Side
 
-PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
+WORDS = probe_page.words(__file__)
 
 
 def page() -> None:
@@ -46,7 +45,7 @@ def page() -> None:
         "two",
         {
             f"{place}.{name}": request
-            for place, side in zip(PLACES, both, strict=True)
+            for place, side in zip(SIDES, both, strict=True)
             for name, request in side.requests.items()
         },
     )
@@ -64,37 +63,34 @@ def page() -> None:
 def write_link(batch: running.Batch) -> None:
     """Name a complete result of each side, once nothing runs."""
     done = {} if batch.running else {name: r.request.key for name, r in batch.results.items() if r.complete}
-    runs = (next((key for name, key in done.items() if name.startswith(place)), "") for place in PLACES)
+    runs = (next((key for name, key in done.items() if name.startswith(place)), "") for place in SIDES)
     two_sides.write_link(tuple(runs))
 
 
 def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
-    """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
+    """Everything that fills while jobs run."""
     write_link(batch)
-    order = (1, 0) if inputs.SWAPPED.value else (0, 1)
-    expected = two_sides.differences(*both)
-    names = two_sides.labels(*(both[i] for i in order))
+    names = two_sides.labels(*both)
     of_side = [
-        {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
-        for i, name in zip(order, names, strict=True)
+        {n: Shown(side, batch.result(f"{place}.{n}"), name) for n in side.probes}
+        for side, place, name in zip(both, SIDES, names, strict=True)
     ]
     shown = [two_sides.PROBE.value] if two_sides.MODE.value == "parameters" else list(both[0].probes)
-    done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
+    done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in SIDES)]
     pairs = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
-    headline(batch, order, names, verdicts)
+    headline(batch, names, verdicts)
     ruler(names, verdicts, of_side)
     two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
         lines = [v.layers if v else {} for v in verdicts]
-        of_probe = [side[name] for side in of_side]
-        two_sides.section(name, of_probe, pairs.get(name, ()), lines, expected[name], bool(batch.running))
+        two_sides.section(name, [side[name] for side in of_side], pairs.get(name, ()), lines, batch.running)
     if by_precision(*both):
         st.page_link("pages/studies/studies.py", label="Precisions over many prompts: Studies")
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")
-    probe_page.texts(TEXTS)
+    probe_page.texts(WORDS)
 
 
 def by_precision(a: Side, b: Side) -> bool:
@@ -118,7 +114,7 @@ def judged(side: dict[str, Shown]) -> Verdict | None:
     return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, order, names, verdicts) -> None:
+def headline(batch: running.Batch, names, verdicts) -> None:
     """What differs in depth, in a sentence; what the sides are, what is going on, and both verdicts behind a click."""
     for message in running.troubles(batch):
         show.error(message)
@@ -127,12 +123,10 @@ def headline(batch: running.Batch, order, names, verdicts) -> None:
     if batch.running:
         sentence = sentence or "Both sides are being measured."
         note = running.status(batch)
-        for side, i in zip(SIDES, order, strict=True):
-            note = note.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
     elif batch.missing and not batch.errors:
         sentence = sentence or "Not measured yet: Run measures both sides."
     reasons = [f"{side}: {say.verdict(one)}" for side, one in zip(SIDES, verdicts, strict=True) if one]
-    finding(sentence or "What differs is read from the curves below.", note, reasons)
+    show.finding(sentence or "What differs is read from the curves below.", note, reasons)
 
 
 def ruler(names, verdicts, of_side) -> None:
@@ -154,17 +148,6 @@ SAME = {
     "models": "Both sides are the same model: choose another one, another precision, or a control.",
     "prompts": "Both sides are the same prompt: choose or type another one.",
     "parameters": "Both sides have the same parameters: change one of the second set.",
-}
-TEXTS = {
-    "Look for": "curves that take the same course at another relative depth. The ruler's bars are the layers in the "
-    "colours of the mean cosine, A's marks above, B's below: circles the average depths, the switch and, in grey, "
-    "the depth from which the answer (or the next token) is the first choice, small diamonds what the published rules "
-    "give, hollow where that is not robust.",
-    "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
-    "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
-    "colour is 0.",
-    "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page "
-    "shows the spread over many. One untrained copy is one draw: that it shows the same shape proves little.",
 }
 
 page()

@@ -9,13 +9,15 @@ from ed_core.probes import Patching
 from ed_core.types import Prompt
 from ed_ui import inputs, picker, probe_page, prompt_box, show
 
+WORDS = probe_page.words(__file__)
+
 TEXT, ANSWER = "patching.other.text", "patching.other.answer"
 SUMS = "3 + 2 = 5\n1 + 6 = 7\n4 + "
 FRENCH = "The language of the country in which Paris lies is French. The language of the "
 WET = "The opposite of hot is cold. The opposite of up is down. The opposite of the word "
 CAPITALS = "The capital of France is Paris. The capital of Italy is Rome. The capital of "
 ANN = "Ann has two apples and gets one more, so she has three. Bob has "
-WORDS = {
+ENGLISH = {
     "Capital": ((f"{CAPITALS}Japan is", " Tokyo"), (f"{CAPITALS}Spain is", " Madrid")),
     "Opposite": ((f"{WET}big is", " small"), (f"{WET}wet is", " dry")),
     "Sum": ((f"{SUMS}4 = ", "8"), (f"{SUMS}5 = ", "9")),
@@ -41,7 +43,7 @@ CHARACTERS = {
 
 def pairs():
     """The examples for the chosen model."""
-    return CHARACTERS if picker.model() in MODELS else WORDS
+    return CHARACTERS if picker.model() in MODELS else ENGLISH
 
 
 def use(name: str) -> None:
@@ -92,31 +94,14 @@ def controls(result, view) -> None:
     curves = {Patching.spec(name).title: result[name] for name in ("last", "elsewhere", "random", "self")}
     fig = figures.layer_curves(curves, "", "share of the gap", x="depth", height=280)
     title = "The position that predicts the answer: what is carried over there, and three controls"
-    show.figure("controls", fig, title, result, "last", CONTROLS)
+    show.figure("controls", fig, title, result, "last", WORDS["Controls"])
     probe_page.profile(result, "patch", view, "depths")
 
 
-CONTROLS = """Its own stream changes nothing. A random vector of the same length, or
-another position's stream, can destroy the prompt's own answer, which is a share of the gap without carrying
-anything: only the best guess tells whether the other answer arrived."""
-TEXTS = {
-    "The papers saw": "Answers to facts stay at the subject's token through the first half of the layers or so, and "
-    "are then moved to the last one (Meng et al. 2022); patching by depth tells where an answer is decided, not only "
-    "readable (arXiv 2510.18871).",
-    "Look for": "the depth at which orange leaves the token that differs and arrives where the answer is predicted.",
-    "By construction": "In prompts of the same number of tokens, those before the first one that differs are 0 "
-    "throughout. The top row is 0 but for the position that predicts the answer, where it is 1. Tokens without a "
-    "counterpart are empty.",
-    "Beware": "One pair is one pair: the depth belongs to these two prompts. A share between 0 and 1 need not be half "
-    "of an answer, and a token that is carried over brings all that it knows.",
-}
-
 probe_page.Page(
     Patching,
-    "Not computed yet. **Run** carries the other prompt's stream into this one, at every token and every depth, and "
-    "measures how much of the other answer comes with it.",
+    WORDS,
     verdict,
-    TEXTS,
     controls,
     ask=lambda: Patching(other()),
     prompts=prompts,

@@ -3,26 +3,31 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import streamlit as st
 
 from ed_core import figures
+from ed_core.api import bridges
 from ed_core.cards import card
 from ed_core.cards import page as card_page
 from ed_core.cases import drawings
 from ed_core.depth import among_others, say, surgery
 from ed_core.figures import View
 from ed_core.figures.canvas import size
+from ed_core.models.ref import ModelRef
 from ed_core.probes import ExactAnswers, Prune, Surgery
 from ed_core.results import aggregate
 from ed_core.types import ModelSpec, ProbeResult, Prompt
 from ed_ui import case_studies, control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
-from ed_ui.finding import finding, run, table
 from ed_ui.inputs import SURGERY_LENGTH as LENGTH
 from ed_ui.inputs import SURGERY_MAP as MAP
 from ed_ui.inputs import SURGERY_VALUE as VALUE
 from ed_ui.inputs import number, of_probe
 from ed_ui.session import Batch
+
+WORDS = probe_page.words(__file__)
 
 LENGTHS = (1, 2, 4, 8, 16)  # layers that are removed together
 ENOUGH = 10  # prompts from which layers may be chosen by the table
@@ -39,8 +44,8 @@ def page() -> None:
         return
     place, spec = running.row_begins(), picker.required()
     more = probe_page.options(place, (*OWN, *SHAPE))
-    chosen = probe_page.form(Prune, ("drop",), more)
-    moved = probe_page.form(Surgery, ("longest", "seed"), more)
+    chosen = probe_page.form(Prune, more, ("drop",))
+    moved = probe_page.form(Surgery, more, ("longest", "seed"))
     probes = lengths(spec, chosen)
     known = prompt_set.run_when(spec, prompts)
     batch = running.batch("prune", control_model.with_control(requests(spec, probes, prompts)))
@@ -53,7 +58,9 @@ def page() -> None:
     maps(spec, moved, prompts, known["n_tokens"])
     everything = [*probes.values(), *(ExactAnswers(n) for n in probes)]
     prompt_set.command(batch, everything[:1], prompts)
-    probe_page.exactly(Prune, ExactAnswers, Surgery)
+    with st.expander("What this measures, exactly"):
+        for probe in (Prune, ExactAnswers, Surgery):
+            probe_page.explanation(probe)
 
 
 def lengths(spec: ModelSpec, chosen: Prune) -> dict[int, Prune]:
@@ -83,7 +90,7 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
     place = show.place("prune-table", 250)
     with place:
         if rows:
-            table(HEAD, [cells(n, row, spec) for n, row in rows.items()])
+            show.few_rows(HEAD, [cells(n, row, spec) for n, row in rows.items()])
             if (drop := asked[1].drop) and 1 in rows:
                 cost = surgery.costs(rows[1]["curves"], None)
                 own = ", ".join(str(layer + 1) for layer in sorted(drop))
@@ -93,10 +100,10 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
     for message, which in running.troubles(batch).items():
         show.error(f"Prompt{'s' * (len(which) > 1)} {', '.join(which)}: {message}")
     if not rows:
-        return probe_page.texts(TEXTS)
+        return probe_page.texts(WORDS)
     hand_over(batch, rows, n_prompts)
     pictures(rows)
-    probe_page.texts(TEXTS)
+    probe_page.texts(WORDS)
 
 
 def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict | None:
@@ -128,13 +135,13 @@ def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: M
                 f"Layer {its_card.cuts[0].start + 1} is the cheapest to remove.",
                 f"Its card: {of_card(its_card)}",
             )
-        return finding(text, " · ".join(filter(None, [note, under_way or "Run measures these prompts"])))
+        return show.finding(text, " · ".join(filter(None, [note, under_way or "Run measures these prompts"])))
     row = rows[1]
     done = len(row["results"])
     text = say.cheapest_cut(row["curves"], 1, row["results"][0])
     over = f"{done} of {say.count(n_prompts, 'prompt')}" if done < n_prompts else say.count(done, "prompt")
     tokens = say.count(sum(r.n_tokens for r in row["results"]), "token")
-    finding(text, " · ".join(filter(None, [f"{over}, {tokens}", under_way, note])))
+    show.finding(text, " · ".join(filter(None, [f"{over}, {tokens}", under_way, note])))
     if n_prompts < ENOUGH:
         st.warning(f"{say.count(n_prompts, 'prompt')} {FEW}", icon=":material/warning:")
 
@@ -179,7 +186,30 @@ def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int)
     chosen, ready = rows[n], not batch.running and len(rows[n]["results"]) == n_prompts
     results, start = chosen["results"], chosen["start"]
     order = [layer for layer in range(results[0].n_layers) if not start <= layer < start + n]
-    probe_page.offer(row, results, order, surgery.costs(chosen["curves"], start), "best", ready, "Layers kept", EXPORTS)
+    offer(row, results, order, surgery.costs(chosen["curves"], start), "best", ready)
+
+
+def offer(
+    row: Any,
+    results: Sequence[ProbeResult],
+    order: Sequence[int],
+    cost: Mapping[str, float],
+    key: str,
+    ready: bool,
+) -> None:
+    """An order of layers for other tools: a list and a merge, with what it costs in them; for a model that came as a
+    GGUF file also the command that writes one without the layers left out."""
+    model, n_layers = ModelRef.of(results[0].request.models[0]), results[0].n_layers
+    evidence = {**cost, "n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
+    looped = model.n_passes not in (1, None)
+    off = looped or not (ready and order)
+    look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else EXPORTS}
+    layers = partial(bridges.order_list, n_layers, order, model.source, evidence)
+    row.download_button("Layers kept", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
+    merge = partial(bridges.passthrough, order, model.source, evidence)
+    row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
+    if not off and model.packing and (command := bridges.llama_quantize(order, n_layers, model.file.name)):
+        st.code(command, language=None, wrap_lines=True)
 
 
 def pictures(rows: Mapping[int, Mapping]) -> None:
@@ -204,16 +234,13 @@ def maps(spec: ModelSpec, asked: Surgery, prompts: Sequence[Prompt], n_tokens: i
         "What if layers are dropped, swapped or run twice?", expanded=bool(batch.results) or batch.running
     ):
         MAP.draw(st.segmented_control, default=kind, label_visibility="collapsed")
-        run(batch, "surgery", n_tokens, True, f"on {say.count(len(prompts), 'prompt')}")
+        running.section_row(batch, "surgery", n_tokens, True, f"on {say.count(len(prompts), 'prompt')}")
         live.follow(batch, moved, probe, kind)
 
 
 def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     """The map, and by length what costs least."""
-    if batch.running:
-        live.status(batch)
-    for message in running.troubles(batch):
-        show.error(message)
+    probe_page.status(batch)
     results = [result for name in batch.requests if (result := batch.complete(name)) is not None]
     if not results:
         return
@@ -251,11 +278,12 @@ def export(curves: Mapping, kind: str, found: Sequence[surgery.Row], results: li
     row.markdown(f"**{say.variant(best).capitalize()}** {figures.DONE[kind]}")
     if ready:
         order = best.order(results[0].n_layers)
-        probe_page.offer(row, results, order, cost, kind, ready, "Layers kept", EXPORTS)
+        offer(row, results, order, cost, kind, ready)
     else:
         row.caption(f"Files from {ENOUGH} prompts up.")
 
 
+LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
 HEAD = (
     "Remove",
     "Which",
@@ -278,14 +306,6 @@ ADDED = {
     "drop": "A proxy is a good guide where its line meets the lowest line.",
     "swap": "Neighbours cost little where the order of the layers matters little.",
     "repeat": "Below 0 a repeat lowers the loss. The control runs one random layer as many times more.",
-}
-TEXTS = {
-    "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering "
-    "after light fine-tuning, mathematics being the exception; deep contiguous layers go first (Gromov et al. 2024). "
-    "Swapping middle layers costs little, the first and last much (Lad et al. 2024).",
-    "Look for": "a stretch that keeps first choices and answers alike; then whether the proxies would have found it.",
-    "Beware": "The cheapest of many stretches on few prompts is partly luck. Cosine is a weak proxy: one OLMo layer of "
-    "low influence cost 66 % of the accuracy (Hinostroza et al. 2026). Nothing here is healed by fine-tuning.",
 }
 
 page()

@@ -10,6 +10,8 @@ from ed_core.probes import LayerSkip
 from ed_ui import inputs, link, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
+WORDS = probe_page.words(__file__)
+
 
 def chosen_boundary(result) -> int | None:
     """The place of the boundary looked at among the result's; None for the maximum over them."""
@@ -35,7 +37,7 @@ def more(result, view):
     show.figure("output", show.once(figures.output_bars, result, small), caption, result, "output", place=left)
     fig = show.once(figures.effect_on_layers, result, small)
     caption = "Largest effect on each layer, above the noise floor"
-    show.figure("floor", fig, caption, result, "noise_floor", FLOOR, place=right)
+    show.figure("floor", fig, caption, result, "noise_floor", WORDS["Noise floor"], place=right)
     if "output_pos" in result.measures:
         fig = show.once(figures.token_map, result, view, "output_pos")
         show.figure("where", fig, "Which token's prediction breaks", result, "output_pos", select=True)
@@ -56,35 +58,14 @@ def boundaries(result, view):
     )
     caption = "Split points: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
     fig = show.once(figures.boundary_map, result, view, chosen_boundary(result))
-    show.figure("boundaries", fig, caption, result, "boundaries", BOUNDARIES)
+    show.figure("boundaries", fig, caption, result, "boundaries", WORDS["Split points"])
     probe_page.window(result, view)
 
 
-TEXTS = {
-    "The papers saw": "Layers of the second half influence each other far less than those of the first, yet each still "
-    "matters for the output: the authors take it that they refine side by side (Csordás et al. 2025, §3.2). Later "
-    "tokens hardly depend on them at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
-    "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
-    "prediction” is high: leaving such a layer out changes the prediction much and later layers little.",
-    "By construction": "The hatched triangle above the diagonal is 0: a layer before the skipped one cannot change. "
-    "The diagonal is 1 for a whole layer, and 0 in the effect on later tokens and in direct effects. "
-    "The first token is never touched. No layer comes after the last: its effect on later layers is 0.",
-    "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv "
-    "2605.14075). One prompt is one prompt; some models adapt their depth a little (Curth et al. 2026, arXiv "
-    "2604.12426). Effects that are not above the noise floor are left empty.",
-}
-FLOOR = """Every batch holds an intervention that changes nothing; whatever it measures is numerical noise: 0 where
-batching changes no rounding, more in bf16."""
-BOUNDARIES = """The papers take up to four split points, drawn from every eighth token (Csordás et al. 2025, §3.2); the
-map holds the maximum over those that are chosen. The effect on later tokens shows how much they depend on what a layer
-wrote at earlier ones."""
-
 probe_page.Page(
     LayerSkip,
-    "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: one "
-    "walk over the layers.",
+    WORDS,
     say.skip,
-    TEXTS,
     more,
     lambda result: Look(boundary=chosen_boundary(result)),
     over_tokens=False,

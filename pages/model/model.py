@@ -14,7 +14,6 @@ from ed_core.depth import say
 from ed_core.depth.mean_depth import of_curve
 from ed_core.types import ModelSpec
 from ed_ui import browser, inputs, link, live, model_sections, picker, prompt_set, runs, show
-from ed_ui.finding import finding, numbers
 from ed_ui.inputs import text
 from ed_ui.runs import Card, card_name, cards
 
@@ -39,7 +38,7 @@ def main() -> None:
     if chosen is not None:
         answer(chosen)
     else:
-        finding(f"Nothing is known of {model.name} yet.", TEACH)
+        show.finding(f"Nothing is known of {model.name} yet.", TEACH)
     actions(model, own, chosen)
     if chosen is not None:
         course(chosen)
@@ -65,7 +64,7 @@ def answer(one: card.Card) -> None:
     switch = next((line for line in one.said if line.startswith("The layers")), "")
     over = f"{say.count(len(one.set.prompts), 'prompt')} of the set {one.set.name} · {one.model.precision}"
     over = f"{over} · measured {one.made}".removesuffix(" · measured ")
-    finding(f"{settles} {switch}".strip(), over, (page.facts(one), *one.said, *one.notes))
+    show.finding(f"{settles} {switch}".strip(), over, (page.facts(one), *one.said, *one.notes))
 
 
 def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | None) -> None:
@@ -113,8 +112,9 @@ def run(wanted: Card) -> None:
         if wanted.found():
             inputs.put_over({CARD.key: card_name(wanted.out / card.FILE)})
 
-    begin = {"cards": ("Run again" if wanted.found() else "Run", wanted.begin)}
-    runs.panel(wanted.out, "cards", begin, TAKES, linked=False, ended=ended, unfinished=wanted.unfinished)
+    label = "Run again" if wanted.found() else "Run"
+    more = {"linked": False, "ended": ended, "unfinished": wanted.unfinished}
+    runs.panel(wanted.out, "cards", label, wanted.begin, TAKES, **more)
     with st.expander("The same from the command line"):
         st.code(wanted.asked().command, language="bash", wrap_lines=True)
 
@@ -125,7 +125,7 @@ def run(wanted: Card) -> None:
 def course(one: card.Card) -> None:
     """Three figures, and the divergence by layer with its copy above what each layer costs."""
     left, right = st.columns([2, 5])
-    numbers(large(one), left)
+    show.numbers(large(one), left)
     lens, cost = one.curves["kl"], one.curves["loss"].get(running.MODEL)
     if not lens or cost is None:
         return

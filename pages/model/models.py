@@ -11,7 +11,6 @@ from ed_core.claims.judging import VERDICTS
 from ed_core.depth import say
 from ed_core.depth.mean_depth import of_curve
 from ed_ui import link, runs, show
-from ed_ui.finding import finding
 
 
 def main() -> None:
@@ -25,7 +24,7 @@ def main() -> None:
     rows = [forest_row(one) for one in every]
     if shares := [100 * one.share for one in rows if math.isfinite(one.share)]:
         within = say.interval(min(shares), max(shares), 0)
-        finding(f"{say.count(len(every), 'model')} settle their words at {within} % of their depth.", ABOUT)
+        show.finding(f"{say.count(len(every), 'model')} settle their words at {within} % of their depth.", ABOUT)
     for trouble in damaged:
         show.error(trouble)
     show.table("models", [row(one) for one in every], 36 * 20, FORMATS)

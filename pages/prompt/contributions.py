@@ -42,23 +42,11 @@ MEANS = (
     ("mean-ratio", "ratio", "ratio", "Mean length of what a layer adds, relative to the stream"),
     ("mean-cosine", "cos", "cosine", "Mean cosine per layer: below 0 against the stream, above 0 along it"),
 )
-TEXTS = {
-    "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in "
-    "the second; the cosine is 0 or negative first, then turns positive (Csordás et al. 2025, §3.1).",
-    "Look for": (
-        "two levels of the mean cosine, below 0 in the early layers and above 0 in the late ones. A crossing of "
-        "0 alone makes no turn."
-    ),
-    "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer "
-    "useless (Hinostroza et al. 2026, arXiv 2605.14075).",
-}
 
 probe_page.Page(
     Contributions,
-    "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions are "
-    "and whether they point against the stream or along it. One forward pass.",
+    probe_page.words(__file__),
     say.contributions,
-    TEXTS,
     more,
     figure=figure,
     inputs=lambda: MEASURE.draw(st.selectbox, width=260, label_visibility="collapsed"),

@@ -140,7 +140,7 @@ def options(batch: running.Batch) -> None:
     inputs.FIRST_TOKEN.draw(st.toggle)
     inputs.COUNT_SINKS.draw(st.toggle, "Count attention sinks in the averages of the maps")
     if (some := next(iter(batch.results.values()), None)) is not None:
-        show.token_box(st, some.tokens)
+        show.token_box(st, some.tokens, "stretch")
     control_model.picker(st, batch)
 
 
@@ -233,7 +233,7 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     """The published rules in a table, what else is behind the verdict, and what the model writes."""
     rows = say.rule_table(reached)
     st.markdown(show.plain(say.rules(reached)))
-    show.markdown_table("why-rules", list(rows[0]), [list(map(show.plain, row.values())) for row in rows])
+    show.few_rows(list(rows[0]), [list(row.values()) for row in rows])
     lines = [show.plain(line) for line in (say.turn(reached.turn), *say.why(reached)) if line]
     if known := reached.sample.sinks[0]:
         lines.append(show.plain(say.sinks(known, batch.results["contributions"].tokens)))
@@ -246,7 +246,7 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     moved = any(value != RULES[name].threshold for name, value in thresholds.items())
     margin = tenth(reached.n_layers)
     st.markdown(
-        ABOUT_RULES.format(
+        probe_page.words(__file__)[""].format(
             moved=", with thresholds of your own (Hu et al. take 50 % and 30 %)" if moved else "",
             copies=SHUFFLED if control_model.chosen()[0] == "shuffled" else UNTRAINED,
             near=f" (± {say.count(margin, 'layer')})" if margin else "",
@@ -359,19 +359,6 @@ ABOUT = "Not computed yet. **Run** shows what the model would say after each lay
 ABOUT_MAPS = (
     "A row is a layer, the first at the bottom; a column is a token (in the third map a layer). Click a map to open it."
 )
-ABOUT_RULES = """**Average depth**: the layer from which the lens stays within a threshold of the output, mean over all
-thresholds. *Other thresholds*: the middle half of them.
-
-**Switch**: two levels fitted to the mean cosine, the first below 0 (layers erase), the second above (they strengthen);
-random orders of the layers split as well in at most 5 %.
-
-**Published rules** of Hu et al.{moved}. *Cosine*: the last layer whose mean cosine is below 0 before one where it is
-not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest. *Overlap*: the first before
-which more than {overlap:.0f} % of the best tokens are the output's. *Robust*: nearby thresholds and variants give a
-layer within a tenth of the depth{near}, it lasts, and fewer than half of five untrained copies give it too. Their
-layers are in the papers' count, from 0: the cosine's layer *l* is layer *l* + 1 here, the lens's is after layer *l*.
-
-{copies}"""
 UNTRAINED = "**Untrained copies** (grey): the same shape, random weights. What they show too needs no training."
 SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order."
 page()

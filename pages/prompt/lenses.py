@@ -60,7 +60,7 @@ def ask() -> Probe:
         "help": "Its rank in every lens, by depth and token; the first token of what is typed.",
     }
     typed = inputs.widget(row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more)
-    k = probe_page.form(Lenses, ["k"], row).k
+    k = probe_page.form(Lenses, row, ["k"], width=190).k
     if typed and spec is not None:
         st.caption(follow(spec, typed))
     if spec is not None and not stored:
@@ -93,7 +93,7 @@ def boxes() -> None:
 
 def maps(result: ProbeResult, seen: View) -> None:
     """The lenses side by side, over the same tokens."""
-    look = Look(shade=OF_LENSES[LENSES_SHADE.value])
+    look = Look(shade=LENSES_SHADE.value)
     images = list(pictures.pictures(result, look))
     last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
     first = max(seen.window[0] if seen.window else 0, last - WINDOW + 1)
@@ -198,20 +198,11 @@ CURVES = (
     ("overlap", "share", "**Best tokens shared with the output** under each lens"),
 )
 DASHED = "; dashed: constant prediction"
-TEXTS = {
-    "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream may "
-    "hold it in other terms than the output's, so that it settles late for the logit lens alone.",
-    "By construction": "The top row is the model's own output under every lens. The affine lens is fitted to the last "
-    "residual, the Jacobian lens to how it responds to changes.",
-    "Beware": "A lens that does no better than a constant prediction says nothing at that depth. The affine lens is "
-    "not the tuned lens: it minimises squared error. The Jacobian lens is read by ranks; no depth is read off its KL.",
-}
 
 probe_page.Page(
     Lenses,
-    "Not computed yet. **Run** reads every depth through the logit lens and the fitted ones, side by side.",
+    probe_page.words(__file__),
     verdict,
-    TEXTS,
     more,
     figure=maps,
     inputs=boxes,

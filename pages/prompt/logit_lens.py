@@ -8,7 +8,9 @@ from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate, lookup
 from ed_ui import probe_page, show
-from ed_ui.inputs import LENS_SHADE, SHADES
+from ed_ui.inputs import LENS_SHADE
+
+WORDS = probe_page.words(__file__)
 
 
 def more(result, view):
@@ -60,7 +62,7 @@ def deep_tokens(result):
         show.conclusion("mix", say.mix(kinds.mix(own, sum(others), len(others)), result.n_layers))
     rows = [dict(zip(COLUMNS, row)) for row in kinds.table(own)]
     show.table("kinds", rows, 460, dict.fromkeys(COLUMNS[2:4], ".1f") | {COLUMNS[4]: ".2f"})
-    st.caption(KINDS)
+    st.caption(WORDS["Kinds of tokens"])
 
 
 def inside(result, view):
@@ -76,11 +78,6 @@ def inside(result, view):
 
 MOST = 24  # other prompts that the mix of kinds is read from
 COLUMNS = ("Token", "Tokens", "Settle depth", "Average depth (KL)", "Flip rate")
-KINDS = (
-    "By the token that the model says at a position; answers by the positions that predict the given one; ids follow "
-    "the merges of the vocabulary, so that low ones are frequent. Flip rate: how often the first best token behind "
-    "depth 0 that is twice as probable as the next is not the final one."
-)
 MEANS = (
     ("mean-kl", {"KL": "kl", "uncertainty": "entropy"}, "nats", "kl", "Divergence from the output, and uncertainty"),
     (
@@ -91,24 +88,13 @@ MEANS = (
         "Agreement with the output",
     ),
 )
-TEXTS = {
-    "The papers saw": "KL to the output falls steeply and the overlap of the best five tokens rises from the middle "
-    "on, at the same place (Csordás et al. 2025, §3.3); relative to the depth that place hardly moves with size, "
-    "training or difficulty (Hu et al. 2025).",
-    "Look for": "the depth from which a column keeps its best token up to the output.",
-    "By construction": "The top row is the model's own output: KL 0, overlap 1. Row 0 is the embedding.",
-    "Beware": "The head was trained for the last layer only: an early row that reads as nonsense may still hold what "
-    "matters. Depth may be used adaptively in places (Curth et al. 2026, arXiv 2604.12426).",
-}
 
 probe_page.Page(
     LogitLens,
-    "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its "
-    "prediction settles.",
+    WORDS,
     say.logit_lens,
-    TEXTS,
     more,
-    lambda _: Look(shade=SHADES[LENS_SHADE.value]),
+    lambda _: Look(shade=LENS_SHADE.value),
     inputs=lambda: LENS_SHADE.draw(st.selectbox, width=260, label_visibility="collapsed"),
     over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),

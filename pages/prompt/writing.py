@@ -1,23 +1,64 @@
-"""At which depth the tokens settle that the model itself writes."""
+"""At which depth the tokens settle that the model itself writes, and where it could have stopped."""
+
+from dataclasses import fields, replace
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import exits as leaving
-from ed_core.depth import say
+from ed_core.depth import exits, say
 from ed_core.figures import View
-from ed_core.probes import Generation
+from ed_core.figures.pictures import pictures
+from ed_core.probes import EarlyExit, Generation
+from ed_core.results import aggregate
 from ed_core.statistics import units
 from ed_core.types import ProbeResult
-from ed_ui import control_model, exits, probe_page, prompt_panels, running, show
+from ed_ui import control_model, inputs, live, probe_page, prompt_box, running, show
+
+WORDS = probe_page.words(__file__)
+
+WINDOW = 40  # tokens on the map
+TEXT_HEIGHT = 145  # pixels of the text, five lines: what is below it stays where it is while it is written
 
 
 def drawn(result: ProbeResult, view: View) -> None:
-    def new_batch() -> running.Batch:
-        request = prompt_panels.generation().request(result.request.models[0], result.request.prompts[0])
-        return running.batch(Generation.name, control_model.with_control({Generation.name: request}))
+    """The text so far and the map."""
+    text(result)
+    n, begin = len(result["ids"]), figures.first_position(result)
+    chosen = inputs.value("token")
+    step = chosen - begin if chosen is not None and 0 <= chosen - begin < n else None
+    window = inputs.window("writing.window", n, WINDOW)
+    if not result.complete and window is not None:  # the token that is being written stays in sight
+        last = max(exits.written(result["ids"]), WINDOW)
+        window = (last - WINDOW, last - 1)
+    (one,) = pictures(result)
+    look = replace(view, window=window, selected=step, sinks=())
+    caption = one.caption[:1].upper() + one.caption[1:]
+    fig = show.once(figures.writing_map, result, look)
+    show.figure("map", fig, caption, result, "jsd", one.reading, select=True)
+    if window is not None and result.complete:
+        limits = dict(min_value=0, max_value=n - 1, width=420)
+        inputs.widget(st.slider, "Tokens shown", "writing.window", window, **limits)
 
-    prompt_panels.written("map", result, view, new_batch)
+
+def text(result: ProbeResult) -> None:
+    """What is written; while it is written, a way to stop there."""
+    n = exits.written(result["ids"])
+    left, right = st.columns([6, 1], vertical_alignment="center")
+    left.code(exits.text(result) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
+    if result.complete or not n:
+        return
+    if right.button("Stop here", icon=":material/stop_circle:", on_click=stop, args=(n, result), help=STOP):
+        st.rerun()
+
+
+def stop(n: int, result: ProbeResult) -> None:
+    """Ask for the tokens written so far: a result like any other, and there in a moment."""
+    inputs.put_over({"generation.n_tokens": n})
+    chosen = {f.name: inputs.value(f"generation.{f.name}", f.default) for f in fields(Generation)}
+    request = Generation.make(chosen).request(result.request.models[0], result.request.prompts[0])
+    batch = running.batch(Generation.name, control_model.with_control({Generation.name: request}))
+    if batch.missing:
+        running.submit(batch)
 
 
 def more(result: ProbeResult, view: View) -> None:
@@ -27,42 +68,53 @@ def more(result: ProbeResult, view: View) -> None:
     fig = figures.layer_curves(depths, "", "depth", **look)
     title = "From which depth each token is the best guess for good, and where it would leave"
     show.figure("depths", fig, title, result, "settle_depth", place=left)
-    if leaving.written(result["ids"]):
-        room = leaving.headroom([leaving.Tokens.of(result)], units(1))
+    if exits.written(result["ids"]):
+        room = exits.headroom([exits.Tokens.of(result)], units(1))
         show.figure("spared", figures.spared_layers(room), say.headroom(room), result, "confidence")
     fig = figures.layer_curves({"deep-thinking ratio": result["deep_thinking_ratio"]}, "", "share", **look)
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"
-    show.figure("ratio", fig, caption, result, "deep_thinking_ratio", RATIO, place=right)
-    exits.panel(result)
+    show.figure("ratio", fig, caption, result, "deep_thinking_ratio", WORDS["Deep-thinking ratio"], place=right)
+    early_exit(result)
+
+
+def early_exit(of: ProbeResult) -> None:
+    """Early exit through the lens on the prompt: agreement and confidence by depth, and what a threshold gives."""
+    st.markdown("##### Could it have stopped earlier?")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-exit")
+    request = probe_page.form(EarlyExit, row, width=190).request(of.request.models[0], of.request.prompts[0])
+    batch = running.batch("early_exit", {"early_exit": request})
+    running.section_row(batch, "early_exit", prompt_box.n_tokens(), True, "on this prompt")
+    live.follow(batch, exit_panel)
+
+
+def exit_panel(batch: running.Batch) -> None:
+    probe_page.status(batch)
+    if (result := batch.complete("early_exit")) is None:
+        return
+    curves = aggregate.aggregate(EarlyExit, [result.summary])
+    leaves = exits.exits_of_prompts([result], aggregate.probe_of(result).threshold)
+    show.conclusion("exit", say.exits(leaves))
+    fig = figures.layer_curves({name: curves[name] for name in ("agreement", "confidence")}, "", "share", x="depth")
+    show.figure(
+        "exit", fig, "How often does a layer already say the final word?", result, "agreement", WORDS["Early exit"]
+    )
+    agrees = say.share(float(curves["exit_agrees"]))
+    depth = f"after layer {float(curves['exit_depth']):.1f} of {result.n_layers}"
+    st.caption(f"At this threshold words leave {depth} on average; {agrees} are those of the whole model.")
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
-    first, _, rest = say.exits(leaving.exits(result)).partition(". ")
+    first, _, rest = say.exits(exits.exits(result)).partition(". ")
     return f"{first.rstrip('.')}.", rest
 
 
-TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token the depth
-from which its final best guess leads for good."""
-RATIO = (
-    "Chen et al. 2026 find a larger share of tokens whose divergence falls late where a model reasons correctly, in "
-    "long answers."
-)
-TEXTS = {
-    "The papers saw": "The share of generated tokens whose divergence falls late correlates with accuracy over "
-    "prompts, more than length does (Chen et al. 2026, arXiv 2602.13517).",
-    "Look for": "columns that stay dark up to the top: tokens whose divergence falls late.",
-    "By construction": "The top row is the output: divergence 0. Every token is predicted at the position before "
-    "its own.",
-    "Beware": "The head was trained for the last layer only, and where embedding and head share their weights, depth 0 "
-    "repeats the token just read: a cross there is an echo, not a prediction.",
-}
+STOP = "Ends the text here and keeps it: the same tokens, as a result of its own."
 
 probe_page.Page(
     Generation,
-    TEACH,
+    WORDS,
     verdict,
-    TEXTS,
     more,
     figure=drawn,
     over_tokens=False,

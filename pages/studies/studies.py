@@ -12,9 +12,10 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.studies import bundle, estimators, precisions, report, steps, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, inputs, link, live, new_study, runs, show, studies, study_panels
-from ed_ui.finding import finding
+from ed_ui import browser, inputs, link, live, new_study, probe_page, runs, show, studies, study_panels
 from ed_ui.inputs import choice, text
+
+WORDS = probe_page.words(__file__)
 
 STUDY = text("study", "studies.study", label="Study")
 SET = text("set", "studies.set", label="Prompt set")
@@ -60,7 +61,7 @@ def open_study(name: str) -> None:
 
 def listed(known: dict[str, Path]) -> None:
     """A new study, somebody else's, and all that are here."""
-    finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
+    show.finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row-list")
     row.button("New study", type="primary", icon=":material/add:", key="studies.new", on_click=new_study.begin)
     if new_study.is_open():
@@ -100,13 +101,13 @@ def body(out: Path) -> None:
     """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
     address then carries."""
     if not (out / PLAN).is_file():
-        finding(f"The study {out.name} has begun: models and prompts are looked up.")
+        show.finding(f"The study {out.name} has begun: models and prompts are looked up.")
         progress(out, False)
         return
     folder, verdict = studies.read(out)
     sets = [name for name in folder.every_group if any(len(folder.some(m, name)[1]) for m in folder.models)]
     if not sets:
-        finding("Nothing is computed yet; the figures come with the first prompts.", studies.extent(folder))
+        show.finding("Nothing is computed yet; the figures come with the first prompts.", studies.extent(folder))
         progress(out, False)
         return
     link.among(SET, sets, "prompt set")
@@ -116,7 +117,9 @@ def body(out: Path) -> None:
     rows = [row for row in verdict if row["set"] == name]
     training = bool(steps.series(folder))
     over = next((row["over"] for row in rows if row["over"]), "")
-    finding(studies.finding(folder, rows), " · ".join(filter(None, [studies.extent(folder, over), studies.day(out)])))
+    show.finding(
+        studies.finding(folder, rows), " · ".join(filter(None, [studies.extent(folder, over), studies.day(out)]))
+    )
     progress(out, studies.complete(folder))
     for label, why in folder.failures().items():
         st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
@@ -128,7 +131,7 @@ def body(out: Path) -> None:
     elif rows:
         points = studies.looked(out, studies.forest, name)
         fig = show.once(figures.forest, points, OVER if any(row.said for row in points) else "")
-        show.figure("study-forest", fig, "", reading=READING)
+        show.figure("study-forest", fig, "", reading=WORDS["Average depth"])
     for line in studies.also(folder, rows):
         st.markdown(f"- {show.plain(line)}")
     if note := folder.plan["note"]:
@@ -140,8 +143,7 @@ def body(out: Path) -> None:
 def progress(out: Path, complete: bool) -> None:
     """How far it is, with the buttons that end it and go on with it; nothing for one that is complete."""
     if not complete and (runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file())):
-        begin = {"studies": ("Run", lambda: runs.resume_study(out))}
-        runs.panel(out, "studies", begin, linked=False, unfinished=True)
+        runs.panel(out, "studies", "Run", lambda: runs.resume_study(out), linked=False, unfinished=True)
     else:
         runs.watch(out, "studies")
 
@@ -176,7 +178,7 @@ def estimates(folder: Folder, rows: list[dict], name: str) -> None:
     points = [one for one in items if one["depth"] is not None]
     bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in items if one["band"]}
     fig = show.once(figures.study_depths, points, "label", thresholds=bands)
-    show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
+    show.figure("study-agreement", fig, AGREEMENT, reading=f"{WORDS['Average depth']} {WORDS['Thresholds']}")
     if (verdict := studies.looked(folder.out, tables.verdict_on, model, name)) is not None:
         st.markdown(show.plain(say.verdict(verdict)))
         show.table("rules", say.rule_table(verdict), 200)
@@ -221,16 +223,5 @@ def files(folder: Folder) -> None:
 OVER = "over the untrained copy"
 NONE = "No study is here yet."
 AGREEMENT = "**Do the estimators agree?** · all of one model on one axis; grey: what other thresholds give"
-READING = (
-    "Average depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
-    "output, as `depth / layers`; a rule's layer is at `(layer + 1) / layers`. The bar holds 90 % of resamples of the "
-    "prompts' templates where enough are known, else of the prompts. The cosine rule reads what a layer writes, the KL "
-    "and overlap rules what is there before it: one layer apart by definition."
-)
-BANDS = (
-    " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half from a "
-    "quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5. The first choice is the mean over tokens of the "
-    "depth from which it stays, less one; the depth score weighs each layer's number by what changes without it."
-)
 
 page()
