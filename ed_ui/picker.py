@@ -108,7 +108,7 @@ def trouble() -> None:
 
 
 def say_what_leaves(spec: ModelRef) -> None:
-    """What a model that is elsewhere takes and gives; nothing of one that is here."""
+    """Show what Run sends to a remote model's service and what comes back; nothing for a model of this machine."""
     if spec.weights_here:
         return
     where = "a process of this machine"

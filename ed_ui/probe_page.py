@@ -405,7 +405,7 @@ def _counted(
 
 
 def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
-    """How many others there are, and how to get some."""
+    """Draw the row that says how many other prompts are measured, with a button that measures the bundled ones."""
     if batch.running:
         done = sum(r.complete for r in batch.results.values())
         text = f"{done} of {len(batch.requests)} bundled prompts measured · {running.status(batch)}"

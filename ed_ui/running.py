@@ -209,8 +209,11 @@ def outlook(
     free: int,
     absent: ModelSpec | None = None,
 ) -> Outlook:
-    """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on
-    their device; `absent`: the model of which the page says already that it is not here."""
+    """Return the time and memory that a page's requests take, or why they cannot run here.
+
+    Memory is that of the largest model. `todo`: those without a stored result, whose seconds count. `n_tokens`: of
+    the prompt, None for a typical length. `free`: bytes on their device. `absent`: a model of which the page says
+    already that it is not here."""
     n_tokens = n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
     probes_of = {spec: {_probe_key(r): find(r.probe).of(r) for r in requests if r.models[0] == spec} for spec in specs}

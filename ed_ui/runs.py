@@ -40,6 +40,7 @@ PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of a card
 FITTED = "asked.jsonl"  # the prompts of a fit
 FOUND = f"found{measured.ENDING}"  # the maps of a fit
 HELD_OUT = 5  # of so many prompts one judges a fit
+LONGEST = 600  # seconds of a fit that a page begins
 SAMPLE = 40  # prompts whose tokens are counted for an estimate
 POLL = 1.0  # seconds between two looks at a run
 
@@ -276,7 +277,7 @@ class Fitted:
 
     @property
     def file(self) -> Path:
-        """What it writes: maps into its folder, a lens where lenses are found by their names."""
+        """The file that this fit writes: maps go into the fit's own folder, a lens into the folder of all lenses."""
         if not self.lens:
             return self.out / FOUND
         model = on_disk(self.models[0].name)[-40:].lstrip(".+-")
@@ -292,18 +293,20 @@ class Fitted:
         files = {FITTED: to_jsonl(self.prompts).encode()}
         begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, wanted, partial=_maps_so_far)
 
-    def takes(self) -> str:
-        """Time and memory; "" where a size is not known, or there is no room."""
+    def takes(self) -> tuple[str, float]:
+        """Time and memory in words, "" where a size is not known or there is no room; and the seconds of a CPU, 0 where
+        they are not known."""
         try:
             sizes = [model.size() for model in self.models]
             plan = measured.plan_of(self.kind, sizes, free_memory())
         except EffectiveDepthError:
-            return ""
+            return "", 0.0
         needs = f"{gigabytes(plan.bytes)} of memory"
         if self.kind != measured.Maps.kind or (n_tokens := self._tokens()) is None:
-            return needs
+            return needs, 0.0
         judged, parameters = n_tokens // HELD_OUT, sum(size.parameters for size in sizes)
-        return f"{about(plan.seconds(n_tokens - judged, judged, parameters))} · {needs}"
+        seconds = plan.seconds(n_tokens - judged, judged, parameters)
+        return f"{about(seconds)} · {needs}", seconds if self.models[0].device == "cpu" else 0.0
 
     def _tokens(self) -> int | None:
         """About how many tokens its prompts have, by some of them; None where the model's tokenizer is not here."""
@@ -337,10 +340,13 @@ def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 
 def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps | measured.Replacement | Fit | None:
-    """The panel of a fit, with what it takes; returns what came of it."""
+    """The panel of a fit, with what it takes; returns what came of it. One of more than `LONGEST` is the shell's."""
     result = wanted.found()
-    takes = "" if result is not None else wanted.takes()
+    takes, seconds = ("", 0.0) if result is not None else wanted.takes()
     unfinished = result is None and wanted.out.is_dir()
+    if seconds > LONGEST and not unfinished:
+        st.info(f"This fit takes {show.plain(takes)}: run it with the command below, and open its file here.")
+        return None
     panel(wanted.out, page, "Run", wanted.begin, takes, result is not None, linked, unfinished=unfinished)
     return result
 

@@ -142,7 +142,8 @@ def finding(folder: Folder, rows: Rows) -> str:
 
 
 def _later(apart: Sequence[float]) -> str:
-    """ "1 to 6 layers later than"."""
+    """Return how much later models settle than their copies: "1 to 6 layers later than". `apart`: of each model its
+    average depth less its copies'; below 0 is earlier."""
     low, high = min(apart), max(apart)
     if low >= 0 or high <= 0:
         ends = sorted((abs(low), abs(high)))

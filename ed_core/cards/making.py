@@ -190,7 +190,8 @@ def _notes(m: Measurement, verdict: Verdict, fits: Mapping[str, Fit]) -> Iterato
 
 
 def _checks(m: Measurement) -> Iterator[str]:
-    """Whether the sums of this model hold, with the largest errors."""
+    """Yield a sentence with the largest errors of the model's identity checks; nothing where no figures are stored.
+    A model that fails a check is refused when it is opened."""
     digest = m.folder.models[MODEL]["digest"]
     key = next((key for key in m.folder.item_keys() if key.startswith(digest)), "")
     sums: Any = m.folder.certificate(key).get("identities") if key else None

@@ -175,6 +175,9 @@ def deep_thinking(evidence: Evidence) -> Measured:
     answers=True,
 )
 def likelihood_or_generation(evidence: Evidence) -> Measured:
+    """Return by how many layers the centre of generation is deeper than that of likelihood. A centre is the mean
+    layer, weighted by what leaving out each layer costs: correct answers for generation, loss on the answers for
+    likelihood."""
     part = evidence.parts["answers"]
     right = int(part["exact_whole"].sum())
     require(right, "prompts that the model answers correctly")

@@ -474,8 +474,9 @@ def by_lens(verdicts: Mapping[str, Verdict]) -> str:
 
 
 def certificate(kind: str, found: Mapping[str, Any]) -> str:
-    """What a fitted lens is worth on held-out prompts: at how many depths its divergence from the output is below that
-    of a constant prediction and of the logit lens, with the whole interval."""
+    """Return sentences on how close a fitted lens comes to the output on held-out prompts: at how many depths it is
+    closer, and farther, than a constant prediction and the logit lens. A depth counts where the whole interval of
+    the difference is on one side of 0."""
     judged, prompts = found["held_out"], found["prompts"]
     over = f"on {judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     out = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]

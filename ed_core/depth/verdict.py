@@ -235,8 +235,11 @@ def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Int
 
 
 def resampled(rule: Rule, sample: Sample, variant: str, threshold: float) -> np.ndarray | None:
-    """A variant's layer in every resample of the prompts' units, `[resample]`, NaN where there is none; None where
-    there are too few. The same units are drawn of every model that has as many."""
+    """Return the layer, from 0, that a `variant` of a rule gives in every resample of the prompts, `[resample]`; NaN
+    where it gives none.
+
+    A resample draws templates, or prompts where the templates are few or unknown; samples with equally many of them
+    draw the same. None where there are too few for an interval."""
     curves: Curves | None = sample.curves[rule.probe]
     if variant == WITHOUT_SINKS and curves is not None:
         curves = curves.without_sinks

@@ -92,9 +92,12 @@ def contribution_norms(
 
 
 def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", first_token: bool = True) -> go.Figure:
-    """Direction of what is added, layers × tokens: below 0 (blue) against the stream, above 0 (orange) along it. Always
-    from -1 to 1. The strip holds the mean that the cosine criterion reads, whichever of its three cosines is shown:
-    without the sinks, and dotted as it is read, with them."""
+    """Return a heatmap, layers × tokens, of the cosine between an addition to the stream and the stream before it,
+    from -1 to 1: below 0 (blue) it writes against the stream, above 0 (orange) along it. `measure`: attention's, the
+    MLP's or both.
+
+    The strip shows the mean that the cosine rule reads, of all three cosines: a line without the attention sinks,
+    dotted with them."""
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
 
     def cosines(r: ProbeResult) -> list[np.ndarray]:

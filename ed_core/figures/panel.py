@@ -77,8 +77,8 @@ class View:
         return () if self.count_sinks else self.sinks
 
     def mean(self, z: np.ndarray, first_token: bool = True) -> np.ndarray:
-        """Mean of each row over the tokens computed so far, without the sinks where they do not count (all, where no
-        token would be left)."""
+        """Return the mean of each row over the tokens computed so far, without the sinks where they do not count;
+        with them where no other token is left. `first_token`: whether the first token counts."""
         start = int(not first_token and z.shape[1] > 1)
         counted = [t for t in range(start, z.shape[1]) if t not in self.uncounted]
         return mean_over_tokens(z[:, counted] if counted else z[:, start:])

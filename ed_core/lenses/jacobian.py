@@ -126,7 +126,12 @@ class Jacobian(LensFitting[Halves, Maps]):
 def of_prompt(
     model: LanguageModel, ids: Sequence[int], memory: int | None = None
 ) -> tuple[Float[Tensor, "depth d d"], Float[Tensor, "valid d"]]:
-    """One prompt's `J_l` for every depth l < L, float64 in the host's memory, and `h[L]` at its valid positions."""
+    """Return one prompt's Jacobians of the last residual by the residual at each depth l < L, float64 on the CPU,
+    and the last residual.
+
+    Entry (i, j): how output dimension i, summed over the valid positions, changes with input dimension j, on average
+    over the valid positions: all but the first `FIRST` and the last. `memory`: bytes that the backward passes may
+    take."""
     n_layers, d, n_tokens = model.n_layers, model.d_model, len(ids)
     valid = slice(FIRST, n_tokens - 1)
     trace = model.trace(model.tensor(tuple(ids)), keep=1)

@@ -195,11 +195,12 @@ def rounding(
     *,
     dtype: torch.dtype,
 ) -> Float[Tensor, "*batch"]:
-    """The largest miss that rounding the sum's two additions to `dtype` can cause, per token, on the miss's scale.
+    """Return the largest `miss` per token that rounding to `dtype` alone can cause, on the scale of `miss`.
 
-    An element is off by at most half a step (`eps / 2` of its size) of the partial sum, the largest of `h + a`, `h + m`
-    and `a + m`, and half a step of the result. A third branch is one more addition and one more factor: sizes are then
-    added up instead."""
+    `h`, `after`: the stream before and after the block; `a`, `m`, `other`: what attention, the MLP and a third
+    branch add. An element is off by at most half a step (`eps / 2` of its size) of the partial sum, the largest of
+    `h + a`, `h + m` and `a + m`, and half a step of the result. A third branch is one more addition and one more
+    factor: sizes are then added up instead."""
     partial = torch.stack([(h + a).abs(), (h + m).abs(), (a + m).abs()]).amax(0)
     if other is not None:
         partial = partial + 2 * (h.abs() + a.abs() + m.abs() + other.abs())

@@ -385,7 +385,8 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _settings(model: nn.Module) -> list[Any]:
-    """Classes, plain settings and config: a LoRA's scale is one."""
+    """Return what `digest` hashes besides tensors and tokenizer: the modules' classes, their plain attributes (a
+    LoRA's scale is one), the config and the attention."""
     of_modules = [(name, type(module).__qualname__, _plain(module)) for name, module in model.named_modules()]
     config = cast(Any, model).config
     fields = {k: v for k, v in config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}

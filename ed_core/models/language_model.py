@@ -177,9 +177,13 @@ class LanguageModel:
 
     @property
     def text_identities(self) -> dict[str, object]:
-        """Figures of tokenizer and head, for the birth certificate. Of `samples` hard texts, on `tokens_differ` the
-        library's ids are not those of tokenizer.json (None: there is none), and `changed` do not come back from their
-        ids. `rescaled_at`: the length beyond which the rotary frequencies change."""
+        """Return figures of the tokenizer and the output head, which every result's provenance carries.
+
+        Of `samples` difficult texts, `tokens_differ` have other ids in tokenizer.json than from the library (None:
+        there is no such file), and `changed` do not come back from their ids. `added`: special tokens before and
+        after every prompt. `template`: whether there is a chat template. `tied`: whether head and embedding share
+        weights. `positions`: the longest text that the model reads. `rescaled_at`: the length beyond which the
+        rotary frequencies change."""
         return {
             "samples": len(HARD_SAMPLES),
             "tokens_differ": self.encoder.differ,

@@ -388,7 +388,8 @@ def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
 
 
 def _one_line(error: BaseException) -> str:
-    """A library's message on one line, cut where it rambles."""
+    """Return an error's message in one line of at most 300 characters, its class's name where it is empty; another
+    sentence where the weights need compiled code from a hub."""
     text = textwrap.shorten(str(error), 300, placeholder=" …") or type(error).__name__
     if "kernels" in text:
         text = "its weights need compiled code from a hub, which is never fetched here."

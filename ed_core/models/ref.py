@@ -96,9 +96,11 @@ class ModelRef(ModelSpec):
         control: str = "",
         control_seed: int = 0,
     ) -> ModelRef:
-        """This model with its content and how it is opened. A checkpoint that is quantized already keeps its precision;
-        `precision` may be "auto", which `work.resolve.settle` replaces by the widest that fits. `adapter`: a LoRA
-        adapter's folder. `control`, `control_seed`: a twin of the model (`controls`)."""
+        """Return this model with the hash of its content and the checked settings for opening it.
+
+        `precision`: "auto" stays until `work.resolve.settle` replaces it by the widest that fits; a checkpoint that
+        is stored quantized keeps its own. `adapter`: a LoRA adapter's folder. `offload`: the folder for weights that
+        fit into no memory. `control`, `control_seed`: the control to open in the model's place (`controls`)."""
         if precision not in ("auto", self.precision) and precision not in sizes.PRECISIONS:
             expected = f"auto or one of {', '.join(sizes.PRECISIONS)}"
             raise ParameterError(f"The precision is {precision!r}; expected {expected}.")

@@ -372,7 +372,7 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
             items = () if empty else value.split(",") if isinstance(value, str) else value
             return tuple(_as_number(int, item) for item in items)
         number = _as_number(kind, value)
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, OverflowError):
         wanted = expected.get(kind, f"whole numbers like 8,16 or {meta['empty']}")
         raise ParameterError(f"{label} is {value!r}; expected {wanted}.") from None
     if not (meta["low"] is None or number >= meta["low"]) or not (meta["high"] is None or number <= meta["high"]):
@@ -389,7 +389,8 @@ def _as_text(value: Any) -> str:
 
 
 def _as_number(kind: type[int] | type[float], value: Any) -> int | float:
-    """A number of this kind; a `ValueError` where the value is another, or none."""
+    """Return a value, or its text, as a number of this kind; a `ValueError`, `TypeError` or (infinity as a whole
+    number) an `OverflowError` where it is none."""
     number = kind(value)
     given = float(value) if isinstance(value, str) else value
     if isinstance(value, (bool, np.bool_)) or (number != given and number == number):

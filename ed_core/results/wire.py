@@ -67,7 +67,8 @@ def unpack(data: bytes) -> ProbeResult:
 
 
 def result_of(sealed: Sealed[Header]) -> ProbeResult:
-    """The result in an open container of this kind."""
+    """Return the probe result in an opened result file, every part of it checked: tokens, the request's key, the
+    probe's version, names, types and lengths of the arrays. To be called within `open_sealed`."""
     header, arrays = sealed.head, sealed.arrays()
     expect(0 < len(header.token_ids) == len(header.tokens), "tokens")
     expect(header.answer_start is None or 0 < header.answer_start < len(header.tokens), "answer_start")

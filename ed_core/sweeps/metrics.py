@@ -194,7 +194,8 @@ class AgainstOutput:
         return row
 
     def _piece(self, logits: Float[Tensor, "times n v"], part: slice) -> dict[str, Tensor]:
-        """The same for some rows, before small divergences are recomputed, `[times, n]`."""
+        """Return the figures of `measure` for some of the n rows, `[times, row]`, with small `kl` and `jsd` still
+        inexact. `part`: the rows of q that these logits are compared with."""
         shifted, e, both, _ = self._room(logits)
         values, ids = (x.unflatten(0, logits.shape[:2]) for x in best(logits.flatten(0, 1), self.k))
         torch.sub(logits, values[..., :1], out=shifted)

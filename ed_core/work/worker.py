@@ -135,6 +135,8 @@ class Run(Turn):
             raise Cancelled("The computation was cancelled.")
 
     def _run(self) -> None:
+        """Do the job in its own thread, from the first `step` on, and report "done" with its bytes or "failed" with
+        a sentence. A lost device ends the process."""
         self._go.acquire()
         end, data, lost = {"type": "done"}, b"", False
         try:

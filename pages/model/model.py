@@ -48,7 +48,8 @@ def main() -> None:
 
 
 def choose(own: dict[str, card.Card], model: ModelSpec) -> card.Card | None:
-    """The card that the link or the box names, else that of these weights in this precision, else any of the model."""
+    """Return the card to show: the chosen one, else that of these weights in this precision, else any of the model.
+    A chosen name that is not among its `own` cards is forgotten."""
     if CARD.value in own:
         return own[CARD.value]
     inputs.forget(CARD.key)

@@ -13,6 +13,7 @@ from ed_ui.inputs import COUNTED, MEASURE
 
 
 def figure(result, view):
+    """Draw the map of the chosen measure, ratios or cosines, with its caption."""
     measure = MEASURE.value
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms

@@ -100,6 +100,8 @@ def fit(turn: Turn, asked: Fit) -> bytes:
     own: dict[str, Any] = {"jacobian": {"max_tokens": asked.max_tokens}, "affine": {"rank": asked.rank}}
     models = [open_model(_resolved(one)) for one in asked.models]
     fitting = kind(*models, prompts, test, memory=memory, **own.get(asked.kind, {}))
+    if asked.kind not in LENSES:
+        print(fitting.plan.sentence(), file=sys.stderr)
     done = 0.0
 
     def tell(share: float) -> None:
