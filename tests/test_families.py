@@ -239,7 +239,6 @@ def close(found, expected, limit=1e-5):
 NO_SUFFIX = {  # variants whose layers cannot be replayed from the middle of a prompt
     "qwen3_next",  # linear attention has a state, and neither keys nor values
     *("gemma4", "gemma4_multimodal"),  # the third branch reads an embedding of every position
-    "gpt_bigcode",  # one tensor has keys and values of all heads
 }
 THIRD = {"gemma4", "gemma4_multimodal"}  # the others add attention's and the MLP's output alone
 BETWEEN = {"looped_norm", "looped_input", "ouro"}  # the others run their layers once, or back to back

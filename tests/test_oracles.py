@@ -54,9 +54,6 @@ class Stack(nn.Module):
         if head is not None:
             self.head.weight.data = head
 
-    def get_input_embeddings(self):
-        return self.embed
-
     def get_output_embeddings(self):
         return self.head
 

@@ -28,8 +28,9 @@ APART = 0.2  # of their ranges: any two falling curves agree by rank, so the sam
 
 @dataclass(frozen=True)
 class Spread:
-    """This prompt's curve, and at every layer the 10 %, 50 % and 90 % quantiles over `n` other prompts (empty below
-    `FEWEST`)."""
+    """A prompt's curve over layers, next to the spread of the same curve over `n` other prompts.
+
+    `quantiles` `[3, layer]`: low end, median and high end over the others (`ends`); empty below `FEWEST` of them."""
 
     curve: Curve
     values: np.ndarray
@@ -40,7 +41,8 @@ class Spread:
 def curves_of(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """The aggregates over these prompts, and what is derived from them."""
+    """Return by name a probe's curves, averaged over the tokens of these prompts, and the numbers derived from them.
+    `first_token`: whether each prompt's first token counts."""
     curves = aggregate(probe, summaries, first_token)
     return curves | probe.derive(curves)
 
@@ -48,16 +50,16 @@ def curves_of(
 def spreads(
     probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True
 ) -> list[Spread]:
-    """This prompt's curves over the spread of the others; prompts on which a curve is not defined, or that are not
-    sound, are left out of it."""
+    """Return for each of a probe's curves this prompt's curve with its `Spread` over other prompts. Others are left out
+    where the probe calls them unsound or the curve has a NaN."""
     mine = curves_of(probe, [this], first_token)
     theirs = [curves_of(probe, [s], first_token) for s in others if probe.sound(s)]
     return [Spread(curve, mine[curve.name], *quantiles_of([c[curve.name] for c in theirs])) for curve in probe.curves]
 
 
 def quantiles_of(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
-    """`ends` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row below
-    `FEWEST`."""
+    """Return the quantiles `ends` over curves of one length, `[3, layer]`, and the number of curves used. Curves with a
+    NaN are left out; fewer than `FEWEST` give an empty array."""
     finite = [c for c in curves if np.isfinite(c).all()]
     if len(finite) < FEWEST:
         return np.empty((0, 0)), len(finite)
@@ -65,12 +67,13 @@ def quantiles_of(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
 
 
 def ends(n: int) -> tuple[float, float, float]:
-    """Which quantiles a spread over `n` others has: `QUANTILES`, or all there are where they are few."""
+    """Return the three quantiles, in [0, 1], that a spread over `n` prompts shows: `QUANTILES`, or minimum, median and
+    maximum for fewer than `FOR_QUANTILES`."""
     return QUANTILES if n >= FOR_QUANTILES else (0.0, 0.5, 1.0)
 
 
 def over_tokens(probe: Probe | type[Probe]) -> bool:
-    """Whether all of a probe's curves are means over tokens: those that a sink can carry, and that can leave it out."""
+    """Return whether each of a probe's curves is a mean over tokens, so that attention sinks can be left out of it."""
     means = {s.name for s in probe.measures if s.reduce == "token_mean" and s.dims[1:] == ("pos",)}
     return {curve.name for curve in probe.curves} <= means
 
@@ -78,9 +81,9 @@ def over_tokens(probe: Probe | type[Probe]) -> bool:
 def without_sinks(
     probe: Probe | type[Probe], results: Sequence[ProbeResult], first_token: bool = True
 ) -> list[Summary] | None:
-    """The summaries of results over the tokens that are no sinks (and without the first one where it does not count:
-    what is made of them counts all that is left). None where the sinks of a prompt are unknown, because its
-    contributions are not stored, or where a curve is no mean over tokens (`over_tokens`)."""
+    """Return the summaries of results recomputed without the attention sinks' tokens (and without the first token
+    unless `first_token`). None where a prompt's sinks are unknown, as its `contributions` are not stored, or where a
+    curve is no mean over tokens."""
     if not over_tokens(probe):
         return None
     summaries = []
@@ -109,7 +112,7 @@ class Comparison:
 def compared(
     probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True
 ) -> Comparison:
-    """Where this prompt's score is among those of the others."""
+    """Return this prompt's score on a probe next to the quantiles of the score over other prompts."""
     assert probe.score is not None  # every probe with curves has one
     mine, *scores = (
         _value(probe.score, curves_of(probe, [one], first_token)) for one in (this, *filter(probe.sound, others))
@@ -119,7 +122,8 @@ def compared(
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
-    """A score, NaN where it is not defined."""
+    """Return a prompt's score from its curves: an average depth, a rule's layer, or a derived number; NaN if
+    undefined."""
     if score.mean_depth:
         return float(MEAN_DEPTH[score.mean_depth](curves[score.mean_depth][None])[0])
     depth = RULES[score.criterion].layer(curves) if score.criterion else curves[score.value]
@@ -137,20 +141,20 @@ class Likeness:
 
     @property
     def shape(self) -> int | None:
-        """The place in `say.SHAPES`; None where shapes cannot be compared."""
+        """The index in `say.SHAPES` (0 same, 1 partly, 2 another shape); None where shapes cannot be compared."""
         if self.spearman is None or self.apart is None:
             return None
         return 0 if self.spearman >= SAME and self.apart <= APART else 1 if self.spearman >= PARTLY else 2
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
-    """How alike a model's curves and its control's are, for each of the probe's `curves`."""
+    """Return, for each of the probe's curves, how alike the model's curve and that of its control are."""
     mine, theirs = (curves_of(probe, [one], first_token) for one in (this, control))
     return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in probe.curves]
 
 
 def likeness_of(curve: Curve, mine: np.ndarray, theirs: np.ndarray) -> Likeness:
-    """How alike two curves of one length are, without the entries where either is NaN."""
+    """Return how alike two curves of one length are, ignoring entries where either is NaN."""
     a, b = (np.asarray(c, np.float64)[np.isfinite(mine) & np.isfinite(theirs)] for c in (mine, theirs))
     if (spearman := rank_correlation(a, b)) is None:
         return Likeness(curve, None, None)

@@ -37,8 +37,9 @@ class Seen:
 
 
 def look(lens: ProbeResult) -> tuple[Seen, ...]:
-    """What is seen at the answer of one prompt, from its complete `logit_lens`; at the last position where none is
-    known, nothing where the result does not hold the best tokens."""
+    """Return a `Seen` for each token of the known answer, read off one prompt's complete `logit_lens`.
+
+    Without a known answer: one for the model's own next token; empty where the result has no best tokens stored."""
     if "top_ids" not in lens.measures:
         return ()
     given = predicting(lens)[0] < lens.n_tokens - 1
@@ -46,6 +47,7 @@ def look(lens: ProbeResult) -> tuple[Seen, ...]:
 
 
 def _seen(lens: ProbeResult, pos: int, given: bool) -> Seen:
+    """Return what the lens says at one position of the token after it (`given`: a token of the known answer)."""
     top, text = lens["top_ids"][:, pos], lens.token_text
     output = int(top[-1, 0])
     token = lens.token_ids[pos + 1] if given else output
@@ -62,24 +64,26 @@ def _seen(lens: ProbeResult, pos: int, given: bool) -> Seen:
 
 
 def first_choice(seen: Sequence[Seen]) -> int | None:
-    """The depth from which every token is the first choice through the output; None where one is not, or for none."""
+    """Return the depth from which every token is the lens's first choice through the output; None where one of them is
+    not in the output, or without tokens."""
     depths = [one.best for one in seen if one.best is not None]
     return max(depths) if depths and len(depths) == len(seen) else None
 
 
 def lasting(holds: np.ndarray) -> int:
-    """The first depth from which it holds through the output, where it holds there."""
+    """Return the first depth from which a condition `[depth]` is true through the last depth, where it must be true."""
     return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax())
 
 
 def predicting(lens: ProbeResult) -> range:
-    """The positions that predict the answer's tokens; the last one where none is known."""
+    """Return the positions that predict the answer's tokens (each the position before one); without a known answer the
+    last."""
     start, n = lens.answer_start, lens.n_tokens
     return range(start - 1, n - 1) if start is not None and 0 < start < n else range(n - 1, n)
 
 
 def is_right(continuation: ProbeResult) -> bool | None:
-    """Whether the greedy continuation is the known answer (`prompts.exact`); None without an answer."""
+    """Return whether the model's greedy continuation is the known answer (`prompts.exact`); None without an answer."""
     answer, start = continuation.request.prompts[0].answer, continuation.answer_start
     if not answer.strip():
         return None
@@ -88,8 +92,8 @@ def is_right(continuation: ProbeResult) -> bool | None:
 
 
 def echo(lens: ProbeResult) -> float:
-    """Share of the tokens, in [0, 1], for which the lens at depth 0 puts the token just read first, as with tied
-    embedding and head. 0 where the result does not hold the best tokens."""
+    """Return the share of tokens, in [0, 1], for which the lens at depth 0 puts the token just read first, as with tied
+    embedding and head; 0 where no best tokens are stored."""
     if "top_ids" not in lens.measures:
         return 0.0
     return float(np.mean(lens["top_ids"][0, :, 0] == np.asarray(lens.token_ids)))
@@ -97,9 +101,12 @@ def echo(lens: ProbeResult) -> float:
 
 @dataclass(frozen=True)
 class Course:
-    """How the lens of one prompt comes to a token: `at` is the position whose prediction is read, `ranks` `[depth]` of
-    the token that the output predicts there, `words` `[depth]` what the lens predicts. `expected`: the token that was
-    expected in its place, with its ranks, NaN below the best tokens listed; "" where the output is right."""
+    """How the lens comes to one token of a prompt's answer, depth by depth.
+
+    `at`: the position that predicts it. `ranks` `[depth]`: the lens's rank, from 1, of the token `word` that the output
+    predicts there. `words`, `shares` `[depth]`: the lens's first choice and its probability. `expected`,
+    `expected_ranks`: the right token where the output is wrong (else "") and its ranks, NaN below the `listed` best
+    tokens."""
 
     at: int
     ranks: np.ndarray
@@ -112,13 +119,15 @@ class Course:
 
     @classmethod
     def of(cls, lens: ProbeResult) -> Course:
-        """At the token that is decided last, at the first wrong one where the answer is wrong, else at the end."""
+        """Return the course of a prompt's answer from its complete `logit_lens`: at the first wrong token where the
+        answer is wrong, else at the token that is decided last; without a known answer at the prompt's end."""
         places, start, ids = predicting(lens), lens.answer_start, lens.token_ids
         wrong = [pos for pos in places if start and int(lens["top_ids"][-1, pos, 0]) != ids[pos + 1]]
         pos = wrong[0] if wrong else max(places, key=lambda pos: lasting(lens["rank"][:, pos] == 1))
         best, before = lens["top_ids"][:, pos], lens.tokens[: pos + 1]
 
         def name(token: int) -> str:
+            """Return a token's text for reading, by its id."""
             if start and token == ids[pos + 1]:
                 return spelled(lens.tokens)[pos + 1]
             return following(before, lens.token_text.get(token, f"id {token}"))
@@ -138,22 +147,23 @@ class Course:
 
     @property
     def first(self) -> int:
-        """The depth from which the output's token is the first choice."""
+        """The depth from which the output's token stays the lens's first choice."""
         return lasting(self.ranks == 1)
 
     @property
     def among(self) -> int:
-        """The depth from which it stays among the best tokens that are `listed`."""
+        """The depth from which the output's token stays among the lens's `listed` best tokens."""
         return lasting(self.ranks <= self.listed)
 
     @property
     def leap(self) -> int | None:
-        """The depth that lifts the token most, by the logarithm of its rank; None where none lifts it much."""
+        """The depth at which the token's rank improves by the largest factor; None where every factor is below
+        `LEAP`."""
         lifts = np.log(self.ranks[:-1] / self.ranks[1:])
         step = int(lifts.argmax())
         return step + 1 if lifts[step] >= math.log(LEAP) else None
 
     def spans(self) -> list[tuple[int, int, str]]:
-        """The words with their first and last depth, where they change."""
+        """Return the runs of equal first choices as (first depth, last depth, word)."""
         ends = [d for d in range(1, len(self.words)) if self.words[d] != self.words[d - 1]]
         return [(a, b - 1, self.words[a]) for a, b in zip([0, *ends], [*ends, len(self.words)], strict=True)]

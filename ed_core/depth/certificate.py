@@ -9,7 +9,8 @@ from .say import number
 
 
 def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The identities of the text in a birth certificate, each with its figure; [] where it has none."""
+    """Return the checks of tokenizer, positions and head in a model's birth certificate as (name, text) rows; [] where
+    the certificate has none."""
     text, sums = certificate.get("text"), certificate.get("identities") or {}
     if not text or "samples" not in text:
         return []

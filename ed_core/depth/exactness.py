@@ -17,8 +17,9 @@ LOGITS = {  # figures on recomputed logits that refuse a model
 
 @dataclass(frozen=True)
 class Check:
-    """A figure of `numerics` and its limit: of the "sums" (the largest error), of the "slopes" (the largest distance
-    from 1), or of recomputed logits."""
+    """One exactness check of a model: its largest error and the limit that this must not exceed.
+
+    `name`: "sums", "slopes" (the distance from 1), or which recomputed logits."""
 
     name: str
     value: float
@@ -26,11 +27,12 @@ class Check:
 
     @property
     def holds(self) -> bool:
+        """Whether the error is within its limit."""
         return self.value <= self.limit
 
 
 def checks(result: ProbeResult) -> list[Check]:
-    """Everything that must hold before a curve is to be trusted, the most telling first."""
+    """Return the exactness checks of a `numerics` result, the most telling first."""
     limits = result.provenance["limits"]
     slopes = np.concatenate([result["slope_attn"], result["slope_mlp"]])
     return [

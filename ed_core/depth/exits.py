@@ -22,12 +22,12 @@ THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 def written(ids: np.ndarray) -> int:
-    """How many tokens there are so far, of `generation`'s ids."""
+    """Return how many tokens `generation` has written so far; in `ids`, -1 marks those to come."""
     return int((ids >= 0).sum())
 
 
 def text(result: ProbeResult) -> str:
-    """What `generation` has written so far."""
+    """Return the text that a `generation` result has written so far."""
     ids = result["ids"]
     pieces = "".join(result.token_text.get(i, "") for i in ids[ids >= 0].tolist())
     return str(result.provenance.get("written", pieces))
@@ -50,12 +50,12 @@ class Exits:
 
     @property
     def usable(self) -> bool:
-        """Whether it changes few enough tokens to be of use."""
+        """Whether leaving early changes fewer than one token in `TENTH`."""
         return TENTH * self.changed < self.n
 
 
 def exits(result: ProbeResult) -> Exits:
-    """Of a result of `generation`, over the tokens written so far, at least one."""
+    """Return the effect of leaving early on the tokens that a `generation` result has written so far, one at least."""
     n, probe = written(result["ids"]), probe_of(result)
     return Exits(
         n,
@@ -69,7 +69,7 @@ def exits(result: ProbeResult) -> Exits:
 
 
 def exits_of_prompts(results: Sequence[ProbeResult], threshold: float) -> Exits:
-    """Of `early_exit`'s results, over all tokens of all prompts."""
+    """Return the effect of leaving early at this `threshold` over all tokens of all prompts of `early_exit`."""
     n = sum(result.n_tokens for result in results)
     agree, depth = (sum(float(r.summary[f"exit_{name}.sum"]) for r in results) for name in ("agrees", "depth"))
     return Exits(n, round(n - agree), depth / n, results[0].n_layers, threshold, guesses=True)
@@ -77,14 +77,15 @@ def exits_of_prompts(results: Sequence[ProbeResult], threshold: float) -> Exits:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of one prompt."""
+    """The lens on one prompt's tokens: `confidence` `[depth, token]`, the best token's probability, and `agreement`
+    `[depth, token]`, whether that token is the output's."""
 
     confidence: np.ndarray
     agreement: np.ndarray
 
     @classmethod
     def of(cls, result: ProbeResult) -> Tokens:
-        """Those of a result of `early_exit`, or those that `generation` has written so far."""
+        """Return the tokens of an `early_exit` result, or those that a `generation` result has written so far."""
         if "agreement" in result.measures:
             return cls(result["confidence"], result["agreement"] > 0)
         n, best = written(result["ids"]), result["best_ids"]
@@ -92,31 +93,35 @@ class Tokens:
 
     @property
     def settle(self) -> np.ndarray:
-        """The first depth from which the best token stays the output's `[token]`."""
+        """The first depth from which the best token stays the output's, `[token]`."""
         return np.asarray(len(self.agreement) - np.logical_and.accumulate(self.agreement[::-1]).sum(0))
 
     @property
     def oracle(self) -> np.ndarray:
-        """The first depth whose best token is the output's `[token]`."""
+        """The first depth at which the best token is the output's, `[token]`, even if it changes again."""
         return np.asarray(self.agreement.argmax(0))
 
     def leaving(self, threshold: float) -> np.ndarray:
-        """The first depth that is sure enough, at the latest the output `[token]`."""
+        """Return the first depth at which each token's confidence reaches `threshold`, `[token]`; the output's depth if
+        none."""
         leaves = self.confidence >= threshold
         leaves[-1] = True
         return np.asarray(leaves.argmax(0))
 
     def runs(self) -> np.ndarray:
-        """How many runs of agreement there are along the text, at each depth `[depth]`."""
+        """Return the number of runs of consecutive tokens that agree with the output, at each depth `[depth]`."""
         begins = self.agreement & ~np.pad(self.agreement[:, :-1], ((0, 0), (1, 0)))
         return np.asarray(begins.sum(1))
 
 
 @dataclass(frozen=True)
 class Headroom:
-    """What exits spare over prompts, each with its interval over `over`. `fixed` `[depth]`: agreement of leaving at a
-    depth; `accepted` `[depth]`: the mean length of its runs of agreement; `confident` `[threshold, 2]`: agreement and
-    layers spared; `oracle`: layers that the oracle spares; `headroom`: mean settle depth less mean oracle depth."""
+    """The layers that early exits spare over several prompts; intervals are over the bootstrap units `over`.
+
+    `fixed` `[depth]`: share of tokens that keep the output when all leave at one depth; `accepted` `[depth]`: the mean
+    length of runs of such tokens; `confident` `[threshold, 2]`: that share and the layers spared when each leaves once
+    sure; `oracle`: layers spared by leaving as soon as right; `headroom`: mean settle depth less mean oracle depth.
+    `n`: tokens."""
 
     n_layers: int
     n: int
@@ -129,10 +134,12 @@ class Headroom:
 
 
 def headroom(prompts: Sequence[Tokens], over: Units, seed: int = 0) -> Headroom:
-    """What exits spare over the tokens of these prompts, at least one each."""
+    """Return the layers that early exits would spare over the tokens of these prompts, at least one token each. `over`:
+    what the bootstrap draws (prompts or templates)."""
     n_layers, n = len(prompts[0].agreement) - 1, np.array([one.agreement.shape[1] for one in prompts])
 
     def over_tokens(sums: Sequence[np.ndarray]) -> Resampled:
+        """Return per-prompt sums as a mean over all tokens, with its interval."""
         return mean(np.stack(sums), n, over, seed)
 
     agreeing = np.stack([one.agreement.sum(1) for one in prompts])

@@ -17,12 +17,13 @@ EMBEDDING, ATTENTION, MLP = "embedding", "attention", "MLP"
 
 
 def has_halves(result: ProbeResult) -> bool:
-    """Whether a logit lens was read within the layers."""
+    """Return whether a logit lens was also read within the layers, between attention and MLP."""
     return "half_kl" in result.measures
 
 
 def interleaved(layers: ArrayLike, half: ArrayLike) -> np.ndarray:
-    """Rows `[L + 1, …]` at depths 0, 1, …, L and rows `[L, …]` at ½, 1½, …, in the order of depth: `[2 L + 1, …]`."""
+    """Return rows `[L + 1, …]` of depths 0 to L merged with rows `[L, …]` of depths ½, 1½, …: `[2 L + 1, …]` by
+    depth."""
     layers, half = np.asarray(layers), np.asarray(half)
     both = np.empty((len(layers) + len(half), *layers.shape[1:]), np.result_type(layers, half))
     both[::2], both[1::2] = layers, half
@@ -30,9 +31,11 @@ def interleaved(layers: ArrayLike, half: ArrayLike) -> np.ndarray:
 
 
 def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
-    """The depth without a threshold (`continuous`) of one curve, read every half layer: in [1, L] by "kl", in [0, L] by
-    "overlap"; None where it is not defined. By "kl" the curve is read from depth 1 on, as by layers, so that both are
-    shares of one largest divergence. Of a curve that falls it is up to half a layer below that by layers."""
+    """Return the average depth of one curve read every half layer: in [1, L] by "kl", in [0, L] by "overlap"; None
+    where not defined.
+
+    By "kl" the curve counts from depth 1 on, as it does by whole layers. Of a curve that falls, the depth is up to half
+    a layer below that by whole layers."""
     first = int(LOWEST[name])
     rows = interleaved(whole, half)[2 * first :].astype(np.float64)
     if name == "kl":  # its formula passes over a row 0
@@ -43,7 +46,8 @@ def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
 
 
 def branch_at(depth: float) -> tuple[str, int]:
-    """What is right before a depth, a multiple of ½: the branch, and its layer; the embedding at 0."""
+    """Return the branch right before a depth (a multiple of ½) and its layer from 0: ("attention" or "MLP", layer);
+    ("embedding", 0) at depth 0."""
     steps = round(2 * depth)
     if steps == 0:
         return EMBEDDING, 0
@@ -52,9 +56,11 @@ def branch_at(depth: float) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Brought:
-    """Over tokens: how many get the final best guess for good from each branch (`counts`); and how much each layer's
-    attention and MLP take off the divergence, nats, means over tokens (`attention`, `mlp`, `[L]`; negative: they add to
-    it). All of them together are the divergence at depth 0."""
+    """The share of attention and MLPs in the prediction of one prompt, by the lens at half layers.
+
+    `counts`: by branch, the tokens that get their final best guess for good from it. `attention`, `mlp` `[L]`: how much
+    each layer's branch takes off the divergence from the output, nats, means over tokens (negative: adds); all of them
+    sum up to the divergence at depth 0."""
 
     counts: Mapping[str, int]
     attention: np.ndarray
@@ -62,8 +68,8 @@ class Brought:
 
 
 def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
-    """Of a complete logit lens read at half layers, without the tokens that are `left_out` (all, where none would be
-    left)."""
+    """Return which branches bring the prediction, from a complete logit lens read at half layers. `left_out`: positions
+    that do not count, unless none would be left."""
     kept = [t for t in range(result.n_tokens) if t not in left_out] or list(range(result.n_tokens))
     layers, half = (result[name][:, kept].astype(np.float64).mean(1) for name in ("kl", "half_kl"))
     counts = Counter(branch_at(depth)[0] for depth in result["half_settle_depth"][kept].tolist())
@@ -71,6 +77,7 @@ def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
 
 
 def mean_depth_of(result: ProbeResult, name: str) -> float | None:
-    """The mean depth of a prompt's mean curve over all tokens, read every half layer."""
+    """Return the average depth of a prompt's curve `name` ("kl" or "overlap"), averaged over all tokens and read every
+    half layer."""
     layers, half = (result[key].astype(np.float64).mean(1) for key in (name, f"half_{name}"))
     return mean_depth(name, layers, half)

@@ -52,7 +52,8 @@ def kind_of(text: str, before: str = "") -> str:
 
 
 def kinds_at(lens: ProbeResult) -> np.ndarray:
-    """Return which kinds each position of a logit lens's result is of, `[kind, pos]`; kinds as in `ALL`."""
+    """Return which kinds of token (`ALL`) each position predicts, `[kind, pos]`, by the output's best token in a logit
+    lens."""
     ids, n = lens["top_ids"][-1, :, 0], lens.n_tokens
     texts = [lens.token_text.get(int(token), "") for token in ids]
     member = np.zeros((len(ALL), n), bool)
@@ -65,10 +66,12 @@ def kinds_at(lens: ProbeResult) -> np.ndarray:
 
 
 def sums(lens: ProbeResult) -> np.ndarray:
-    """Return the sums over the tokens of each kind, `[measure, kind]`. A token's mean depth is that of its KL curve
-    (1, the least, where its curve is 0 throughout); its first guess is the best token at the first depth from 1 on
-    (tied embeddings repeat the token just read at depth 0) where that is `SURE` times as probable as the next, and a
-    flip where it is not the output's; its oracle depth is the first one at which the best token is the output's."""
+    """Return the sums `[measure, kind]` over a prompt's tokens of each kind, from its logit lens; measures as in
+    `MEASURES`.
+
+    A token's mean depth is that of its KL curve (1, the least, where its curve is 0 throughout); its first guess is the
+    best token at the first depth from 1 on at which that is `SURE` times as probable as the next; a flip is a first
+    guess that is not the output's; its oracle depth is the first at which the best token is the output's."""
     member = kinds_at(lens)
     best, probs = lens["top_ids"][..., 0], lens["top_probs"]
     same = best == best[-1]
@@ -82,14 +85,16 @@ def sums(lens: ProbeResult) -> np.ndarray:
 
 
 def over_kinds(by_kind: np.ndarray) -> np.ndarray:
-    """Return the sums over all tokens `[…, measure]`, from those by kind `[…, measure, kind]`."""
+    """Return the sums over all tokens `[…, measure]`, from the sums by kind `[…, measure, kind]`."""
     return np.asarray(by_kind[..., : len(KINDS)].sum(-1))
 
 
 @dataclass(frozen=True)
 class Mix:
-    """A prompt among others: its tokens' mean depth; what its mix of kinds alone would give, each kind at its mean over
-    `n` other prompts; and the others' mean depth."""
+    """A prompt's mean depth next to that expected from its mix of token kinds.
+
+    `depth`: the prompt's; `expected`: with each kind at its mean over `n` other prompts; `others`: the mean of those
+    prompts."""
 
     depth: float
     expected: float
@@ -98,8 +103,8 @@ class Mix:
 
 
 def mix(own: np.ndarray, others: np.ndarray, n: int, measure: int = SETTLE) -> Mix:
-    """Return a prompt's `Mix`, from its sums by kind and those of `n` others together. A kind that none of them has
-    counts as their mean."""
+    """Return a prompt's `Mix`, from its sums by kind (`sums`) and those of `n` other prompts added up. A kind that none
+    of the others has counts as their overall mean."""
     tokens, depth = others[TOKENS, : len(KINDS)], others[measure, : len(KINDS)]
     mean, mine = (float(over_kinds(one)[measure] / over_kinds(one)[TOKENS]) for one in (others, own))
     shares = own[TOKENS, : len(KINDS)] / over_kinds(own)[TOKENS]
@@ -107,18 +112,19 @@ def mix(own: np.ndarray, others: np.ndarray, n: int, measure: int = SETTLE) -> M
 
 
 def by_prompt(sums: np.ndarray, measure: int = SETTLE) -> tuple[np.ndarray, np.ndarray]:
-    """Return each prompt's mean depth `[prompt]`, and what its mix of kinds alone would give by the other prompts.
-    `sums` `[prompt, measure, kind]`."""
+    """Return each prompt's mean depth `[prompt]`, and the depth `[prompt]` expected from its mix of token kinds by the
+    other prompts. `sums`: `[prompt, measure, kind]`."""
     total = sums.sum(0)
     mixes = [mix(one, total - one, len(sums) - 1, measure) for one in sums]
     return np.array([one.depth for one in mixes]), np.array([one.expected for one in mixes])
 
 
 def equal_mix(a: np.ndarray, b: np.ndarray, over: Units, seed: int = 0, measure: int = SETTLE) -> Resampled:
-    """Return by how many layers b's tokens go deeper than a's with the mix held equal: kind by kind, weighted by the
-    kind's tokens in both. `a`, `b`: `[prompt, measure, kind]`, of the same prompts."""
+    """Return by how many layers b's tokens go deeper than a's when the mix of token kinds is equal: kind by kind,
+    weighted by the kind's tokens in both. `a`, `b`: `[prompt, measure, kind]`, of the same prompts."""
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the difference in depth, b - a, of every resample."""
         n_a, n_b, d_a, d_b = np.moveaxis(means[""].reshape(len(means[""]), 4, -1), 1, 0)
         weights = np.where((n_a > 0) & (n_b > 0), n_a + n_b, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):

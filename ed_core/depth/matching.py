@@ -37,12 +37,13 @@ class Matching:
 
     @property
     def relative(self) -> tuple[np.ndarray, np.ndarray]:
-        """`(i / L_A, best / L_B)` of all sources from tap 1 on."""
+        """Each tap of A from 1 on and its best match in B, as shares of the depth: `(i / L_A, best / L_B)`."""
         return np.arange(1, self.n_layers[0] + 1) / self.n_layers[0], self.best / self.n_layers[1]
 
 
 def match(maps: Maps, by: str = "error") -> Matching:
-    """The best matches of maps that are there; `by` "r2" takes B's tap of the largest R² instead."""
+    """Return where each of A's taps (streams after a layer) is best matched in B, from the maps between two models.
+    `by`: the smallest "error" or the largest "r2"."""
     rows = np.arange(1, maps.n_layers[0] + 1)
     off = maps.error[1:, 1:] if by == "error" else -maps.r2[1:, 1:]
     best = np.where(np.isfinite(off), off, np.inf).argmin(1) + 1
@@ -52,9 +53,11 @@ def match(maps: Maps, by: str = "error") -> Matching:
 
 
 def reading(found: Matching) -> str:
-    """One of "unclear" (fewer than half of the sources, or than `FEW`, beat the controls), "unordered" (matches do not
-    follow the source's depth), "same" (they are on the diagonal of relative depth), "part" (so are they, but A's last
-    layers match none), "late" (A's last layers match, but B's last are no match), "neither"."""
+    """Return in one word how A's layers match B's.
+
+    "unclear": fewer than half of A's layers, or than `FEW`, beat the controls. "unordered": matches do not follow A's
+    depth. "same": they are at the same share of the depth. "part": so are they, but A's last layers match none. "late":
+    A's last layers match, but B's last are no match. "neither": any other order."""
     n_a, n_b = found.n_layers
     if found.matches.sum() < max(FEW, n_a / 2):
         return "unclear"
@@ -72,10 +75,11 @@ def reading(found: Matching) -> str:
 
 
 def raised(loss: np.ndarray, whole: float | np.ndarray) -> np.ndarray:
-    """`loss / whole - 1`: by what share a replacement raises the loss."""
+    """Return the share by which a replacement raises the loss: `loss / whole - 1`, `whole` being the whole model's."""
     return loss / whole - 1
 
 
 def usefulness(loss: np.ndarray, whole: float) -> float:
-    """The share of blocks whose linear replacement raises the loss by more than 10 %, or leaves it not finite."""
+    """Return the share of blocks whose linear replacement raises the `loss` `[L]` by more than 10 % over the `whole`
+    model's, or leaves it not finite."""
     return float(np.mean(~(raised(loss, whole) <= RAISED)))

@@ -12,7 +12,7 @@ PUBLISHED = Path(__file__).with_name("published.csv")
 
 @dataclass(frozen=True)
 class Published:
-    """One published effective depth (Hu et al. 2025, arXiv 2512.14064)."""
+    """One published effective depth: of a model on a `dataset` by a rule (`criterion`) of Hu et al. 2025."""
 
     model: str
     n_layers: int
@@ -22,7 +22,7 @@ class Published:
 
     @property
     def name(self) -> str:
-        """The model without its organisation."""
+        """The model's name without its organisation."""
         return self.model.rsplit("/", 1)[-1]
 
 
@@ -52,7 +52,7 @@ INSTRUCT_PAIRS = (
 
 
 def training(name: str) -> str:
-    """How a model was trained last, as far as its name tells: one of `TRAINING`, "" where it does not."""
+    """Return how a model was trained last, one of `TRAINING`, as far as its name shows; "" where it does not."""
     low = name.rsplit("/", 1)[-1].lower()
     marks = {LONG: ("r1-distill", "qwq", "-thinking"), INSTRUCT: ("instruct", "-chat"), MATHEMATICS: ("-math-",)}
     for kind, of_kind in marks.items():
@@ -63,7 +63,7 @@ def training(name: str) -> str:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """The published table: 12 models, three sets, three criteria.
+    """Return the published effective depths: 12 models, three sets, three criteria.
 
     Source: Y. Hu, C. Zhou, M. Zhang, "What Affects the Effective Depth of Large Language Models?", arXiv 2512.14064,
     from the authors' notebook; the file's ratio is `(ED + 1) / L`, rounded."""
@@ -73,5 +73,5 @@ def published() -> tuple[Published, ...]:
 
 
 def sets_of(model: str) -> list[str]:
-    """The data sets for which a hub model's effective depth is published."""
+    """Return the data sets for which a hub model's effective depth is published."""
     return list(dict.fromkeys(p.dataset for p in published() if p.model == model))

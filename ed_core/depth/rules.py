@@ -26,10 +26,10 @@ PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS = "paper", "stable", "from_depth_1", 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of Hu et al.
+    """A published rule that reads a model's effective depth off one curve (Hu et al.).
 
-    `label`: its name in a sentence. `title`, `axis`, `unit`: of the curve it reads, the mean of these `measures` of
-    `probe`. `threshold`: the paper's; `band`: others around it. `variants`: the paper's rule first."""
+    `label`: its name in a sentence. `title`, `axis`, `unit`: of that curve, the mean of these `measures` of `probe`.
+    `threshold`: the paper's; `band`: others around it. `variants`: the paper's rule first."""
 
     name: str
     label: str
@@ -50,29 +50,32 @@ class Rule:
 
     @property
     def of_lens(self) -> bool:
+        """Whether the rule reads a logit lens's curve, over depths 0 to L."""
         return self.axis == "depth"
 
     def others(self, threshold: float) -> tuple[float, ...]:
-        """The band's other thresholds."""
+        """Return the thresholds of the rule's band other than this one."""
         return tuple(other for other in self.band if not math.isclose(other, threshold, abs_tol=1e-9))
 
     def means(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
-        """The mean of its measures' curves; of a lens with the output's row."""
+        """Return the mean of the curves of the rule's measures, taken by name from `means`; a lens's with the output's
+        row."""
         return np.asarray(np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0))
 
     def curve(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
-        """The curve that it reads, `[layer]`."""
+        """Return the curve `[layer]` that the rule reads, from the mean curves of its measures; without the output's
+        row."""
         return self.means(means)[:-1] if self.of_lens else self.means(means)
 
     def layer(self, means: Mapping[str, ArrayLike]) -> int | None:
-        """The layer that the paper's rule gives on the curves of its measures; None where it is not defined."""
+        """Return the layer, from 0, that the paper's rule gives on mean curves by measure; None where not defined."""
         return self.layers(self.curve(means))[0]
 
     def layers(
         self, curve: ArrayLike, variant: str = PAPER, threshold: float | None = None
     ) -> tuple[int | None, int | None]:
-        """The layer that a variant gives on one curve `[layer]`, and that from which the rule holds to the end; None
-        where it is not defined."""
+        """Return the layer, from 0, that a variant gives on one curve `[layer]`, and that from which the rule holds to
+        the end; None where not defined."""
         c = np.asarray(curve, np.float64)[None]
         both = (depths(self.name, c, variant, threshold, lasting)[0] for lasting in (False, True))
         depth, stable = (int(one) if np.isfinite(c).all() and not np.isnan(one) else None for one in both)
@@ -98,7 +101,7 @@ OF_LENS = {name: rule for name, rule in RULES.items() if rule.of_lens}
 def depths(
     name: str, curves: ArrayLike, variant: str = PAPER, threshold: float | None = None, lasting: bool = False
 ) -> np.ndarray:
-    """The layer that a rule gives on each curve, `[n, layer]` → `[n]`, NaN where it is not defined.
+    """Return the layer, from 0, that a rule gives on each curve, `[n, layer]` → `[n]`, NaN where not defined.
 
     - cosine: the last `l` with `c[l] < 0 <= c[l+1]`; stable: the last `l` with `c[l] < 0`, if `l < L-1`
     - KL: the first `l < L-1` with `kl[l] < θ max(kl)`; overlap: the first with `overlap[l] > θ`; stable: the first from
@@ -123,7 +126,7 @@ def depths(
 
 
 def reason(name: str, curve: np.ndarray | None, threshold: float) -> str:
-    """Why a rule gives no layer on a curve `[layer]`, None where no token counts."""
+    """Return in words why a rule gives no layer on a curve `[layer]`; the curve is None where no token counts."""
     if curve is None or len(curve) < 2:
         return "no token is left to count" if curve is None else "the model has one layer only"
     if not np.isfinite(curve).all():
@@ -138,24 +141,24 @@ def reason(name: str, curve: np.ndarray | None, threshold: float) -> str:
 
 
 def first_pass(readout: np.ndarray) -> int | None:
-    """The first pass of a looped model, from 1 and before the last, after which its readout meets the KL rule; None
-    where none does. `readout` `[passes + 1]`: the divergence from the output after each number of passes."""
+    """Return the first pass of a looped model, from 1 and before the last, after which its readout meets the KL rule;
+    None if none does. `readout` `[passes + 1]`: divergence from the output after each number of passes."""
     passing = np.flatnonzero(readout[1:-1] < KL_THRESHOLD * readout.max())
     return int(passing[0]) + 1 if len(passing) else None
 
 
 def near(depth: float, other: float, n_layers: int) -> bool:
-    """Whether two depths differ by a tenth of the layers at most."""
+    """Return whether two depths differ by a tenth of the layers at most."""
     return bool(abs(depth - other) <= TENTH * n_layers)
 
 
 def tenth(n_layers: int) -> int:
-    """The whole layers in a tenth of the depth."""
+    """Return the number of whole layers in a tenth of the depth."""
     return int(TENTH * n_layers + 1e-9)
 
 
 def _holds(name: str, c: np.ndarray, threshold: float, start: int = 0) -> np.ndarray:
-    """Where a lens rule holds, `[n, layer]`, from depth `start` on."""
+    """Return where a lens rule's condition is true on curves, `[n, layer]`, from depth `start` on."""
     if name == "overlap":
         return np.asarray(c > threshold + TIE)  # ties excluded
     holds = np.zeros(c.shape, bool)
@@ -164,6 +167,6 @@ def _holds(name: str, c: np.ndarray, threshold: float, start: int = 0) -> np.nda
 
 
 def _last(holds: np.ndarray) -> np.ndarray:
-    """Each row's last true column; NaN where none is."""
+    """Return each row's last true column; NaN where a row has none."""
     n = holds.shape[1]
     return np.where(holds.any(1), n - 1 - holds[:, ::-1].argmax(1), np.nan)

@@ -150,7 +150,8 @@ class LanguageModel:
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Ids:
         """An encoding, or token ids, as a batch of one on the model's device."""
         ids = encoding.ids if isinstance(encoding, Encoding) else encoding
-        rows = self._embedding.shape[0]
+        embedding = self._embedding
+        rows = max(ids) + 1 if embedding is None else embedding.shape[0]
         if (wrong := next((i for i in ids if not 0 <= i < rows), None)) is not None:
             raise PromptError(
                 f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
@@ -201,9 +202,12 @@ class LanguageModel:
         return self.head.weight is self._embedding
 
     @property
-    def _embedding(self) -> Tensor:
-        """The embedding's weights `[d_vocab, d_model]`."""
-        weight: Tensor = self.hf.get_input_embeddings().weight
+    def _embedding(self) -> Tensor | None:
+        """The embedding's weights `[d_vocab, d_model]`; None where the model's class does not name it."""
+        try:
+            weight: Tensor = self.hf.get_input_embeddings().weight
+        except (NotImplementedError, AttributeError):
+            return None
         return weight
 
     # ---------------------------------------------------------------- one forward pass
