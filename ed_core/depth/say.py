@@ -57,8 +57,8 @@ MATCHES = {  # by `matching.reading`
 
 
 def number(value: float | np.floating[Any], form: str = ".3g") -> str:
-    """A number in this form (`+.2g`, `.2f`), with a minus sign for its hyphen; powers from 10⁹ on and below 10⁻⁴; "–"
-    where it is not finite."""
+    """Return a number as text in a format such as `+.2g`, with a true minus sign; as a power of ten from 10⁹ on and
+    below 10⁻⁴; "–" where not finite."""
     if not np.isfinite(value):
         return "–"
     text = f"{value:{form}}"
@@ -71,57 +71,59 @@ def number(value: float | np.floating[Any], form: str = ".3g") -> str:
 
 
 def share(value: float) -> str:
-    """A share in whole per cent; "<1 %" and ">99 %" where rounding would print none or all."""
+    """Return a share as whole per cent; "<1 %" and ">99 %" where rounding would print none or all."""
     text = f"{100 * value:.0f} %"
     return "<1 %" if text == "0 %" and value > 0 else ">99 %" if text == "100 %" and value < 1 else text
 
 
 def interval(low: float, high: float, digits: int = 1, over: str = "") -> str:
-    """The ends of an interval, "20.7 to 22.2 (50 prompts)", with up to three decimals more than `digits` where they
-    would print alike; one number where they are equal."""
+    """Return the ends of an interval as text, "20.7 to 22.2 (50 prompts)", with up to three decimals more than `digits`
+    where they would print alike; one number where they are equal."""
     n = next((n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), digits)
     both = dict.fromkeys(number(end, f".{n}f") for end in (low, high))
     return " to ".join(both) + (f" ({over})" if over else "")
 
 
 def count(n: int, noun: str) -> str:
-    """ "1 study", "2 studies"."""
+    """Return a number with its noun, "1 study", "2 studies"."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     return f"{n} {noun if n == 1 else plural}"
 
 
 def layers(layer: float, total: int) -> str:
-    """ "layer 21 of 30"; a fraction is rounded."""
+    """Return "layer 21 of 30"; a fraction is rounded."""
     return f"layer {layer:.0f} of {total}"
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:
-    """ "a, b and c"; empty words are left out."""
+    """Return words as a list in a sentence, "a, b and c"; empty words are left out."""
     given = [word for word in words if word]
     return f" {last} ".join(filter(None, [", ".join(given[:-1]), *given[-1:]]))
 
 
 def quoted(token: str) -> str:
-    """A token in quotation marks; of a stranger's text nothing that would move or hide other words."""
+    """Return a token in quotation marks, cut, with characters that would move or hide other words spelled out."""
     return f"“{''.join(c if c.isprintable() else repr(c)[1:-1] for c in token[:LONGEST])}”"
 
 
 def _lower(title: str) -> str:
+    """Return a title for the middle of a sentence, lower-case unless an abbreviation begins it."""
     return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
 
 
 def verdict(found: Verdict) -> str:
-    """The verdict in one text."""
+    """Return the verdict as one paragraph."""
     return " ".join(lines(found))
 
 
 def lines(found: Verdict) -> list[str]:
-    """The verdict, a sentence a line."""
+    """Return the verdict as sentences: first choice, average depth, switch of the cosine, rules."""
     return list(filter(None, [lead(found), average(found), turn(found.turn), rules(found)]))
 
 
 def lead(found: Verdict) -> str:
-    """From which layer on the answer is the first choice, or the model's own next token; "" where no lens was read."""
+    """Return the sentence on the layer from which the answer, or the model's next token, is the lens's first choice; ""
+    where no lens was read."""
     looks = [look for look in found.sample.answers if look]
     if len(looks) == found.sample.n_prompts == 1:
         return _answer(looks[0])
@@ -136,8 +138,8 @@ def lead(found: Verdict) -> str:
 
 
 def headline(model: str, found: Course, right: bool | None, said: str, answer: str = "") -> str:
-    """What the model says and after which layer it is decided. `right`: whether that is the `answer`, None without one;
-    `said`: how its own text begins."""
+    """Return the sentence on what the model says and after which layer it is decided. `right`: whether that is the
+    `answer`, None without one; `said`: how its own text begins."""
     word, n = found.word.strip(), len(found.ranks) - 1
     spoken = answer.strip() if right else said or word or found.word
     part = "it" if word in ("", spoken) else f"its part {quoted(word)}"
@@ -149,7 +151,8 @@ def headline(model: str, found: Course, right: bool | None, said: str, answer: s
 
 
 def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
-    """How far one prompt's answer can be trusted, in one line. `kl`: its mean divergence at every depth."""
+    """Return a line on how far one prompt's answer can be trusted. `kl`: the prompt's mean divergence at every
+    depth."""
     mean = next((mean for mean in found.means.values() if mean.depth is not None), None)
     among = f"in the top {course.listed} from layer {course.among}" if 0 < course.among < course.first else ""
     settle = ""
@@ -163,6 +166,7 @@ def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
 
 
 def _answer(seen: Sequence[Seen]) -> str:
+    """Return the sentence on one prompt's answer in the lens."""
     one, n = seen[0], len(seen)
     if (depth := first_choice(seen)) is not None and n > 1:
         return f"Each of the answer's {n} tokens is the first choice{_since(depth, one.n_layers)}."
@@ -178,13 +182,15 @@ def _answer(seen: Sequence[Seen]) -> str:
 
 
 def _since(depth: int, n_layers: int) -> str:
+    """Return " from layer 3 of 30 on", or its wording at either end."""
     if depth == n_layers:
         return f" only after the last layer ({n_layers} of {n_layers})"
     return f" from {layers(depth, n_layers)} on" if depth else " from the start, before any layer"
 
 
 def average(found: Verdict) -> str:
-    """The average depth, with its interval over prompts and what copies of the model give; "" without a lens."""
+    """Return the sentence on the average depth, with its interval over prompts and the depths of copies of the model;
+    "" without a lens."""
     mean, n = next((mean for mean in found.means.values() if mean.depth is not None), None), found.sample.n_prompts
     if mean is None or mean.depth is None:
         return "No average depth: the lens is the output from layer 1 on, or not finite." if found.means else ""
@@ -198,13 +204,14 @@ def average(found: Verdict) -> str:
 
 
 def _where(found: Verdict) -> str:
-    """Where the predictions are read that a verdict is about, if not everywhere."""
+    """Return the words for the tokens that a verdict is read for, "of the answer" or "at token 5"."""
     of_answer = any(look and look[0].given for look in found.sample.answers) and found.sample.read_for == ANSWER
     return "of the answer" if of_answer else f"at {read_for(found.sample.read_for, False)}"
 
 
 def _copies(found: Verdict, name: str, digits: int = 1) -> str:
-    """ ", untrained copies by 12 to 14"."""
+    """Return a clause on the average depths of the model's copies, ", untrained copies by 12 to 14"; "" without
+    copies."""
     if not (depths := found.twin_means(name)):
         return ""
     by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
@@ -212,7 +219,7 @@ def _copies(found: Verdict, name: str, digits: int = 1) -> str:
 
 
 def turn(found: Turn | None) -> str:
-    """Whether the layers switch from erasing to strengthening; "" where there is nothing to fit."""
+    """Return the sentence on whether the layers switch from erasing to strengthening; "" without a fit."""
     if found is None:
         return ""
     after = f"after {layers(found.split + 1, found.n_layers)}"
@@ -224,7 +231,7 @@ def turn(found: Turn | None) -> str:
 
 
 def rules(found: Verdict) -> str:
-    """What the published rules give, and which are robust."""
+    """Return the sentence on the layers that the published rules give, and which are robust; "" without rules."""
     if not found.rules:
         return ""
     own = any(rule.threshold != RULES[rule.name].threshold or rule.best != BEST for rule in found.rules.values())
@@ -237,14 +244,14 @@ def rules(found: Verdict) -> str:
 
 
 def rule_name(found: RuleVerdict) -> str:
-    """ "Hu et al.'s KL rule", with other settings "Hu et al.'s overlap rule (35 %, best 10)"."""
+    """Return a rule's name, "Hu et al.'s KL rule"; with other settings "Hu et al.'s overlap rule (35 %, best 10)"."""
     changed = [f"{100 * found.threshold:.3g} %"] * (found.threshold != RULES[found.name].threshold)
     changed += [f"best {found.best}"] * (found.best != BEST)
     return f"Hu et al.'s {RULES[found.name].label} rule" + (f" ({', '.join(changed)})" if changed else "")
 
 
 def rule(found: RuleVerdict) -> str:
-    """What one rule gives, and why that is not robust."""
+    """Return the sentence on the layer that one rule gives, and why that is not robust."""
     ends = found.interval.ends if found.interval is not None and found.depth is not None else None
     over = f" ({interval(*ends, 0)} over prompts)" if ends else ""
     papers = ", in the papers' count" if found.depth is not None else ""
@@ -252,7 +259,7 @@ def rule(found: RuleVerdict) -> str:
 
 
 def robust(found: RuleVerdict) -> str:
-    """ "not robust here because of nearby thresholds", or why there is no layer."""
+    """Return "robust here", "not robust here because of nearby thresholds", or why the rule gives no layer."""
     if found.depth is None:
         return found.reason
     if found.doubts:
@@ -261,12 +268,13 @@ def robust(found: RuleVerdict) -> str:
 
 
 def _layer(depth: int | None) -> str:
+    """Return "layer 5", or "no layer" for None."""
     return "no layer" if depth is None else f"layer {depth}"
 
 
 def rule_table(found: Verdict) -> list[dict[str, str]]:
-    """A row per rule: its layer (in the papers' count, from 0), over nearby thresholds, from where it lasts, without
-    sinks, over prompts, in copies of the model, and whether it is robust."""
+    """Return a table row per rule, cells by heading: its layer (in the papers' count, from 0), at nearby thresholds,
+    from where it lasts, without sinks, over prompts, in copies of the model, and whether it is robust."""
     rows = []
     for one in found.rules.values():
         ends = one.interval.ends if one.interval is not None else None
@@ -288,7 +296,7 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
 
 
 def why(found: Verdict) -> list[str]:
-    """What is behind the verdict besides the rules: the average depth by both measures, and the switch."""
+    """Return sentences behind the verdict: the average depth by both measures, and why the cosine shows no switch."""
     by = [f"{depth(mean)} by {RULES[name].label}{_copies(found, name)}" for name, mean in found.means.items()]
     out = [f"Average depth, over all thresholds of the lens: {'; '.join(by)}."] if by else []
     if found.turn is not None and found.turn.failed:
@@ -297,24 +305,25 @@ def why(found: Verdict) -> list[str]:
 
 
 def depth(mean: MeanDepth) -> str:
-    """An average depth in a cell: "18.3 (18.0 to 18.6)", "–" where there is none."""
+    """Return an average depth as a table cell: "18.3 (18.0 to 18.6)", "–" where not defined."""
     ends = mean.interval.ends if mean.interval is not None else None
     return "–" if mean.depth is None else f"{mean.depth:.1f}{f' ({interval(*ends)})' if ends else ''}"
 
 
 def read_for(of: Tokens, answered: bool = True) -> str:
-    """The tokens that a verdict is read for."""
+    """Return the words for the tokens that a verdict is read for. `answered`: whether an answer is known."""
     predicted = "where the answer is predicted" if answered else "the last token"
     return {ALL: "all tokens", ANSWER: predicted}.get(str(of), f"token {of}")
 
 
 def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
-    """A prompt's attention sinks, the largest first, where they are and who writes them."""
+    """Return the sentence on a prompt's attention sinks, the largest first: their tokens, depths and writers."""
     longer = "times as long as the median token"
     if not found:
         return f"No attention sink: before the output no token is {FACTOR:g} {longer}."
 
     def span(one: Span) -> str:
+        """Return the depths and the writer of a span."""
         return f"at depth {interval(one.start, one.end, 0)} (written by {writer(one)})"
 
     named = (
@@ -325,12 +334,13 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
 
 
 def writer(found: Span) -> str:
-    """Who writes a span of a sink: "layer 2's MLP"."""
+    """Return who writes a span of a sink: "layer 2's MLP" (from 1) or "the embedding"."""
     return "the embedding" if found.layer is None else f"layer {found.layer + 1}'s {found.branch.replace('mlp', 'MLP')}"
 
 
 def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -> str:
-    """Which tokens are attention sinks, and whether the maps' averages count them; "" without any."""
+    """Return the sentence on which tokens are attention sinks, and whether the maps' averages count them; "" without
+    any."""
     if not found:
         return ""
     named = listed(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED])
@@ -339,13 +349,13 @@ def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
-    """Tokens that are long after the last layer only, where no attention reads them; "" for none."""
+    """Return the sentence on tokens that are long after the last layer only; "" for none."""
     named = listed(f"{pos} {quoted(tokens[pos])}" for pos in positions[:NAMED])
     return f"Long only after the last layer, so no attention sink: token {named}." if positions else ""
 
 
 def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
-    """The attention sinks of several prompts in one line."""
+    """Return a phrase counting the attention sinks of several prompts. `found`: each prompt's, None where unknown."""
     known = [sinks for sinks in found if sinks is not None]
     writers = Counter(writer(s.written) for sinks in known for s in sinks)
     some = f"{count(writers.total(), 'attention sink')} in {sum(map(bool, known))} of {count(len(known), 'prompt')}"
@@ -353,7 +363,7 @@ def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
 
 
 def among_others(found: Comparison) -> str:
-    """Where this prompt's score is among those of other prompts."""
+    """Return the sentence comparing this prompt's score with those of other prompts."""
     form = "layer {:.3g}" if found.score.criterion else "{:.1f}"
     first = int(found.score.of_layers)
     mine = form.format(found.value + first) if np.isfinite(found.value) else "not defined"
@@ -365,12 +375,13 @@ def among_others(found: Comparison) -> str:
 
 
 def spread(n: int, what: str) -> str:
-    """What a spread over `n` others is: "10–90 % of 12 others", "all 4 others"."""
+    """Return the words for a spread over `n` others: "10–90 % of 12 others", "all 4 others"."""
     return f"{'10–90 % of' if ends(n) == QUANTILES else 'all'} {n} {what}"
 
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
-    """How many controls of one kind show the model's curves. `found`: the likenesses of each control."""
+    """Return the sentence on how many controls of one kind show the model's curves. `found`: each control's
+    likenesses."""
     n, alike = len(found), [sum(one.shape == 0 for one in likenesses) for likenesses in zip(*found, strict=True)]
     shares = (f"{same} of {n} for {_lower(one.curve.title)}" for same, one in zip(alike, found[0]))
     needs = "training" if kind == UNTRAINED else "the trained order of layers"
@@ -379,7 +390,7 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
 
 
 def pair(found: Pair) -> str:
-    """Where two curves differ most, and how alike their shapes are."""
+    """Return the sentence on where two curves differ most, and how alike their shapes are."""
     title, place = found.curve.title, found.largest
     if place is None:
         return f"{title}: no layer has a value on both sides."
@@ -391,7 +402,7 @@ def pair(found: Pair) -> str:
 
 
 def both(a: Verdict, b: Verdict) -> str:
-    """Where the words of two sides settle on average, as a share of the depth."""
+    """Return the sentence on where the words of A and B settle, as shares of the depth; "" where either is unknown."""
     x, y = (side.means.get("kl") for side in (a, b))
     if x is None or y is None or x.ratio is None or y.ratio is None:
         return ""
@@ -403,7 +414,7 @@ def both(a: Verdict, b: Verdict) -> str:
 
 
 def checks(result: ProbeResult) -> str:
-    """Whether the sums, slopes and logits of this prompt are the model's."""
+    """Return the sentence on whether a `numerics` result passes its checks, with the largest errors."""
     measured = exactness.checks(result)
     failed = [check for check in measured if not check.holds]
     shown = failed or measured[:2]
@@ -413,17 +424,17 @@ def checks(result: ProbeResult) -> str:
 
 
 def stretch(i: int, j: int) -> str:
-    """ "layer 5", "layers 5–7" for the stretch `[4, 5)` or `[4, 7)` of the array."""
+    """Return the layers of the array's stretch `[i, j)`, from 1: "layer 5" for [4, 5), "layers 5–7" for [4, 7)."""
     return f"layer {j}" if j == i + 1 else f"layers {i + 1}–{j}"
 
 
 def variant(found: surgery.Choice) -> str:
-    """The layers of one variant: "layers 4–6", or "layers 3 and 7" of two that are exchanged."""
+    """Return the layers that one change concerns: "layers 4–6", or "layers 3 and 7" that are exchanged."""
     return f"layers {found.i + 1} and {found.j + 1}" if found.kind == "swap" else stretch(found.i, found.j)
 
 
 def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
-    """The variant of a kind that costs least. `whole`: the whole model's loss."""
+    """Return the sentence on the change of a kind that costs least. `whole`: the whole model's loss."""
     if not found:
         return "No variant of this kind gives a finite loss."
     best, n = found[0].best, found[0].n
@@ -435,7 +446,8 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
 
 
 def cheapest_cut(curves: Mapping[str, np.ndarray], n: int, pruned: ProbeResult) -> str:
-    """The stretch of `n` layers that costs least, from the aggregates of `prune`; `pruned`: one of their results."""
+    """Return the sentence on the `n` layers that cost least to remove. `curves`: aggregates of `prune`; `pruned`: one
+    of their results."""
     start = surgery.best_stretch(curves["kl"], n)[0]
     costs = surgery.costs(curves, start)
     kept = f"{share(costs['top1_kept'])} of first choices stay"
@@ -447,7 +459,7 @@ def cheapest_cut(curves: Mapping[str, np.ndarray], n: int, pruned: ProbeResult) 
 
 
 def cost(costs: Mapping[str, float]) -> str:
-    """What removing layers costs, from `surgery.costs`."""
+    """Return what removing layers costs, in words, from `surgery.costs`."""
     if not np.isfinite(costs["kl"]):
         return "the predictions are not finite"
     text = f"{share(costs['top1_kept'])} of first choices stay, KL {number(costs['kl'])} nats"
@@ -457,12 +469,12 @@ def cost(costs: Mapping[str, float]) -> str:
 
 
 def lens(kind: str) -> str:
-    """A lens within a sentence: "affine lens"."""
+    """Return a lens's name within a sentence, "affine lens"."""
     return LENSES[kind] if kind == UNCALIBRATED else _lower(LENSES[kind])
 
 
 def by_lens(verdicts: Mapping[str, Verdict]) -> str:
-    """The average depth and the rules under each lens."""
+    """Return sentences on the average depth and the rules' layers under each lens."""
     out = []
     for name, spec in OF_LENS.items():
         known = {kind: v for kind, v in verdicts.items() if name in v.means}
@@ -491,7 +503,7 @@ def certificate(kind: str, found: Mapping[str, Any]) -> str:
 
 
 def matching(maps: Maps) -> str:
-    """Where one model's layers have their counterparts in the other."""
+    """Return the sentence on how many of A's layers have counterparts in B, and where."""
     pairs, other, (a, b) = match(maps), match(maps, "r2"), maps.names
     which = reading(pairs)
     unsure = "" if which in ("unclear", reading(other)) else " (by R² instead of the error this does not hold)"
@@ -500,7 +512,7 @@ def matching(maps: Maps) -> str:
 
 
 def replacement(found: Replacement) -> str:
-    """How many layers a linear map cannot replace, on held-out prompts and on those fitted on."""
+    """Return sentences on how many layers a linear map cannot replace, on held-out prompts and on those fitted on."""
     useful, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
     n, raises = found.n_layers, f"raises the loss by more than {share(RAISED)}"
     some = f"For {round(useful * n)} of {n} layers of {found.name} a linear map in their place {raises}"
@@ -508,7 +520,7 @@ def replacement(found: Replacement) -> str:
 
 
 def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
-    """Which branch brings the first choice."""
+    """Return sentences on which branch (attention or MLP) brings the first choice, from a lens read at half layers."""
     pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][pos]))
     word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
@@ -522,7 +534,7 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
 
 
 def loops(aggregates: Mapping[str, np.ndarray]) -> str:
-    """After how many passes a looped model's words settle, and what a pass fewer or more changes."""
+    """Return sentences on the pass by which a looped model's words settle, and what one pass fewer or more changes."""
     n = len(aggregates["times_kl"]) // 2
     readout = aggregates["readout_kl"][n, : n + 1]
     mean, first = float(MEAN_DEPTH["kl"](readout[None])[0]), first_pass(readout)
@@ -533,27 +545,28 @@ def loops(aggregates: Mapping[str, np.ndarray]) -> str:
 
 
 def exits(found: Exits) -> str:
-    """What leaving early would change of the tokens that were written or given."""
-    settled = "" if found.settled is None else f"Half of the words settle by {layers(found.settled, found.n_layers)}. "
+    """Return the sentence on what leaving early would change and save."""
+    settled = "" if found.settled is None else f"Half of the words are the first choice from {layers(found.settled, found.n_layers)} on. "
     would = f"would change {found.changed} of {count(found.n, 'first choice' if found.guesses else 'word')}"
     gain = f" and save {found.n_layers - found.depth:.1f} layers on average" if found.usable else ""
     return f"{settled}Leaving at {found.threshold:g} confidence {would}{gain}."
 
 
 def contributions(result: ProbeResult) -> tuple[str, str]:
-    """What the layers write, and how sure that is."""
+    """Return a sentence on what the layers write, and one on how sure that is."""
     reached = verdict_of(Sample.of(result))
     return turn(reached.turn), f"{_one_prompt(result)} {rule(reached.rules['cosine'])}"
 
 
 def logit_lens(result: ProbeResult) -> tuple[str, str]:
-    """Where the words settle, and what the published rules say."""
+    """Return a sentence on where the words settle, and one on what the published rules give."""
     reached = verdict_of(Sample.of(lens=result))
     return average(reached), f"{_one_prompt(result)} {rules(reached)}"
 
 
 def skip(result: ProbeResult) -> tuple[str, str]:
-    """Which layer is needed most and least, and how much stays without the latter."""
+    """Return a sentence on the layers needed most and least, and one on what stays without the latter; "" where not
+    finite."""
     output = result["output"]
     if not np.isfinite(output).all():
         return "", ""
@@ -564,7 +577,8 @@ def skip(result: ProbeResult) -> tuple[str, str]:
 
 
 def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, str]:
-    """From which layer on erasing a token changes little, and where it changes most."""
+    """Return a sentence on the layer up to which the tokens are needed, and one on the largest effect of erasing
+    one."""
     effect = np.array(result["effect"], float)
     effect[:, list(left_out)] = np.nan
     curve, n = np.nan_to_num(np.fmax.reduce(effect, axis=1)), result.n_layers
@@ -578,7 +592,8 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
 
 
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
-    """On which token the answer rests most, and how many layers are left blank."""
+    """Return a sentence on the tokens that the answer rests on most, and one on how sure that is. `blank`: failed
+    layers."""
     size = np.nansum(np.abs(result["attribution"]), axis=0)
     if not size.max() > 0:
         return "", ""
@@ -589,11 +604,13 @@ def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]
 
 
 def _one_prompt(result: ProbeResult) -> str:
+    """Return the sentence "One prompt of 12 tokens." for this result."""
     return f"One prompt of {count(result.n_tokens, 'token')}."
 
 
 def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: int) -> str:
-    """Say where the other answer is decided, and where the lens reads it. `depths`: of `Patching.depths`."""
+    """Return the sentence on where the other prompt's answer is decided, and where the lens reads it. `answers`: own
+    and other; `depths`: of `Patching.depths`."""
     own, other = (quoted(answer.strip()) for answer in answers)
     decided, lens = depths["decided"], depths["lens"]
     if decided is None:
@@ -604,7 +621,7 @@ def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: 
 
 
 def mix(found: Mix, n_layers: int) -> str:
-    """Say how deep a prompt's tokens settle, and what their kinds alone would give."""
+    """Return the sentence on how deep a prompt's tokens settle, and what their kinds by themselves would give."""
     return (
         f"The words settle by layer {found.depth:.1f} of {n_layers} on average; their mix of kinds alone would give "
         f"{found.expected:.1f}, and {count(found.n, 'other prompt')} settle by {found.others:.1f}."
@@ -612,7 +629,7 @@ def mix(found: Mix, n_layers: int) -> str:
 
 
 def headroom(found: Headroom) -> str:
-    """Say what leaving early could spare at most, and how much of it is before the tokens settle."""
+    """Return the sentence on what leaving early could spare at most, and how much of it before the tokens settle."""
     over = f" ({interval(*found.headroom.interval[:2])})" if found.over.enough else ""
     spared, more = float(found.oracle.value), float(found.headroom.value)
     return (

@@ -335,7 +335,7 @@ def small_map(
             st.container(height=SMALL, border=True)
         else:
             over_tokens = "pos" in result.measures[pictures.measures(one, Look())[0]].spec.dims
-            view = View(width_px=280, height=SMALL, sinks=at_sinks)
+            view = View(width_px=280, height=SMALL, sinks=at_sinks, answer_start=result.answer_start)
             ready = show.once(drawn, one, result, view, at_sinks if over_tokens else ()).ready()
             measure = pictures.measures(one, Look())[0]
             with st.container(key=f"box-{key}"):

@@ -128,7 +128,8 @@ def more(result: ProbeResult, seen: View) -> None:
 def verdict(result: ProbeResult) -> tuple[str, str]:
     read = lenses.by_lens([result])
     note = f"One prompt of {say.count(result.n_tokens, 'token')}. {say.by_lens(read.verdicts)}"
-    if len(depths := read.settle.values()) < 2:
+    means = [one.means["kl"].depth for one in read.verdicts.values() if "kl" in one.means]
+    if len(depths := [depth for depth in means if depth is not None]) < 2:
         return "One lens does not show whether the depth depends on the lens.", note
     by = say.interval(min(depths), max(depths))
     return f"Under {len(depths)} lenses the words settle by layer {by} of {read.n_layers} on average.", note
