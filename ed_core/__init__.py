@@ -19,4 +19,5 @@ __version__ = "0.2.0"
 
 
 def __dir__() -> list[str]:
+    """Return the names of this package, the offered ones (`api.offered`) included."""
     return sorted({*globals(), *_offered()})

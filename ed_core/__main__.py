@@ -4,7 +4,8 @@ import sys
 
 
 def main() -> int:
-    """The exit code. Ctrl-C while the commands are still imported is answered here, later on by them."""
+    """Return the exit code of the command line. Ctrl-C while the commands are still imported is answered here, later by
+    them."""
     try:
         from .cli import shell
 

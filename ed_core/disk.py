@@ -34,8 +34,8 @@ SQLITE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCO
 
 @contextlib.contextmanager
 def written(file: Path) -> Iterator[BinaryIO]:
-    """A new file that replaces `file`, with its permissions, when the block ends, and is gone when the block fails: at
-    every moment `file` is the whole old version or the whole new one."""
+    """Yield a new file that replaces `file`, with its permissions, when the block ends, and is deleted when the block
+    fails: at every moment `file` is the whole old version or the whole new one."""
     part = _part(file)
     try:
         with part.open("wb") as handle:
@@ -50,12 +50,12 @@ def written(file: Path) -> Iterator[BinaryIO]:
 
 
 def _part(file: Path) -> Path:
-    """The path of a file while it is written: a name no longer than any may be."""
+    """Return the path of a file while it is written, with a name no longer than any may be."""
     return file.with_name(f"{os.fsdecode(os.fsencode(file.stem)[:200])}.{secrets.token_hex(4)}{UNFINISHED}")
 
 
 def write(file: Path, data: bytes) -> None:
-    """Replace a file's content, all or nothing."""
+    """Replace a file's content by `data`, all or nothing."""
     with written(file) as handle:
         handle.write(data)
 
@@ -68,8 +68,8 @@ def move(file: Path, to: Path) -> None:
 
 
 def make_once(place: Path, make: Callable[[Path], Path], cancelled: Callable[[], bool] | None = None) -> None:
-    """Let `make(folder)` write a file or folder into an empty folder, which then becomes `place`, if that does not
-    exist: one process at a time, and a failure leaves nothing. `filelock.Timeout` where cancelled before its turn."""
+    """Let `make(folder)` write a file or folder into an empty folder, and move that to `place`, unless `place` exists:
+    one process at a time, and a failure leaves nothing. Raises `filelock.Timeout` where cancelled before its turn."""
     from filelock import FileLock
 
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def hidden(out: Path) -> Iterator[Path]:
-    """A hidden folder next to `out`, to make something in; gone with all in it when the block ends."""
+    """Yield a hidden folder next to `out`, to make something in; it is deleted with all in it when the block ends."""
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=UNFINISHED, dir=out.absolute().parent) as made:
         yield Path(made)
@@ -108,8 +108,9 @@ def hidden(out: Path) -> Iterator[Path]:
 
 
 def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out", expected: str = "") -> Path:
-    """The path of a file that can be written and is none of the `inputs`, no folder, device, pipe or link, and ends as
-    `expected`; removes what killed runs left of it. `name`: the flag of the path."""
+    """Return the path of a file that can be written and is none of the `inputs`, no folder, device, pipe or link, and
+    ends as `expected`; raise a `ParameterError` otherwise. Removes what killed runs left of it. `name`: the flag of the
+    path."""
     file = Path(out)
     with _refusing(name, out):
         if not file.name or not file.parent.is_dir():
@@ -130,7 +131,7 @@ def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = 
 
 
 def require_out_folder(out: str | Path) -> Path:
-    """The path of a folder that can be written into, or made."""
+    """Return the path of a folder that can be written into, or made; raise a `ParameterError` otherwise."""
     folder = Path(out)
     with _refusing("--out", out):
         if not str(out):
@@ -143,7 +144,7 @@ def require_out_folder(out: str | Path) -> Path:
 
 
 def require_apart(files: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Refuse a folder of --out in which a file that will be written is one of the `inputs`."""
+    """Raise a `ParameterError` where one of the `files` to be written is one of the `inputs`."""
     known = list(inputs)
     for file in files:
         if _is_among(file, known):
@@ -151,12 +152,13 @@ def require_apart(files: Iterable[Path], inputs: Iterable[str | Path]) -> None:
 
 
 def _is_among(file: Path, inputs: Iterable[str | Path]) -> bool:
+    """Return whether `file` exists and is one of the `inputs`, by whatever path."""
     existing = (one for one in map(str, inputs) if one and os.path.exists(one))
     return file.exists() and any(os.path.samefile(file, one) for one in existing)
 
 
 def _try(file: Path) -> None:
-    """Raise an `OSError` where no file can be made next to this one."""
+    """Raise an `OSError` where no file can be made in the folder of this one."""
     part = _part(file)
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     part.unlink()
@@ -164,6 +166,8 @@ def _try(file: Path) -> None:
 
 @contextlib.contextmanager
 def _refusing(name: str, out: str | Path) -> Iterator[None]:
+    """Turn an `OSError` or `ValueError` of the block into a `ParameterError` that names the flag `name` and its path
+    `out`."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -172,16 +176,18 @@ def _refusing(name: str, out: str | Path) -> Iterator[None]:
 
 
 def free(folder: Path) -> int:
-    """Bytes free on the disk of a folder, which may not exist yet."""
+    """Return the bytes free on the disk of a folder, which may not exist yet."""
     return shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
 
 
 def has_room(n_bytes: int, folder: Path) -> bool:
+    """Return whether `n_bytes` fit on the disk of a folder, with `SPARE_BYTES` left free."""
     return n_bytes + SPARE_BYTES <= free(folder)
 
 
 def require_room(what: str, n_bytes: int, folder: Path, setting: str = "ED_CACHE") -> None:
-    """Refuse before the first byte what the disk has no room for. `setting`: what moves the folder."""
+    """Raise `TooLarge` where the disk has no room for `n_bytes`, before the first byte is written. `what`: needs them.
+    `setting`: the setting that moves the folder."""
     if not has_room(n_bytes, folder):
         raise TooLarge(
             f"{what} needs {gigabytes(n_bytes + SPARE_BYTES)} of disk and {gigabytes(free(folder))} are free in "
@@ -193,19 +199,20 @@ def require_room(what: str, n_bytes: int, folder: Path, setting: str = "ED_CACHE
 
 
 def moves(out: Path) -> str:
-    """The name of what moves a folder of many files: --out, or ED_CACHE where it is in this installation's own."""
+    """Return the name of what moves an output folder: "ED_CACHE" for one in this installation's cache, else "--out"."""
     return "ED_CACHE" if out.absolute().is_relative_to(settings.current().cache) else "--out"
 
 
 def is_damage(cause: BaseException | None) -> bool:
-    """Whether a database's error is damage, and not the disk's, a permission's or another process's."""
+    """Return whether a database's error is damage, and not the disk's, a permission's or another process's."""
     code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     others = (*SQLITE_DISK, *SQLITE_NO_PERMISSION, *SQLITE_BUSY)
     return isinstance(cause, sqlite3.DatabaseError) and code not in others
 
 
 def why(error: BaseException | None, setting: str = "ED_CACHE") -> str:
-    """What an error of the disk or of the store means, and what to do. `setting`: what moves the folder."""
+    """Return what an error of the disk or of the store means, and what to do. `setting`: the setting that moves the
+    folder."""
     code, number = getattr(error, "sqlite_errorcode", 0) & 0xFF, getattr(error, "errno", None)
     if code == sqlite3.SQLITE_FULL or number in DISK_FULL:
         return f"the disk is full. Free some space, or set {setting} to a folder on another disk."
@@ -217,7 +224,7 @@ def why(error: BaseException | None, setting: str = "ED_CACHE") -> str:
 
 
 def lacks(error: BaseException, setting: str = "ED_CACHE") -> str:
-    """What the machine lacks, in a sentence, where an error says so; else ""."""
+    """Return in a sentence what the machine lacks (disk, permission, memory) where an error says so; else ""."""
     if isinstance(error, OSError) and error.errno in (*DISK_FULL, *NO_PERMISSION):
         return f"{error.filename or 'The output'} cannot be written: {why(error, setting)}"
     if ran_out(error):

@@ -11,7 +11,7 @@ class EffectiveDepthError(Exception):
 
 
 class InputError(EffectiveDepthError):
-    """The request is at fault."""
+    """A request that is at fault, not the model or the computation."""
 
 
 class PromptError(InputError):
@@ -39,19 +39,19 @@ class FitRefused(InputError):
 
 
 class SettingsError(InputError):
-    """A setting of this installation that does not exist, or whose value does not fit; names it and its place."""
+    """A setting of this installation that does not exist or has a wrong value; names it and its place."""
 
 
 class NotAllowed(InputError):
-    """What the settings of this installation do not allow; names the setting."""
+    """Something that the settings of this installation do not allow; names the setting."""
 
 
 class CaseError(InputError):
-    """A case study that does not exist, or whose title, notes or tags cannot be kept like this."""
+    """A case study that does not exist, or with a title, notes or tags that cannot be kept like this."""
 
 
 class CaseChanged(CaseError):
-    """The case study was changed by somebody else since it was opened."""
+    """A case study that was changed by somebody else since it was opened."""
 
 
 class ImportRefused(InputError):
@@ -63,11 +63,11 @@ class OtherVersion(ImportRefused):
 
 
 class ModelError(EffectiveDepthError):
-    """The model cannot be used."""
+    """A model that cannot be used."""
 
 
 class ModelNotFound(ModelError):
-    """No such folder, or a folder that holds no model."""
+    """A missing folder, or a folder without a model."""
 
 
 class HubUnreachable(ModelError):
@@ -80,7 +80,8 @@ class HubRefused(ModelError):
 
 
 class TooLarge(ModelError):
-    """The model does not fit the free memory, or its download the free disk; names both figures and what would fit."""
+    """A model that does not fit the free memory, or its download the free disk; names both figures and what would
+    fit."""
 
 
 class BrokenWeights(ModelError):
@@ -89,20 +90,21 @@ class BrokenWeights(ModelError):
 
 
 class UnknownFamily(ModelError):
-    """No architecture describes this `model_type`, and under none of the known layouts do its sums hold."""
+    """A `model_type` that no architecture here describes, and that has no residual sums under any known layout."""
 
 
 class RefusedFamily(ModelError):
-    """A family, or a variant of one, whose residual stream is known to be no plain sum of attention's and the MLP's
-    additions."""
+    """A family of models, or a variant of one, with a residual stream that is known to be no plain sum of the additions
+    of attention and MLP."""
 
 
 class IdentityFailed(ModelError):
-    """The residual identities do not hold, so every curve would be wrong."""
+    """A model in which the residual identities fail (layers' additions do not sum to the stream), so every curve would
+    be wrong."""
 
 
 class NotFinite(ModelError):
-    """The forward pass gave NaN or infinite values."""
+    """A forward pass that gave NaN or infinite values."""
 
 
 class CardError(EffectiveDepthError):
@@ -114,11 +116,11 @@ class PublishError(EffectiveDepthError):
 
 
 class JobError(EffectiveDepthError):
-    """The computation did not finish."""
+    """A computation that did not finish."""
 
 
 class Cancelled(JobError):
-    """The computation was cancelled, or no page shows it any more."""
+    """A computation that was cancelled, or that no page shows any more."""
 
 
 class OutOfMemory(JobError):
@@ -130,7 +132,7 @@ class DeviceFailed(JobError):
 
 
 class WorkerDied(JobError):
-    """The worker process ended underneath the job."""
+    """A worker process that ended during its job."""
 
 
 class ServiceFailed(JobError):
@@ -142,7 +144,7 @@ class ImageFailed(JobError):
 
 
 class StoreError(EffectiveDepthError):
-    """The store cannot be written or read at all."""
+    """A store of results that cannot be written or read at all."""
 
 
 BY_NAME: dict[str, type[EffectiveDepthError]] = {}
@@ -168,23 +170,23 @@ LOST = re.compile(
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether memory ran out: Python's, or torch's on any device (on a CPU torch raises a plain RuntimeError, and what
-    cuBLAS or cuDNN could not allocate is one as well)."""
+    """Return whether an error says that memory ran out: Python's, or torch's on any device (on a CPU torch raises a
+    plain RuntimeError, and what cuBLAS or cuDNN could not allocate is one as well)."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error)))
 
 
 def lost_device(error: BaseException | None) -> bool:
-    """Whether a device has failed so that everything asked of it by this process from now on fails too: an assert in a
-    kernel, an illegal access, a library's status. Only a new process cures it."""
+    """Return whether a device has failed so that everything asked of it by this process from now on fails too: an
+    assert in a kernel, an illegal access, a library's status. Only a new process cures it."""
     return isinstance(error, RuntimeError) and not ran_out(error) and bool(LOST.search(str(error)))
 
 
 @contextmanager
 def refused(refusal: Callable[[Exception], EffectiveDepthError]) -> Iterator[None]:
-    """Raise `refusal(error)` for whatever a stranger's model provokes inside a library; memory that runs out and a lost
-    device pass, as our own errors do."""
+    """Turn any error of the block, whatever a stranger's model provokes inside a library, into `refusal(error)`; memory
+    that runs out and a lost device pass, as this program's own errors do."""
     try:
         yield
     except EffectiveDepthError:
@@ -196,10 +198,10 @@ def refused(refusal: Callable[[Exception], EffectiveDepthError]) -> Iterator[Non
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says first, in a line of bounded length."""
+    """Return the first line of an error's message, at most 160 characters of it."""
     return (str(error) or type(error).__name__).splitlines()[0][:160]
 
 
 def said(error: BaseException) -> str:
-    """A library's error message on one line of bounded length, to be put inside a sentence."""
+    """Return a library's error message on one line of at most 200 characters, to be put inside a sentence."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -47,8 +47,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Bounds:
-    """The most that a file of a kind may have: bytes, members, bytes of all members and of one unpacked, bytes of its
-    manifest; `ratio`: bytes unpacked for each byte of the file."""
+    """The most that a file of a kind may have: bytes (`file`), members, unpacked bytes of all members and of one, bytes
+    of its manifest (`head`), and `ratio`: bytes unpacked for each byte of the file."""
 
     file: int = 64 << 20
     members: int = 200
@@ -59,7 +59,7 @@ class Bounds:
 
 
 class Head(BaseModel):
-    """The fields of every manifest. A kind's schema adds its own; none has a default."""
+    """The fields of every manifest. Each kind's schema adds its own, without defaults."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -69,14 +69,15 @@ class Head(BaseModel):
     members: dict[str, SHA256]
 
     def fields(self) -> dict[str, Any]:
-        """The fields that only this kind has."""
+        """Return the fields that only this kind of file has."""
         return self.model_dump(exclude=set(Head.model_fields))
 
 
 @dataclass(frozen=True)
 class Kind(Generic[H]):
-    """A kind of file. `noun`: with its article; `members`: the pattern of their names, "" for a document; `compressed`:
-    the pattern of those that are compressed; `again`: what to do about a damaged one."""
+    """A kind of file. `noun`: its name with the article; `members`: the pattern of members' names, "" for a document of
+    JSON; `compressed`: the pattern of those that are compressed; `again`: what to do about a damaged file; `refuses`:
+    the class of errors."""
 
     name: str
     noun: str
@@ -90,12 +91,13 @@ class Kind(Generic[H]):
 
     @property
     def format(self) -> str:
+        """The kind's name in a manifest."""
         return MAKER + self.name
 
     @contextlib.contextmanager
     def refusing(self, name: str = "This") -> Iterator[None]:
-        """Turn whatever a damaged file raises into one sentence. Errors of the disk and of memory pass:
-        they say nothing about the file."""
+        """Turn any error that a damaged file raises in the block into one sentence of `refuses`. Errors of the disk and
+        of memory pass: they say nothing about the file. `name`: what the sentence calls the file."""
         try:
             yield
         except (self.refuses, ImportRefused, StoreError, TooLarge):
@@ -115,34 +117,34 @@ class Kind(Generic[H]):
 
 
 class Sealed(Generic[H]):
-    """An open container. `head`: its checked manifest."""
+    """An open container of a kind. `head`: its checked manifest."""
 
     def __init__(self, kind: Kind[H], head: H, zipped: zipfile.ZipFile | None = None):
         self.kind, self.head, self._zip = kind, head, zipped
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The members, in their order."""
+        """The names of the members, in their order."""
         return tuple(self._zip.namelist()[:-1]) if self._zip else ()
 
     def size(self, name: str) -> int:
-        """Bytes of a member, unpacked."""
+        """Return the bytes of a member, unpacked."""
         assert self._zip
         return self._zip.getinfo(name).file_size
 
     def read(self, name: str) -> bytes:
-        """A member's bytes, checked against its hash."""
+        """Return a member's bytes, checked against its hash."""
         assert self._zip
         data = self._zip.read(name)
         expect(hashlib.sha256(data).hexdigest() == self.head.members[name], f"{name} does not have its hash")
         return data
 
     def array(self, name: str) -> np.ndarray:
-        """An array by its name."""
+        """Return an array by its name."""
         return read_array(self.read(name + ARRAY))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All arrays by name."""
+        """Return all arrays by name."""
         return {name.removesuffix(ARRAY): read_array(self.read(name)) for name in self.names if name.endswith(ARRAY)}
 
 
@@ -150,13 +152,14 @@ class Sealed(Generic[H]):
 
 
 def expect(holds: bool, what: str) -> None:
-    """Raise a `ValueError` with `what` unless it holds."""
+    """Raise a `ValueError` with the text `what` unless `holds`."""
     if not holds:
         raise ValueError(what)
 
 
 def parse(text: bytes, most: int) -> Any:
-    """The value of a JSON text of at most `most` bytes; `ValueError` for a longer one, and for NaN and infinity."""
+    """Return the value of a JSON text of at most `most` bytes; `ValueError` for a longer one, and for NaN and
+    infinity."""
     expect(len(text) <= most, f"{len(text)} bytes of JSON, at most {most} are read")
     value = from_json(text)
     canonical_json(value)  # refuses NaN and infinity
@@ -164,7 +167,8 @@ def parse(text: bytes, most: int) -> Any:
 
 
 def exactly(kind: type[T], data: Any) -> T:
-    """`data` as a value of this type: every field is there and no other, each of its very type."""
+    """Return `data` as a value of the type `kind`: every field is given and no other, each of its very type; else
+    `ValueError`."""
     extra = getattr(kind, "model_config", {}).get("extra", "forbid")
     try:
         schema: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
@@ -177,15 +181,15 @@ _adapter = cache(TypeAdapter)
 
 
 def wrong(error: ValidationError) -> str:
-    """The first error of a schema: where, what is expected, what was found."""
+    """Return a schema's first error in words: where, and what was expected in place of what."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{where!r}: {first['msg'].lower()}, found {reprlib.repr(first['input'])}"
 
 
 def read_array(data: bytes | bytearray) -> np.ndarray:
-    """The array in the bytes of a `.npy` file. `ValueError` for objects and wherever the
-    header does not fit the bytes: numpy alone would allocate whatever a header declares."""
+    """Return the array in the bytes of a `.npy` file. `ValueError` for objects, and wherever the header does not fit
+    the bytes: numpy by itself would allocate whatever a header declares."""
     file, data = io.BytesIO(data), bytearray(data)  # so that the array can be written into
     version = np.lib.format.read_magic(file)
     expect(version == (1, 0), f"an array's format {version}")
@@ -204,8 +208,8 @@ def read_array(data: bytes | bytearray) -> np.ndarray:
 
 @contextlib.contextmanager
 def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: str = "") -> Iterator[Sealed[H]]:
-    """The container in a file or in bytes, which errors call `name`. Within the block every error but the disk's is
-    one sentence of the kind's `refuses`; `OtherVersion` where that is `ImportRefused` and the version another."""
+    """Yield the container in a file or in bytes, which errors call `name`. Within the block every error but the disk's
+    is one sentence of the kind's `refuses`; `OtherVersion` where that is `ImportRefused` and the version another."""
     name = name or (source.name if isinstance(source, Path) else "This")
     with contextlib.ExitStack() as opened, kind.refusing(name):
         file: Any = opened.enter_context(untrusted.regular(source)) if isinstance(source, Path) else source
@@ -223,6 +227,7 @@ def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: s
 
 
 def _bounded(size: int, most: int, unpacked: str, kind: Kind[Any], name: str) -> None:
+    """Refuse a `size` of more than `most` bytes. `unpacked`: "" or the word that says so."""
     if size > most:
         raise kind.refuses(
             f"{name} has {size / 2**20:.3g} MiB{unpacked}; at most {most / 2**20:.3g} MiB are read. "
@@ -231,6 +236,8 @@ def _bounded(size: int, most: int, unpacked: str, kind: Kind[Any], name: str) ->
 
 
 def _opened(opened: contextlib.ExitStack, file: Any, kind: Kind[H], name: str) -> Sealed[H]:
+    """Return the container in a zip file, after checking its entries and its manifest against the kind's bounds and
+    names."""
     bounds, total = kind.bounds, file.seek(0, 2)
     file.seek(max(0, total - END.size - 20))
     tail = file.read()
@@ -258,7 +265,7 @@ def _opened(opened: contextlib.ExitStack, file: Any, kind: Kind[H], name: str) -
 
 
 def _head(manifest: Any, kind: Kind[H], name: str) -> H:
-    """The manifest, as the kind's schema has it and with the digest of its content."""
+    """Return the manifest, as the kind's schema has it and with the digest of its content; refuse any other."""
     expect(isinstance(manifest, dict) and isinstance(manifest.get("format"), str), "no format")
     format, version = manifest["format"], manifest.get("version")
     expect(format == kind.format, f"found {format[:60]!r}, expected {kind.format!r}")
@@ -280,25 +287,26 @@ Members = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of a manifest without its digest, as canonical JSON."""
+    """Return the SHA-256 of a manifest without its digest, as canonical JSON."""
     rest = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
 
 
 def seal(kind: Kind[Any], head: Mapping[str, Any], members: Members = ()) -> bytes:
-    """The file's bytes, the same for the same content. `head`: the fields of the kind's schema."""
+    """Return a file's bytes, the same for the same content. `head`: the fields of the kind's schema."""
     buffer = io.BytesIO()
     _seal(buffer, kind, head, members)
     return buffer.getvalue()
 
 
 def write_sealed(path: Path, kind: Kind[Any], head: Mapping[str, Any], members: Members = ()) -> None:
-    """Write the file, all or nothing."""
+    """Write a file of this kind, all or nothing. `head`: the fields of the kind's schema."""
     with disk.written(path) as handle:
         _seal(handle, kind, head, members)
 
 
 def _seal(handle: BinaryIO | io.BytesIO, kind: Kind[Any], head: Mapping[str, Any], members: Members) -> None:
+    """Write a file of this kind into a handle: a document as indented JSON, else a zip file with its manifest last."""
     manifest = {"format": kind.format, "version": kind.version, "members": {}, **head}
     if not kind.members:
         first = {"format": kind.format, "version": kind.version, "digest": digest_of(manifest)}
@@ -316,11 +324,12 @@ def _seal(handle: BinaryIO | io.BytesIO, kind: Kind[Any], head: Mapping[str, Any
 
 
 def _add(zipped: zipfile.ZipFile, name: str, content: bytes | bytearray | memoryview, compressed: bool) -> None:
+    """Add a member to a zip file, always with the same date."""
     zipped.writestr(zipfile.ZipInfo(name, DAY), content, zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED)
 
 
 def _array_bytes(array: Any) -> memoryview:
-    """A `.npy` file of numbers, booleans or text."""
+    """Return the `.npy` file of an array of numbers, booleans or text; `TypeError` for other arrays."""
     array = np.asarray(array, order="C")
     if array.dtype.kind not in "biufU":
         raise TypeError(f"an array of {array.dtype} is not written; expected numbers, booleans or text")

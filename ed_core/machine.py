@@ -36,8 +36,8 @@ AMD = Path("/dev/kfd")
 
 
 def probe_bytes(kind: str, total: int = 0) -> int:
-    """What a probe may hold above the model and its trace on a device of this kind with `total` bytes (0: not
-    known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
+    """Return the bytes that a probe may use above the model and its trace, on a device of this kind ("cpu", "cuda")
+    with `total` bytes (0: not known). By the device, not by what is free: sizes must not depend on what else runs."""
     most = PROBE.get(kind, ON_A_GPU)
     return min(most, total // 4) if total and kind not in PROBE else most
 
@@ -51,12 +51,12 @@ def learn(totals: Mapping[str, int]) -> None:
 
 
 def total_bytes(device: str) -> int:
-    """Bytes of a device's memory; 0 where it shares the host's, or is not known yet."""
+    """Return the bytes of a device's own memory; 0 where it shares the host's, or is not known yet."""
     return _totals.get(device, 0)
 
 
 def free_memory() -> int:
-    """Bytes of memory that are free here, within the limit of a container where there is one."""
+    """Return the bytes of memory that are free here, within a container's limit."""
     import psutil  # 10 ms that the app's start need not wait for
 
     free: int = psutil.virtual_memory().available
@@ -68,7 +68,7 @@ def free_memory() -> int:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process take `more` bytes beyond what it has; where the system does not tell what that is, no limit."""
+    """Let this process take `more` bytes beyond what it has; where the system cannot say what it has, set no limit."""
     with suppress(OSError, ValueError, StopIteration, ImportError):
         import resource
 
@@ -79,9 +79,8 @@ def limit_memory(more: int) -> None:
 
 @contextmanager
 def uncollected(for_good: bool = False) -> Iterator[None]:
-    """Without Python's look for cycles, which is a fifth of the time in which modules are imported or a model is
-    opened: nearly all that is made then stays. `for_good`: nor are they looked for in it later; of imports, in a
-    process that is ours alone."""
+    """Suspend Python's search for cycles in the block: a fifth of the time of importing modules or opening a model,
+    nearly all of which stays. `for_good`: never search what was made in it; for imports in a process of our own."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -105,19 +104,19 @@ def free_cache() -> None:
 
 
 def gigabytes(n: int | float) -> str:
-    """ "64 kB", "812 MB", "3.1 GB" (decimal)."""
+    """Return a number of bytes in words: "64 kB", "812 MB", "3.1 GB" (decimal)."""
     return f"{n / 1e3:.0f} kB" if 0 < n < 1e6 else f"{n / 1e6:.0f} MB" if n < 1e9 else f"{n / 1e9:.1f} GB"
 
 
 def cores() -> int:
-    """Cores that this process may use: those it is bound to, within the limit of a container where there is one. Torch
-    takes the machine's for its threads, and 64 threads on two cores' time wait for each other."""
+    """Return how many cores this process may use: those it is bound to, within a container's limit. Torch takes the
+    machine's for its threads, and 64 threads on two cores' time wait for each other."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(bound, math.ceil(quota())) if quota() else bound)
 
 
 def quota() -> float:
-    """Cores' time that a container gives; 0 where it sets no limit."""
+    """Return the cores' time that a container gives, in cores; 0 without a limit."""
     try:
         limit, period = map(float, (GROUPS / "cpu.max").read_text().split())
     except (OSError, ValueError):  # no container, or "max"
@@ -126,8 +125,8 @@ def quota() -> float:
 
 
 def share(i: int, n: int) -> dict[str, str]:
-    """The variables by which process `i` of `n` takes its part of the cores and of the GPUs; where there are fewer GPUs
-    than processes, several share one. A number of threads that somebody has set stays."""
+    """Return the environment variables by which process `i` of `n` takes its part of the cores and GPUs; several
+    processes share a GPU where these are fewer. A number of threads that somebody has set stays."""
     mine = PASSIVE | {THREADS: os.environ.get(THREADS) or str(max(1, cores() // n))}
     if devices := gpus():
         mine["CUDA_VISIBLE_DEVICES"] = ",".join(devices[i::n] or [devices[i % len(devices)]])
@@ -135,8 +134,8 @@ def share(i: int, n: int) -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Set what OpenMP and torch's allocator read when torch is imported, unless somebody has; and say so where that is
-    too late for the threads."""
+    """Set the variables that OpenMP and torch's allocator read when torch is imported, unless somebody has; warn where
+    that is too late for the threads."""
     late = "torch" in sys.modules and WAITING not in os.environ
     for name, value in PASSIVE.items():
         os.environ.setdefault(name, value)
@@ -156,12 +155,12 @@ def prepare() -> None:
 
 
 def may_have_gpu() -> bool:
-    """Whether torch might find a GPU here; looked for without it."""
+    """Return whether torch might find a GPU here, without importing it."""
     return bool(gpus()) or sys.platform == "darwin" or AMD.exists()
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA names them."""
+    """Return the GPUs that this process may use, as CUDA names them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name for name in visible.split(",") if name]
@@ -182,11 +181,12 @@ EXTRAS = {
 
 
 def installed(package: str) -> bool:
+    """Return whether a package can be imported here."""
     return importlib.util.find_spec(package) is not None
 
 
 def require_package(package: str, purpose: str) -> None:
-    """`ParameterError` with the command that installs a package which `purpose` needs."""
+    """Raise a `ParameterError`, with the command that installs it, where a package that `purpose` needs is missing."""
     if not installed(package):
         raise ParameterError(
             f"{purpose} needs the package {package}, which is not installed; install it with "

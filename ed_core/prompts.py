@@ -20,22 +20,22 @@ FIELDS = {"text", "answer", "id", "template", "special_tokens", "form"}
 
 
 def max_tokens() -> int:
-    """The longest prompt accepted, in tokens: the setting `max_tokens`."""
+    """Return the longest prompt accepted, in tokens: the setting `max_tokens`."""
     return settings.current().max_tokens
 
 
 def max_characters() -> int:
-    """The longest prompt, answer included, that is given to a tokenizer, in characters."""
+    """Return the longest prompt, answer included, that is given to a tokenizer, in characters."""
     return max(untrusted.LEAST_CHARACTERS, untrusted.CHARACTERS * max_tokens())
 
 
 def fits(prompt: Prompt) -> bool:
-    """Whether a prompt is short enough to be tokenized."""
+    """Return whether a prompt has few enough characters to be tokenized."""
     return len(prompt.text) + len(prompt.answer) <= max_characters()
 
 
 def check_length(prompt: Prompt) -> None:
-    """Refuse a prompt by its characters, before the time that tokenizing it takes."""
+    """Raise a `PromptError` for a prompt of too many characters, before the time that tokenizing it takes."""
     if not fits(prompt):
         raise PromptError(
             f"The prompt has {len(prompt.text) + len(prompt.answer)} characters and at most {max_characters()} are "
@@ -44,7 +44,8 @@ def check_length(prompt: Prompt) -> None:
 
 
 def too_long(n: int, most: int | None, positions: int | None) -> str:
-    """Why a prompt of `n` tokens is refused, or "". `most`: the setting; `positions`: what the model was made for."""
+    """Return why a prompt of `n` tokens is refused, or "". `most`: the setting; `positions`: of the model. None: no
+    limit."""
     if positions and n > positions and positions <= (most or positions):
         return f"The prompt has {n} tokens and the model has {positions} positions; shorten it."
     return (
@@ -55,7 +56,8 @@ def too_long(n: int, most: int | None, positions: int | None) -> str:
 
 
 def check_types(prompt: Prompt) -> None:
-    """Refuse with a `ParameterError` a field of another type: what is stored with it could not be read again."""
+    """Raise a `ParameterError` for a field of another type than `Prompt` declares: what is stored with it could not be
+    read again."""
     for field in fields(prompt):
         value, kind = getattr(prompt, field.name), type(field.default) if field.name != "text" else str
         if not isinstance(value, kind):
@@ -64,8 +66,8 @@ def check_types(prompt: Prompt) -> None:
 
 
 def check_text(prompt: Prompt) -> None:
-    """Refuse with a `PromptError` what no tokenizer can encode faithfully: nothing at all, lone surrogates, control
-    characters."""
+    """Raise a `PromptError` for a prompt that no tokenizer can encode faithfully: nothing at all, lone surrogates,
+    control characters."""
     if not prompt.text.strip():
         raise PromptError("The prompt is empty; type or pick some text.")
     if prompt.template not in ("raw", "chat"):
@@ -80,16 +82,15 @@ def check_text(prompt: Prompt) -> None:
 
 
 def read_jsonl(path: str | Path) -> list[Prompt]:
-    """Prompts of a file with one JSON object a line: `text`, optional `answer`, `id`, `template`, `special_tokens`,
-    `form`.
+    """Return the prompts of a file with one JSON object a line: `text`, optional `answer`, `id`, `template`,
+    `special_tokens`, `form`.
 
-    Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence.
-    """
+    Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence."""
     return parse_jsonl(untrusted.text(path, untrusted.PROMPTS, PromptFileError, "prompts file"), str(path))
 
 
 def parse_jsonl(text: str, name: str) -> list[Prompt]:
-    """The prompts of such a text; errors call it `name`."""
+    """Return the prompts of a text as `read_jsonl` reads it from a file; errors call the text `name`."""
     prompts = [_parse(name, number, line) for number, line in islice(lines(text), untrusted.LINES + 1)]
     if len(prompts) > untrusted.LINES:
         raise PromptFileError(f"{name} holds more than {untrusted.LINES} prompts; give a part of it.")
@@ -99,13 +100,13 @@ def parse_jsonl(text: str, name: str) -> list[Prompt]:
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers. Only a line feed ends one: JSON has other separators, like
-    U+2028, inside its strings."""
+    """Return the lines of a text that are not empty, with their numbers from 1. Only a line feed ends one: JSON has
+    other separators, like U+2028, inside its strings."""
     return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def to_jsonl(prompts: Sequence[Prompt]) -> str:
-    """What `read_jsonl` reads, fields at their defaults left out."""
+    """Return prompts as the text that `read_jsonl` reads, fields at their defaults left out."""
     kept = [
         {f.name: getattr(p, f.name) for f in fields(p) if f.name == "text" or getattr(p, f.name) != f.default}
         for p in prompts
@@ -114,6 +115,7 @@ def to_jsonl(prompts: Sequence[Prompt]) -> str:
 
 
 def _parse(path: str, number: int, line: str) -> Prompt:
+    """Return the prompt of one line of a file; a `PromptFileError` names file and line."""
     try:
         data = from_json(line)
     except ValueError as error:
@@ -143,19 +145,19 @@ def _parse(path: str, number: int, line: str) -> Prompt:
 
 
 def exact(text: str, answer: str) -> bool:
-    """Whether what was written begins with the answer and does not run on in the same word; spaces around the answer
-    and in front of the text do not count."""
+    """Return whether a written `text` begins with the answer and does not run on in the same word; spaces around the
+    answer and in front of the text do not count."""
     text, answer = text.lstrip(), answer.strip()
     return text.startswith(answer) and not (text[len(answer) :][:1].isalnum() and answer[-1:].isalnum())
 
 
 def settled(text: str, answer: str) -> bool | None:
-    """`exact` as soon as nothing that may follow can change it, else None."""
+    """Return `exact(text, answer)` as soon as nothing that may follow `text` can change it, else None."""
     begun, answer = text.lstrip().rstrip(HALF), answer.strip()  # of a character that is not whole yet
     return None if answer.startswith(begun) else exact(text, answer)
 
 
 def answer_with_seam(answer: str, laid: str) -> str:
-    """The answer with what its first token holds of the question's end, where that token straddles the two. `laid`: the
-    text of the answer's tokens."""
+    """Return the answer, preceded by the end of the question where one token straddles both. `laid`: the text of the
+    answer's tokens."""
     return laid if laid.endswith(answer) else answer

@@ -36,7 +36,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def in_bytes(text: str) -> int:
-    """Bytes from "2G", "500M" or a plain number; `ValueError` for anything else."""
+    """Return the bytes of a text like "2G", "500M" or a plain number; `ValueError` for anything else."""
     match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError("bytes, like 500M or 2G")
@@ -44,11 +44,12 @@ def in_bytes(text: str) -> int:
 
 
 def _names(value: Any) -> Any:
-    """A list, or from the environment names with commas between them."""
+    """Return a list as it is, or the names in a text with commas between them, as the environment has it."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 def _addresses(listed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return e-mail addresses, or @domain, in small letters; `ValueError` for anything else."""
     for address in listed:
         if not re.fullmatch(r"[^@\s,]*@[^@\s,]+", address):
             raise ValueError(f"e-mail addresses, or @domain for everybody there; {address!r} is neither")
@@ -56,6 +57,7 @@ def _addresses(listed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _service(value: str) -> str:
+    """Return a service's address without its last slash, or "local"; `ValueError` for anything else."""
     address = value.rstrip("/")
     if address != LOCAL and not re.fullmatch(r"https?://[\w.:\[\]-]+", address):
         raise ValueError(f"an address like https://api.ndif.us, or {LOCAL}")
@@ -63,6 +65,7 @@ def _service(value: str) -> str:
 
 
 def _folder(path: Path) -> Path:
+    """Return the absolute path of a folder, with `~` as the user's home."""
     try:
         return path.expanduser().absolute()  # which stays the same for a process that is started elsewhere
     except RuntimeError:
@@ -136,6 +139,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_login(self) -> Settings:
+        """Raise a `ValueError` where people may log in though login is off."""
         if self.login == "off" and self.login_allowed:
             raise ValueError("login_allowed is set; expected login = 'optional' or 'required' with it")
         return self
@@ -145,19 +149,19 @@ VARIABLES = ("ED_CONFIG", *(PREFIX + name.upper() for name in Settings.model_fie
 
 
 def current() -> Settings:
-    """The settings of this process. The file is read once; `SettingsError` says which of them is wrong."""
+    """Return the settings of this process. The file is read once; `SettingsError` says which of them is wrong."""
     return _read(tuple(map(os.environ.get, VARIABLES)))
 
 
 def file() -> Path | None:
-    """The file that settings are read from; None where there is none."""
+    """Return the file that settings are read from; None without one."""
     if named := os.environ.get("ED_CONFIG", ""):
         return Path(named).expanduser()
     return HOME / "lab.toml" if (HOME / "lab.toml").exists() else None
 
 
 def table() -> str:
-    """Every setting with its default and meaning, as Markdown."""
+    """Return every setting with its default and meaning, as a Markdown table."""
     rows = [
         f"| `{name}` | {_default(name)} | {(f.description or '').replace('|', chr(92) + '|')} |"
         for name, f in Settings.model_fields.items()
@@ -166,6 +170,7 @@ def table() -> str:
 
 
 def _default(name: str) -> str:
+    """Return a setting's default as the table shows it."""
     value = Settings.model_fields[name].default
     if name == "cache":
         return "`cache/` next to `app.py`; `~/.effective-depth/cache` where pip installed the app"
@@ -176,6 +181,7 @@ def _default(name: str) -> str:
 
 @lru_cache(maxsize=8)
 def _read(variables: tuple[str | None, ...]) -> Settings:
+    """Return the settings of the file and of these values of `VARIABLES`, the cache's key."""
     for name in os.environ:
         if name.startswith(PREFIX) and name not in VARIABLES and not name.startswith(NO_SETTINGS):
             log.warning("%s It is ignored.", _unknown(name, "the environment", VARIABLES[1:]))
@@ -198,13 +204,14 @@ def _read(variables: tuple[str | None, ...]) -> Settings:
 
 
 def _unknown(name: str, where: str, known: tuple[str, ...]) -> str:
+    """Return the sentence on an unknown setting, with the nearest known one."""
     near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}."
     return f"There is no setting {name} (in {where}); {hint}"
 
 
 def _wrong(error: ValidationError, place: Path | None) -> SettingsError:
-    """The first wrong value: which, what was found, what was expected."""
+    """Return the error of the first wrong value: which setting, its value, and the expected one."""
     first = error.errors(include_url=False)[0]
     expected = re.sub(r"^(Value error, |Input should be )", "", first["msg"]).removesuffix(
         ", unable to interpret input"

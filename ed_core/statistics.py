@@ -27,8 +27,8 @@ SMALLEST = 1e-9  # of a value or its standard error: below it a resample's own s
 
 
 class Interval(NamedTuple):
-    """Over resamples: the 5 % and 95 % quantiles of the defined values (NaN where none is), and the share, in [0, 1],
-    in which there is no value."""
+    """An interval over resamples: the 5 % and 95 % quantiles of the defined values (NaN where none is), and the share
+    of resamples without a value, in [0, 1]."""
 
     low: float
     high: float
@@ -36,14 +36,15 @@ class Interval(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The quantiles; None where no resample has a value."""
+        """The quantiles (5 %, 95 %); None where no resample has a value."""
         return None if math.isnan(self.low) else (self.low, self.high)
 
 
 @dataclass(frozen=True)
 class Units:
-    """What is resampled. `of`: the unit of each prompt, `[prompt]` → 0..n-1. `forms`: how many templates the prompts
-    are known to be of, 0 where nothing is known. `by_form`: the units are templates; else prompts."""
+    """The independent units that are resampled: templates or prompts. `of`: the unit of each prompt, `[prompt]` →
+    0..n-1. `forms`: how many templates the prompts are known to be of, 0 where nothing is known. `by_form`: the units
+    are templates; else prompts."""
 
     of: np.ndarray
     n: int
@@ -52,26 +53,26 @@ class Units:
 
     @property
     def enough(self) -> bool:
-        """Whether there are as many as an interval needs."""
+        """Whether the units are as many as an interval needs."""
         return self.by_form or self.n >= FEWEST
 
     @property
     def words(self) -> str:
-        """What the interval is over: "50 prompts of 10 templates"."""
+        """What an interval is over, in words: "50 prompts of 10 templates"."""
         return self.called("prompt")
 
     def called(self, noun: str) -> str:
-        """The same of something else than prompts."""
+        """Return what an interval is over, in words, with another noun than "prompt"."""
         n, templates = len(self.of), f" of {self.forms} template{'s' * (self.forms != 1)}" if self.forms else ""
         return f"{n} {noun}{'s' * (n != 1)}{templates}"
 
     @property
     def groups(self) -> str:
-        """The same where each is a group of prompts, one of each level."""
+        """What an interval is over, in words, where each unit is a group of prompts, one of each level."""
         return f"{self.called('group')}, one prompt per level"
 
     def pooled(self, values: ArrayLike) -> np.ndarray:
-        """Sums over each unit's prompts, `[prompt, …]` → `[unit, …]`."""
+        """Return the sums over each unit's prompts, `[prompt, …]` → `[unit, …]`."""
         values = np.asarray(values, np.float64)
         if not self.by_form:
             return values
@@ -81,8 +82,9 @@ class Units:
 
 
 def units(n_prompts: int, forms: Sequence[str] = ()) -> Units:
-    """Templates where `FEWEST_FORMS` at least are known, else prompts. A prompt without a form is a template of its
-    own, unless none has one. Some, but not all, of a template's prompts may be missing."""
+    """Return the units of `n_prompts` prompts: their templates (`forms`) where `FEWEST_FORMS` at least are known, else
+    the prompts. A prompt without a form is a template of its own, unless none has one. Some, but not all, of a
+    template's prompts may be missing."""
     if len(forms) not in (0, n_prompts):
         raise ValueError(f"a form for each of {n_prompts} prompts is expected, found {len(forms)}")
     if not any(forms):
@@ -96,9 +98,9 @@ def units(n_prompts: int, forms: Sequence[str] = ()) -> Units:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A number, or a curve of them, with that of every resample. `value` `[…]`; `error`: its standard error; `again`
-    `[resample, …]` and `errors` `[resample, …]`: the same of the resamples. NaN: not defined. `low`, `high`: the range
-    that the quantity can take at all."""
+    """A number, or a curve of them, with that of every bootstrap resample. `value` `[…]`; `error`: its standard error;
+    `again` and `errors` `[resample, …]`: value and standard error of each resample. NaN: not defined. `low`, `high`:
+    the range that the quantity can take at all."""
 
     value: np.ndarray
     error: np.ndarray
@@ -109,9 +111,9 @@ class Resampled:
 
     @property
     def draws(self) -> np.ndarray:
-        """`[resample, …]`: `value - error · (again - value) / errors`, cut to the range; its quantiles are interval
-        ends, the share beyond a bound is the probability of error of saying that the quantity is not beyond it. NaN
-        where the resample has no value."""
+        """Bootstrap-t draws `[resample, …]`: `value - error · (again - value) / errors`, cut to the range. Their
+        quantiles are interval ends; the share beyond a bound is the probability of error of saying that the quantity is
+        not beyond it. NaN where the resample has no value."""
         apart, scale = self.again - self.value, np.abs(self.value) + self.error
         own = np.where(self.errors > SMALLEST * scale, self.errors, self.error)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -122,25 +124,25 @@ class Resampled:
 
     @property
     def interval(self) -> Interval:
-        """Of a single number."""
+        """The interval of a single number."""
         return interval(self.draws)
 
     @property
     def ends(self) -> np.ndarray:
-        """5 % and 95 % of each number of a curve, `[2, …]`; NaN where no resample is defined."""
+        """The 5 % and 95 % ends of each number of a curve, `[2, …]`; NaN where no resample is defined."""
         return ends(self.draws)
 
     def bounded(self, low: float = -math.inf, high: float = math.inf) -> Resampled:
-        """The same with a range, to which its draws are cut."""
+        """Return a copy with a range, to which its draws are cut."""
         return replace(self, low=low, high=high)
 
 
 def mean(
     sums: ArrayLike, weights: ArrayLike | None, over: Units, seed: int = 0, resamples: int = RESAMPLES
 ) -> Resampled:
-    """`sum over prompts of sums / sum of weights`, place by place: `sums` `[prompt, …]`, `weights` `[prompt]` (tokens)
-    or `[prompt, …]`, 1 each where None. The standard error is that of a ratio: `n / (n - 1) · Σ (S_u - m W_u)² / W²`
-    over units u."""
+    """Return the resampled `sum over prompts of sums / sum of weights`, place by place: `sums` `[prompt, …]`, `weights`
+    `[prompt]` (tokens) or `[prompt, …]`, 1 each where None. The standard error is that of a ratio: `n / (n - 1) · Σ
+    (S_u - m W_u)² / W²` over units u."""
     sums = np.asarray(sums, np.float64)
     weights = np.ones(len(sums)) if weights is None else np.asarray(weights, np.float64)
     shape, n = sums.shape[1:], over.n
@@ -170,9 +172,10 @@ def read_off(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Resampled:
-    """A smooth number, or several, read off mean curves: `read` takes curves `[n, place]` by name to `[n, …]`. `sums`:
-    by name `[prompt, place]`; `weights`: tokens `[prompt]`, for all or by name, or `[prompt, place]` where a place
-    lacks some prompts. Standard errors by the jackknife over units: `(n - 1) / n · Σ (θ_(-u) - mean θ_(-u))²`."""
+    """Return a smooth number, or several, read off mean curves, with resamples: `read` takes curves `[n, place]` by
+    name to `[n, …]`. `sums`: by name `[prompt, place]`; `weights`: tokens `[prompt]`, for all or by name, or `[prompt,
+    place]` where a place lacks some prompts. Standard errors by the jackknife over units: `(n - 1) / n · Σ (θ_(-u) -
+    mean θ_(-u))²`."""
     given = weights if isinstance(weights, Mapping) else dict.fromkeys(sums, weights)
     pooled = {name: _bundled(over.pooled(v), seed) for name, v in sums.items()}
     tokens = {name: _bundled(_places(over.pooled(given[name])), seed) for name in sums}
@@ -199,8 +202,8 @@ def read_off(
 
 
 def contrast(weights: ArrayLike, parts: Sequence[Resampled]) -> Resampled:
-    """`Σ a_i · part_i` of parts that were drawn independently (give each its own seed): the slope over levels that
-    share no prompts, for instance."""
+    """Return `Σ a_i · part_i` of parts that were drawn independently (give each its own seed), with resamples: the
+    slope over levels that share no prompts, for instance. `weights`: the a_i."""
     pairs = list(zip(np.asarray(weights, float), parts, strict=True))
     value = np.asarray(sum(a * part.value for a, part in pairs))
     error = np.asarray(np.sqrt(sum(a**2 * part.error**2 for a, part in pairs)))
@@ -217,8 +220,8 @@ def percentile(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> np.ndarray:
-    """What a rule that steps gives in every resample, `[resample]`, NaN where it gives nothing: for whole layers, whose
-    jackknife error is no standard error."""
+    """Return the number that `read` gives in every resample, `[resample]`, NaN where it gives none; for rules that
+    return whole layers, as the jackknife is no standard error of these. Arguments as of `read_off`."""
     samples = counts(over.n, resamples, seed)
     tokens = (samples @ over.pooled(weights))[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,7 +229,7 @@ def percentile(
 
 
 def interval(values: ArrayLike) -> Interval:
-    """5 % and 95 % quantiles over the resamples that are defined, and the share that is not (NaN)."""
+    """Return the 5 % and 95 % quantiles over the resamples that are defined, and the share that is not (NaN)."""
     values = np.asarray(values, np.float64)
     defined = values[np.isfinite(values)]
     low, high = np.quantile(defined, ENDS) if len(defined) else (np.nan, np.nan)
@@ -234,7 +237,7 @@ def interval(values: ArrayLike) -> Interval:
 
 
 def ends(values: ArrayLike) -> np.ndarray:
-    """5 % and 95 % over the first axis, `[2, …]`, NaN left out; NaN where nothing else is there."""
+    """Return the 5 % and 95 % quantiles over the first axis, `[2, …]`, NaN left out; NaN where every value is."""
     values = np.asarray(values, np.float64)
     if np.isfinite(values).all():
         return np.asarray(np.quantile(values, ENDS, axis=0))
@@ -246,16 +249,16 @@ def ends(values: ArrayLike) -> np.ndarray:
 
 
 def beyond(draws: ArrayLike, bound: float, above: bool) -> float:
-    """The probability of error, in (0, 1], of saying that a quantity is below `bound` (or above it): the share of its
-    draws on the other side, with one added so that it is never 0. NaN draws count as on the other side."""
+    """Return the probability of error, in (0, 1], of saying that a quantity is below `bound` (`above`: above it): the
+    share of its draws on the other side, with one added so that it is never 0. NaN draws count as on the other side."""
     draws = np.asarray(draws, np.float64)
     wrong = ~(draws > bound) if above else ~(draws < bound)
     return float((1 + np.count_nonzero(wrong)) / (1 + len(draws)))
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's step-down adjustment (1979): `[test]` in [0, 1], in the order given. NaN (no test) stays NaN and does not
-    count."""
+    """Return p-values after Holm's step-down adjustment (1979): `[test]` in [0, 1], in the order given. NaN (no test)
+    stays NaN and does not count."""
     each = np.asarray(p, np.float64)
     result, tested = np.full(len(each), np.nan), np.flatnonzero(np.isfinite(each))
     worst = 0.0
@@ -266,14 +269,14 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def permutation_p(statistic: Callable[[np.ndarray], np.ndarray], orders: np.ndarray) -> float:
-    """Share of orders `[order, place]` whose statistic (`statistic(orders)` → `[order]`) reaches that of the first,
-    which is the one observed; in (0, 1]. A value that is not finite counts as reached."""
+    """Return a permutation p-value in (0, 1]: the share of orders `[order, place]` in which `statistic(orders)`
+    `[order]` reaches its value in the first order, the observed one. A value that is not finite counts as reached."""
     result = np.asarray(statistic(orders), np.float64)
     return float(np.count_nonzero(~(result < result[0] - SMALLEST * abs(result[0]))) / len(result))
 
 
 def ranks(rows: ArrayLike) -> np.ndarray:
-    """Ranks within each row, ties sharing their mean rank, less the row's mean rank: `[n, place]`."""
+    """Return the ranks within each row, ties sharing their mean rank, less the row's mean rank: `[n, place]`."""
     rows = np.asarray(rows, np.float64)
     order = rows.argsort(1)
     result = np.empty(rows.shape)
@@ -286,7 +289,8 @@ def ranks(rows: ArrayLike) -> np.ndarray:
 
 
 def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:
-    """Spearman's rank correlation row by row, `[n, place]` → `[n]`; NaN where a side is constant or not finite."""
+    """Return Spearman's rank correlation row by row, `[n, place]` → `[n]`; NaN where a side is constant or not
+    finite."""
     x, y = ranks(a), ranks(b)
     with np.errstate(divide="ignore", invalid="ignore"):
         result = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
@@ -303,11 +307,11 @@ class RankOrder(NamedTuple):
 
 
 def rank_order(sums: ArrayLike, weights: ArrayLike, over: Units, seed: int = 0, splits: int = 50) -> RankOrder:
-    """The `RankOrder` of the mean curve `sums.sum(0) / weights.sum(0)`, of `sums` `[prompt, place]` over `weights`
-    `[prompt]` or `[prompt, 1]`.
+    """Return the `RankOrder` of the mean curve `sums.sum(0) / weights.sum(0)`, of `sums` `[prompt, place]` over
+    `weights` `[prompt]` or `[prompt, 1]`.
 
-    The reliability is Spearman's correlation between random halves of the units, averaged over splits and corrected
-    to the whole (Spearman-Brown). NaN for a constant curve."""
+    The reliability is Spearman's correlation between random halves of the units, averaged over splits and corrected to
+    the whole (Spearman-Brown). NaN for a constant curve."""
     s, w = over.pooled(sums), _places(over.pooled(weights))
     half = np.random.default_rng(seed).permuted(np.broadcast_to(np.arange(over.n) % 2, (splits, over.n)), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -326,10 +330,10 @@ ALIKE = 0.75  # correlation of neighbouring layers that is allowed for in a mean
 
 
 def over_layers(read: Callable[..., float], n_layers: int, *curves: np.ndarray, mean: bool = False) -> np.ndarray:
-    """Draws `[RESAMPLES]` of a number read off curves over layers `[place]`, uncertain over blocks of layers: layers
-    next to each other are alike, so each block counts as one.
+    """Return draws `[RESAMPLES]` of a number read off curves over layers `[place]`, uncertain over blocks of layers:
+    layers next to each other are alike, so each block counts as one.
 
-    Student's t about the value with a degree of freedom less than there are blocks; its standard error by the
+    Student's t about the value, with one degree of freedom less than the number of blocks; its standard error by the
     jackknife, `(n - 1) / n · Σ (θ_(-b) - mean θ_(-b))²`, of a `mean` or a ratio of means larger by what blocks have in
     common. `read` gets the places, and the curves at them. NaN for fewer than two blocks, or where the number is not
     finite without one of them."""
@@ -346,8 +350,8 @@ def over_layers(read: Callable[..., float], n_layers: int, *curves: np.ndarray, 
 
 
 def stretch_mean(curve: np.ndarray, at: slice) -> np.ndarray:
-    """Draws `[RESAMPLES]` of the mean of a stretch of a curve over all layers, uncertain over blocks of layers. The
-    spread between blocks is that of the whole curve, as a stretch may have but two."""
+    """Return draws `[RESAMPLES]` of the mean of the stretch `at` of a curve over all layers, uncertain over blocks of
+    layers. The spread between blocks is that of the whole curve, as a stretch may have but two."""
     size = _block_size(len(curve))
     blocks = [curve[i : i + size].mean() for i in range(0, len(curve), size)]
     error = float(np.std(blocks, ddof=1)) / math.sqrt(max(len(curve[at]) / size, 1.0))
@@ -355,12 +359,12 @@ def stretch_mean(curve: np.ndarray, at: slice) -> np.ndarray:
 
 
 def correlated_layers(value: float, a: np.ndarray, b: np.ndarray, n_layers: int) -> np.ndarray:
-    """Draws `[RESAMPLES]` of the rank correlation of two measured curves over layers `[place]`, on Fisher's scale, on
-    which it is `value`; uncertain over blocks of layers.
+    """Return draws `[RESAMPLES]` of the rank correlation of two measured curves over layers `[place]`, on Fisher's
+    scale, on which it is `value`; uncertain over blocks of layers.
 
-    Student's t about the value with a degree of freedom less than there are blocks; its standard error is the spread of
-    the correlation with the blocks of one curve in random order. That rests on all pairs of blocks, a jackknife on as
-    many numbers as there are blocks. NaN where a curve is constant or not finite."""
+    Student's t about the value, with one degree of freedom less than the number of blocks; its standard error is the
+    spread of the correlation with the blocks of one curve in random order. That rests on all pairs of blocks, a
+    jackknife only on one number a block. NaN where a curve is constant or not finite."""
     size = _block_size(n_layers)
     shuffled = b[_block_orders(len(b), size)]
     chance = rank_correlations(np.broadcast_to(a, shuffled.shape), shuffled)
@@ -369,7 +373,8 @@ def correlated_layers(value: float, a: np.ndarray, b: np.ndarray, n_layers: int)
 
 @lru_cache(maxsize=16)
 def _block_orders(places: int, size: int) -> np.ndarray:
-    """`[RESAMPLES, place]`: random orders of blocks of neighbouring places, which are a ring cut at a random one."""
+    """Return `[RESAMPLES, place]`: random orders of blocks of `size` neighbouring places, which are a ring cut at a
+    random one."""
     rng, orders = np.random.default_rng(0), []
     for _ in range(RESAMPLES):
         ring = np.roll(np.arange(places), rng.integers(places))
@@ -379,12 +384,13 @@ def _block_orders(places: int, size: int) -> np.ndarray:
 
 
 def _block_size(n_layers: int) -> int:
+    """Return how many neighbouring layers count as one block."""
     return BLOCK if n_layers >= DEEP else BLOCK // 2
 
 
 @lru_cache(maxsize=64)
 def _in_common(places: int, size: int) -> float:
-    """The factor by which the standard error of a mean over blocks of places grows where neighbouring places are
+    """Return the factor by which the standard error of a mean over blocks of places grows where neighbouring places are
     correlated by `ALIKE`, since blocks next to each other are then alike as well."""
     index = np.arange(places)
     blocks = np.eye(-(-places // size))[index // size].T
@@ -395,20 +401,21 @@ def _in_common(places: int, size: int) -> float:
 
 
 def about(value: float, error: float, freedom: int) -> np.ndarray:
-    """Draws `[RESAMPLES]` of a number with this standard error: Student's t about it, by its quantiles."""
+    """Return draws `[RESAMPLES]` of a number with this standard error: Student's t about it with `freedom` degrees of
+    freedom, by its quantiles."""
     return np.asarray(value + error * _student(freedom))
 
 
 def student(freedom: int, level: float) -> float:
-    """The t between whose negative and itself Student's distribution holds `level`."""
+    """Return the t so that Student's distribution has the share `level` between -t and t."""
     from scipy import special
 
     return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, above: bool) -> np.ndarray:
-    """The probability of error of saying that numbers lie below `bound` (or above it), by Student's t with so many
-    degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""
+    """Return the probability of error of saying that numbers are below `bound` (`above`: above it), by Student's t with
+    `freedom` degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""
     from scipy import special
 
     apart, error = (np.asarray(value, np.float64) - bound) * (1 if above else -1), np.asarray(error, np.float64)
@@ -418,20 +425,21 @@ def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, ab
 
 
 def some_below(curve: Resampled, bound: float, over: Units) -> float:
-    """The probability of error of saying that at least one place of a curve is below `bound`: that of the surest one
-    times the number of places that were looked at (Bonferroni)."""
+    """Return the probability of error of saying that at least one place of a curve is below `bound`: that of the surest
+    one times the number of places that were looked at (Bonferroni)."""
     p = student_p(curve.value, curve.error, bound, over.n - 1, False)
     return float(min(1.0, len(p) * p.min()))
 
 
 def all_above(curve: Resampled, bound: float, over: Units) -> float:
-    """The probability of error of saying that every place of a curve is above `bound`: that of the least sure one."""
+    """Return the probability of error of saying that every place of a curve is above `bound`: that of the least sure
+    one."""
     return float(student_p(curve.value, curve.error, bound, over.n - 1, True).max())
 
 
 @lru_cache(maxsize=32)
 def _student(freedom: int) -> np.ndarray:
-    """`RESAMPLES` quantiles of Student's t, evenly spaced."""
+    """Return `RESAMPLES` quantiles of Student's t, evenly spaced."""
     from scipy import special  # a tenth of a second, which most processes need not wait for
 
     result: np.ndarray = special.stdtrit(freedom, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
@@ -441,19 +449,19 @@ def _student(freedom: int) -> np.ndarray:
 
 @lru_cache(maxsize=32)
 def counts(n: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """How often each of `n` units is drawn, `[resample, unit]`; the same for all who ask with one seed."""
+    """Return how often each of `n` units is drawn, `[resample, unit]`; the same for every call with one seed."""
     samples = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
     samples.flags.writeable = False  # shared by all who ask
     return samples
 
 
 def _places(weights: np.ndarray) -> np.ndarray:
-    """Weights as `[unit, 1]` where they are the same at every place."""
+    """Return weights as `[unit, 1]` where they are the same at every place."""
     return weights[:, None] if weights.ndim == 1 else weights
 
 
 def _bundled(values: np.ndarray, seed: int) -> np.ndarray:
-    """Units `[unit, …]` as they are; of more than `MOST` the sums of random bundles."""
+    """Return the units `[unit, …]` as they are; of more than `MOST` the sums of that many random bundles."""
     if len(values) <= MOST:
         return values
     result = np.zeros((MOST, *values.shape[1:]))

@@ -22,13 +22,13 @@ ENGINE_VERSION = (
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
+    """Return JSON with one spelling per value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def from_json(text: str | bytes) -> Any:
-    """Parse untrusted JSON. `ValueError` for invalid text and for nesting that is too deep, where Python's own parser
-    raises `RecursionError`."""
+    """Return the value of untrusted JSON. `ValueError` for invalid text and for nesting that is too deep, where
+    Python's own parser raises `RecursionError`."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -36,13 +36,13 @@ def from_json(text: str | bytes) -> Any:
 
 
 def changed(spec: Any) -> dict[str, Any]:
-    """The fields of a dataclass that are not at their default."""
+    """Return the fields of a dataclass that are not at their default, by name."""
     return {f.name: value for f in fields(spec) if (value := getattr(spec, f.name)) != f.default}
 
 
 def command_line(*words: object, between: str = " ", **options: object) -> str:
-    """What a shell takes: `python -m ed_core`, `words`, and each option as `--name value`. A tuple repeats its option,
-    True is a flag, None and False leave it out. `between`: the text before each option."""
+    """Return a shell command: `python -m ed_core`, `words`, and each option as `--name value`. A tuple repeats its
+    option, True is a flag, None and False leave it out. `between`: the text before each option."""
     parts = [shlex.join(["python", "-m", "ed_core", *map(str, words)])]
     for name, given in options.items():
         option = "--" + name.replace("_", "-")
@@ -73,7 +73,7 @@ class Prompt:
     form: str = field(default="", compare=False)
 
     def identity(self) -> dict[str, object]:
-        """What of it can change a number."""
+        """Return the fields that can change a number: text, answer, template, special tokens."""
         return {
             "text": self.text,
             "answer": self.answer,
@@ -84,7 +84,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A prompt's tokens. `answer_start` is the first token whose characters reach past the question's end or None."""
+    """A prompt's tokens. `answer_start`: the first token (from 0) that reaches past the question's end; None without an
+    answer."""
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
@@ -97,7 +98,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which weights, exactly, and how they are run.
+    """The exact weights of a model, and how they are run.
 
     `source` is a folder or a hub id, `revision` the hub commit, `content_hash` the SHA-256 over a local folder's
     weights, config and tokenizer. The identity of a local model is its content, not its path; likewise `adapter_hash`
@@ -118,23 +119,23 @@ class ModelSpec:
     offload: str = field(default="", compare=False)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same; a reference (`models.ref`) is equal to the plain spec that it is."""
+        """Return whether both specs are the same; a reference (`models.ref`) is equal to the plain spec that it is."""
         return isinstance(other, ModelSpec) and all(
             getattr(self, f.name) == getattr(other, f.name) for f in fields(self) if f.compare
         )
 
     @property
     def name(self) -> str:
-        """Short label: the last component of the folder or hub id."""
+        """The model's short label: the last component of the folder or hub id."""
         return self.source.rstrip("/").rsplit("/", 1)[-1]
 
     @property
     def key(self) -> str:
-        """Its identity as one text, by which a process tells its models apart."""
+        """The model's identity as one text, by which a process distinguishes its models."""
         return repr(sorted(self.identity().items()))
 
     def identity(self) -> dict[str, object]:
-        """What of it can change a number: content before place."""
+        """Return the fields that can change a number, content in place of paths."""
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("why", "offload")}
         if self.content_hash:
             del parts["source"]
@@ -145,7 +146,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Request:
-    """One computation: `models` and `prompts` are of length one for most probes (two models for a linear map).
+    """One computation, named completely: `models` and `prompts` are of length one for most probes (two models for a linear map).
 
     `files`: SHA-256 of the files that parameters name; in the identity they replace the paths.
     """
@@ -164,11 +165,12 @@ class Request:
 
     @property
     def series(self) -> str:
-        """As `key`, with the prompts left out: results of one series differ in the prompt alone, and can share one
+        """The run id with the prompts left out: results of one series differ only in the prompt, and can share one
         figure."""
         return self._digest([])
 
     def _digest(self, prompts: list[dict[str, object]]) -> str:
+        """Return the hash of the request's identity with these prompts in place of its own, 32 hex digits."""
         identity = {
             "engine": ENGINE_VERSION,
             "models": [m.identity() for m in self.models],
@@ -182,6 +184,7 @@ class Request:
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the request as a JSON object, its key included."""
         data = {**asdict(self), "key": self.key}
         for prompt in data["prompts"]:
             if not prompt["form"]:
@@ -190,6 +193,7 @@ class Request:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
+        """Return the request of a JSON object that `to_json` made."""
 
         def as_value(v: object) -> object:
             return tuple(v) if isinstance(v, list) else v
@@ -218,7 +222,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {  # the least and the gr
 
 @dataclass(frozen=True)
 class MeasureSpec:
-    """What one array means.
+    """The meaning of one array of a probe.
 
     `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1
     entries, entry l has l blocks behind it), "pos" tokens, "skipped" the skipped block, "start" the first block of a
@@ -248,10 +252,12 @@ class MeasureSpec:
 
     @property
     def low(self) -> float | None:
+        """The least value that the measure can have; None without a limit."""
         return (self.limits or RANGES.get(self.unit, (None, None)))[0]
 
     @property
     def high(self) -> float | None:
+        """The greatest value that the measure can have; None without a limit."""
         return (self.limits or RANGES.get(self.unit, (None, None)))[1]
 
 
@@ -271,10 +277,11 @@ class Measure:
 
     @property
     def name(self) -> str:
+        """The measure's name within its probe."""
         return self.spec.name
 
     def places(self) -> dict[str, np.ndarray]:
-        """The index of every value along each dim, in the order of `values.ravel()`."""
+        """Return the index of every value along each dim, by dim, in the order of `values.ravel()`."""
         return {dim: places.ravel() for dim, places in zip(self.spec.dims, np.indices(self.values.shape))}
 
 
@@ -303,8 +310,10 @@ class ProbeResult:
     itself: object = field(default_factory=object, init=False, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        """Return the array of a measure by its name."""
         return self.measures[name].values
 
     @property
     def n_tokens(self) -> int:
+        """The number of tokens of the prompt, its answer included."""
         return len(self.token_ids)

@@ -62,22 +62,22 @@ class Unreadable(InputError, ValueError):
 
 
 def kind_of(mode: int) -> str:
-    """What a mode is of, where it is no regular file; else ""."""
+    """Return the kind of file of a mode where that is no regular file ("a folder", "a pipe"); else ""."""
     return next((name for holds, name in KINDS if holds(mode)), "")
 
 
 def ending(file: str | Path) -> str:
-    """How a file's name ends, in small letters: ".npz"."""
+    """Return the ending of a file's name in small letters: ".npz"."""
     return Path(file).suffix.lower()
 
 
 def size(n: int) -> str:
-    """ "2 MiB", "30 bytes"."""
+    """Return a number of bytes in words: "2 MiB", "30 bytes"."""
     return f"{n / 2**20:.3g} MiB" if n >= 1 << 20 else f"{n} bytes"
 
 
 def regular(file: str | Path) -> BufferedReader:
-    """A regular file, open for reading; `OSError` for anything else, without waiting for a pipe's writer."""
+    """Return a regular file, open for reading; `OSError` for anything else, without waiting for a pipe's writer."""
     handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if kind := kind_of(os.fstat(handle).st_mode):
         os.close(handle)
@@ -86,7 +86,8 @@ def regular(file: str | Path) -> BufferedReader:
 
 
 def opened(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> BufferedReader:
-    """A regular file of at most `most` bytes, open for reading. `noun`: what it is called where there is none."""
+    """Return a regular file of at most `most` bytes, open for reading; else raise `refuses(sentence)`. `noun`: what a
+    missing file is called."""
     shown = f"{str(file)[:200]!r}" if len(str(file)) > 200 or not str(file).isprintable() else str(file)
     try:
         handle = regular(file)
@@ -101,7 +102,7 @@ def opened(file: str | Path, most: int, refuses: Refuses = InputError, noun: str
 
 
 def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> bytes:
-    """The bytes of such a file."""
+    """Return the bytes of a regular file of at most `most` bytes; else raise `refuses(sentence)`."""
     with opened(file, most, refuses, noun) as handle:
         try:
             return handle.read(most)
@@ -110,12 +111,14 @@ def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: st
 
 
 def text(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> str:
-    """The text of such a file, without a byte order mark."""
+    """Return the text of a regular UTF-8 file of at most `most` bytes, without a byte order mark; else raise
+    `refuses(sentence)`."""
     return decoded(content(file, most, refuses, noun), str(file), most, refuses)
 
 
 def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) -> str:
-    """The text of at most `most` bytes, as of a file called `name`, without a byte order mark."""
+    """Return the text of at most `most` bytes of UTF-8, without a byte order mark; else raise `refuses(sentence)`,
+    which calls them `name`."""
     if len(data) > most:
         raise refuses(f"{name} has {size(len(data))}; at most {size(most)} are read.")
     try:
@@ -125,12 +128,13 @@ def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) ->
 
 
 def json_of(file: str | Path, most: int = CONFIG) -> Any:
-    """The value of a JSON file whose reader has its own words: `OSError` or `ValueError`."""
+    """Return the value of a JSON file of at most `most` bytes; `OSError` or `ValueError` (`Unreadable`) where it cannot
+    be read."""
     return from_json(text(file, most, Unreadable))
 
 
 def toml(text: str) -> dict[str, Any]:
-    """A TOML text of bounded size and nesting; `ValueError` says what is wrong."""
+    """Return the values of a TOML text of bounded size and nesting; `ValueError` says what is wrong."""
     if len(text) > TOML:
         raise ValueError(f"it has {size(len(text))}, and at most {size(TOML)} are read")
     if DOTTED.search(text):

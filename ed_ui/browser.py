@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_ui import inputs, session
 
@@ -22,11 +23,13 @@ NOT_CARRIED = (
 
 @st.cache_resource(show_spinner=False)
 def _component() -> Callable:
+    """Return the Streamlit component that runs `browser.js`."""
     return st.components.v2.component("browser", js=(Path(__file__).parent / "browser.js").read_text(encoding="utf-8"))
 
 
 def listen() -> None:
-    """Send the browser what it needs to know, at the end of every run."""
+    """Send the browser the typed prompt (None for a bundled one), and whether the session begins, after every run of a
+    page."""
     known = session.current()
     typed = None if inputs.value("example", "") else [inputs.value("text", ""), inputs.value("answer", "")]
     _component()(key=KEY, data={"begins": known.begins, "typed": typed}, on_typed_change=_restore)
@@ -40,9 +43,9 @@ def _restore() -> None:
             inputs.put({"text": text, "answer": answer, "example": ""})
 
 
-def share(row, prompt: bool = True):
-    """A button at the end of a row that shows the link to what is on the screen; returns its box. `prompt`: whether the
-    page is about the prompt in the box, unless the link names others."""
+def share(row: DeltaGenerator, prompt: bool = True) -> DeltaGenerator:
+    """Draw the Share button at the end of a `row` and return the box that it opens, in which `say_link` shows the link.
+    `prompt`: whether the page is about the prompt in the box, which a link cannot always name."""
     box = row.popover("Share", icon=":material/share:", type="tertiary", key="share")
     session.current().share = box.empty(), prompt
     say_link()
@@ -50,7 +53,8 @@ def share(row, prompt: bool = True):
 
 
 def say_link() -> None:
-    """Show the link as it is now: when the button is drawn, and when a whole page has written its parameters."""
+    """Show the page's link as it is now: when the Share button is drawn, and when a whole page has written its
+    parameters."""
     known = session.current()
     if known.share is None:
         return
@@ -63,7 +67,8 @@ def say_link() -> None:
 
 
 def names_prompt(values: Mapping[str, str], prompt: bool) -> bool:
-    """Whether a link names what its page is about."""
+    """Return whether a link with these parameters names all that its page is about. `prompt`: whether the page is about
+    the prompt in the box, which only a bundled example or a stored run can name."""
     prompts = values.get("prompts")
     if prompts == "lines":
         return False

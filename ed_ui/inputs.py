@@ -28,35 +28,36 @@ ECHO = 4.0  # seconds in which a browser may still say what it said before a val
 
 
 def value(key: str, default: Any = None) -> Any:
-    """What this input holds, on whatever page it is."""
+    """Return the value of the input `key`, on whatever page it is; `default` where none is set."""
     return session.current().inputs.get(key, default)
 
 
 def put(values: Mapping[str, Any]) -> None:
-    """Let inputs hold these values; only from a callback, or before they are drawn."""
+    """Set inputs to these values, by key; only from a callback, or before they are drawn."""
     session.current().inputs.update(values)
 
 
 def put_defaults(parameters: Iterable[Input]) -> None:
-    """Let these hold their defaults where nothing was chosen; as `put`."""
+    """Set inputs to their defaults where nothing was chosen; only from a callback, or before they are drawn."""
     put({one.key: one.value for one in parameters})
 
 
 def put_over(values: Mapping[str, Any]) -> None:
-    """As `put`, over what a browser may still say for a moment: it looks for news of a run by itself, and what it sends
-    on the way holds the values that it knew."""
+    """Set inputs to these values, and ignore for `ECHO` seconds a browser that still sends the replaced ones: it looks
+    for news of a run by itself, and sends the values that it knew."""
     known = session.current()
     known.replaced |= {key: (known.inputs.get(key, st.session_state.get(key)), time.monotonic()) for key in values}
     put(values)
 
 
 def forget(*keys: str) -> None:
+    """Set inputs back to their defaults, by key."""
     for key in keys:
         session.current().inputs.pop(key, None)
 
 
 def note(key: str) -> None:
-    """A widget's `on_change`: remember its value, unless it is the echo of one that was just replaced."""
+    """Remember a widget's value, as its `on_change`, unless it is the echo of one that was just replaced."""
     before, at = session.current().replaced.get(key, (None, 0.0))
     if st.session_state[key] != before or time.monotonic() - at > ECHO:
         session.current().inputs[key] = st.session_state[key]
@@ -71,8 +72,8 @@ def widget(
     changed: Callable[[str], None] = note,
     **more: Any,
 ) -> Any:
-    """Draw a widget that holds its value over page changes. `words`: one to type in, whose value is set only where it
-    is another. `changed` is called with the key in place of `note`."""
+    """Draw a widget that keeps its value over page changes, and return the value. `words`: it is typed into, so its
+    value is set only where another is wanted. `changed`: called with the key on a change, in place of `note`."""
     if draw.__name__ == "segmented_control":  # buttons of which one is always pressed
         more["required"] = True
     content = value(key, default)
@@ -83,8 +84,8 @@ def widget(
 
 
 def window(key: str, n: int, most: int) -> tuple[int, int] | None:
-    """First and last of the tokens shown where a figure holds only the `most` of `n`: as chosen where that fits the
-    prompt, else the last."""
+    """Return the first and last token (from 0) that a figure shows, with room for `most` of `n`: the window chosen
+    under `key` where it fits the prompt, else the last tokens; None where all fit."""
     if n <= most:
         return None
     if (chosen := value(key)) is not None and chosen[1] < n:
@@ -94,7 +95,8 @@ def window(key: str, n: int, most: int) -> tuple[int, int] | None:
 
 
 def token(n_tokens: int) -> int | None:
-    """The token that all panels mark; None for none, or where the prompt has no such token."""
+    """Return the position (from 0) of the token that all panels mark; None where none is chosen or the prompt is
+    shorter."""
     chosen = value("token")
     return chosen if chosen is not None and chosen < n_tokens else None
 
@@ -104,8 +106,8 @@ def token(n_tokens: int) -> int | None:
 
 @dataclass(frozen=True)
 class Input:
-    """One value: `name` in the URL, `key` in the session. `parse` makes it of its text or raises a `ParameterError`,
-    `write` the reverse. `label` and `box`: what its box is called and takes."""
+    """An input that a link may carry: `name` in the URL, `key` in the session. `parse` makes the value of its text or
+    raises a `ParameterError`, `write` the reverse. `label`, `box`: label and arguments of its widget."""
 
     name: str
     key: str
@@ -117,36 +119,37 @@ class Input:
 
     @property
     def value(self) -> Any:
-        """What it holds, on whatever page it is."""
+        """The input's value, on whatever page it is; its default where none is set."""
         return value(self.key, self.default)
 
     def draw(self, box: Callable, label: str = "", default: Any = None, **more: Any) -> Any:
-        """Draw its box, which keeps its value over page changes; returns the value. `default`: what it shows in place
+        """Draw the input with the widget `box` and return its value, which page changes keep. `default`: shown in place
         of its own while nothing is chosen."""
         default = self.default if default is None else default
         return widget(box, label or self.label, self.key, default, **(dict(self.box) | more))
 
     def draw_of(self, box: Callable, options: list, **more: Any) -> Any:
-        """Draw its box of these options; where what it holds is not among them, it holds the first."""
+        """Draw the input with these options and return its value; a value that is not among them becomes the first."""
         if value(self.key) not in options:
             put({self.key: options[0]})
         return self.draw(box, options=options, **more)
 
     def read(self, given: str) -> Any:
-        """The value of this text; a `ParameterError` says what is wrong with it."""
+        """Return the value of a text from a URL; raise a `ParameterError` that says what is wrong with it."""
         if len(given) > LONGEST or not given.isprintable():
             raise ParameterError(f"{self.name} is {given[:20]!r}…; expected at most {LONGEST} printable characters.")
         return self.parse(given)
 
 
 def text(name: str, key: str, default: str = "", label: str = "") -> Input:
+    """Return an input that takes any text, without spaces around it."""
     return Input(name, key, default, str.strip, label=label)
 
 
 def choice(
     name: str, key: str, default: Any, options: Iterable[Any], label: str = "", called: Mapping[Any, str] | None = None
 ) -> Input:
-    """One of `options`, under the name that it is `called` by in its box."""
+    """Return an input that takes one of `options`. `called`: the name of each option in its box."""
     known = {_written(option): option for option in options}
 
     def parse(value: str) -> Any:
@@ -159,7 +162,7 @@ def choice(
 
 
 def several(name: str, key: str, default: list, options: Iterable, label: str = "") -> Input:
-    """Any of `options`, with commas between them."""
+    """Return an input that takes any number of `options`; a link has commas between them."""
     known = {str(option): option for option in options}
 
     def parse(value: str) -> list:
@@ -174,6 +177,8 @@ def several(name: str, key: str, default: list, options: Iterable, label: str = 
 
 
 def number(name: str, key: str, default: Any, low: float, high: float, kind: type = float, label: str = "") -> Input:
+    """Return an input that takes a number from `low` to `high`. `kind`: int or float."""
+
     def parse(value: str) -> Any:
         try:
             result = kind(value)
@@ -189,11 +194,12 @@ def number(name: str, key: str, default: Any, low: float, high: float, kind: typ
 
 
 def flag(name: str, key: str, default: bool, label: str = "") -> Input:
+    """Return an input that is on or off."""
     return replace(choice(name, key, default, (True, False), label), box={})
 
 
 def span(name: str, key: str) -> Input:
-    """First and last of a window of tokens."""
+    """Return an input that takes a window of tokens, first and last; a link writes it as 12-59. Its default is None."""
 
     def parse(value: str) -> tuple[int, int]:
         first, _, last = value.partition("-")
@@ -205,8 +211,8 @@ def span(name: str, key: str) -> Input:
 
 
 def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[Input, ...]:
-    """A probe's own parameters, checked as the command line checks them; a file's path is never taken from a link,
-    and a prompt never enters one."""
+    """Return the inputs of a probe's own parameters, of `names` only those, checked as on the command line. Parameters
+    that are files or prompts are left out: no link may carry them."""
     return tuple(
         _of_field(probe, f)
         for f in fields(probe)
@@ -215,6 +221,8 @@ def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[In
 
 
 def _of_field(probe: type[Probe], f: Field) -> Input:
+    """Return the input of one parameter of a probe, the dataclass field `f`."""
+
     def parse(value: str) -> Any:
         parameter = getattr(probe.make({f.name: value}), f.name)
         if isinstance(parameter, (int, float)) and not abs(parameter) < LARGEST:
@@ -225,11 +233,12 @@ def _of_field(probe: type[Probe], f: Field) -> Input:
 
 
 def _written(value: Any) -> str:
+    """Return a value as a link writes it: True as "true"."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def boxed(value: Any, empty: str = "") -> Any:
-    """A probe's parameter as its box holds it: a list as text with commas, an empty one as `empty`."""
+    """Return a probe's parameter as its box shows it: a tuple as text with commas, an empty one as `empty`."""
     return (",".join(map(str, value)) or empty) if isinstance(value, tuple) else value
 
 
@@ -275,7 +284,7 @@ SIDES_SHADE = choice("shade", "two.shade", "prob", ("prob", "kl", "jsd", "entrop
 
 
 def _maps() -> dict[str, Input]:
-    """By probe: which of its maps is side by side, where there are several."""
+    """Return by probe the input that chooses its map on *A | B*, of probes with several maps."""
     names = {name: [p.choice for p in find(name).pictures or () if p.choice] for name in COMPARED}
     return {
         name: choice(f"{name}_map", f"two.map.{name}", options[0], options, "shown as")

@@ -37,12 +37,13 @@ BESIDE_IT = (inputs.CONTROL, inputs.CONTROL_SEED, TOKEN)
 
 
 def state() -> session.Link:
+    """Return the session's record of the URL."""
     return session.current().link
 
 
 def arrived(page: str) -> bool:
-    """Whether in this run the URL decides: in a session's first, after Back or Forward, and where a link of ours opened
-    another page."""
+    """Note that `page` is open, and return whether the URL decides the inputs in this run: in a session's first run,
+    after Back or Forward, and where one of our links opened another page."""
     link = state()
     moved, link.first = link.page != page, link.page is None
     if link.first:
@@ -58,14 +59,14 @@ def arrived(page: str) -> bool:
 
 
 def _came_by_history() -> bool:
-    """Whether Back or Forward caused this run. Streamlit has no public name for it, and the URL alone cannot tell: a
+    """Return whether Back or Forward caused this run. Streamlit has no public name for it, and the URL cannot tell: a
     rerun may bring an older query along, which is what Back brings."""
     return bool(getattr(get_script_run_ctx(suppress_warning=True), "is_history_navigation", False))
 
 
 def take(parameters: Iterable[Input], reset: bool = True) -> None:
-    """Put the URL's values where the boxes find them. `reset`: what it does not name goes back to its default, except
-    in a session's first run. A value that cannot be is left out, with one sentence for `say_troubles`."""
+    """Set inputs to the values in the URL. `reset`: those that it does not name go back to their defaults, except in a
+    session's first run. An invalid value is left out, with a sentence for `say_troubles`."""
     for parameter in parameters:
         given = st.query_params.get(parameter.name)
         if given is not None:
@@ -78,8 +79,9 @@ def take(parameters: Iterable[Input], reset: bool = True) -> None:
 
 
 def own(parameters: Iterable[Input]) -> None:
-    """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was restarted
-    before it came to the page, as the download box does when the hub answers, it decides on these now."""
+    """Declare a page's own inputs and set them from the URL where it decides; call it before their boxes are drawn.
+    Where the URL decided in a run that was restarted before it came to the page, as the download box does when the hub
+    answers, it decides on these now."""
     link = state()
     link.own = link.owns[link.page or ""] = tuple(parameters)
     link.arrived, link.due = link.arrived or link.due, False
@@ -88,12 +90,13 @@ def own(parameters: Iterable[Input]) -> None:
 
 
 def follows(parameter: Input) -> bool:
-    """Whether in this run the URL decides, and says something valid of this parameter."""
+    """Return whether the URL decides in this run, and has a valid value of this input."""
     return bool(state().arrived and st.query_params.get(parameter.name) and inputs.value(parameter.key))
 
 
 def among(parameter: Input, there: Collection[str], what: str, several: bool = False) -> None:
-    """Note where a link names what the page cannot show, or of `several` one: its box then holds what it can."""
+    """Note for `say_troubles` where a link names something that is not in `there`, so that the page shows another one.
+    `what`: its noun. `several`: the value is a list with commas."""
     wanted = str(inputs.value(parameter.key) or "")
     names = wanted.split(",") if several else [wanted]
     missing = next((name for name in names if name and name not in there), "")
@@ -107,7 +110,7 @@ def trouble(sentence: str) -> None:
 
 
 def say_troubles() -> None:
-    """What a link asked for and did not get."""
+    """Show in a warning what a link asked for and did not get, two sentences at most."""
     troubles, state().troubles = list(dict.fromkeys(state().troubles)), []
     if troubles:
         more = f" And {len(troubles) - 2} more." if len(troubles) > 2 else ""
@@ -118,9 +121,8 @@ def say_troubles() -> None:
 
 
 def open_link(page: str) -> None:
-    """Before anything is drawn, where the URL decides: the run or the bundled prompt that it names fills the boxes, and
-    its other parameters are set as well. A session that nothing fills begins with the shipped example. `page`: its path
-    in the URL."""
+    """Fill the boxes from the URL where it decides, before anything is drawn: with the run or bundled prompt that it
+    names, and its other parameters. A session that nothing fills begins with the shipped example. `page`: its path."""
     if not arrived(page):
         return
     key, example = st.query_params.get("run", ""), st.query_params.get("example", "")
@@ -143,7 +145,7 @@ def open_link(page: str) -> None:
 
 
 def _open_short(run: str) -> bool:
-    """Open the stored run that a link names; False, with the reason noted, where there is none."""
+    """Open the stored run with this short id and return True; False, with the reason noted, where none is stored."""
     try:
         open_run(lookup.by_short(run).request)
     except ParameterError as error:
@@ -183,7 +185,7 @@ def open_run(request: Request) -> None:
 
 
 def _is_chosen(spec: ModelSpec) -> bool:
-    """Whether the chosen model, or this control of it, is the one of a run."""
+    """Return whether a run's model is the chosen model, or the run's kind of control of it."""
     try:
         now = picker.current().spec
         now = now.twin(spec.control, spec.control_seed) if now is not None and spec.control else now
@@ -196,14 +198,14 @@ def _is_chosen(spec: ModelSpec) -> bool:
 
 
 def carried(parameters: Iterable[Input]) -> dict[str, str]:
-    """What is off its default, as text."""
+    """Return as text the values of inputs that are off their defaults, by name."""
     kept = ((p, inputs.value(p.key, p.default)) for p in parameters)
     return {p.name: p.write(value) for p, value in kept if value not in (p.default, None)}
 
 
 def put(values: Mapping[str, str]) -> None:
-    """Make these the URL's parameters, with those of the page: at the end of a whole run. A fragment that runs by
-    itself writes only what has changed: it may be one of a page that the browser has just left."""
+    """Make these the URL's parameters, with the page's own, at the end of a whole run. A fragment that runs by itself
+    writes only a change: it may be one of a page that the browser has just left."""
     link = state()
     before, link.values, link.written = link.values, dict(values) | carried(link.own), True
     if not link.under_way and link.values != before:
@@ -211,7 +213,8 @@ def put(values: Mapping[str, str]) -> None:
 
 
 def end_of_run() -> None:
-    """After the page: write the URL. A page that ended early, with a question or an error, has no run to name."""
+    """Write the URL after a whole run of the page, without a run where the page ended early, with a question or an
+    error."""
     link = state()
     if link.own and not link.written:
         write()
@@ -222,20 +225,21 @@ def end_of_run() -> None:
 
 
 def write(run: str = "") -> None:
-    """Put what is on the screen into the URL: model, control, bundled prompt or else the run, and what is off its
-    default; never a prompt's text."""
+    """Write the view into the URL: model, control, the bundled prompt or else the id of the `run`, and inputs off their
+    defaults; never a prompt's text."""
     example = inputs.value("example", "")
     put(_everywhere() | ({"run": run[: lookup.SHORT]} if run and not example else {}))
 
 
 def to(page: str) -> dict[str, str]:
-    """The parameters of the frame's link to a page: what it will write itself, so that Back needs one step."""
+    """Return the URL parameters of the frame's link to a page: those that it will write itself, so that Back needs one
+    step."""
     state().given[page] = _everywhere() | carried(state().owns.get(page, ()))
     return state().given[page]
 
 
 def _everywhere() -> dict[str, str]:
-    """What every page about a model writes."""
+    """Return the URL parameters of every page about a model: model, control, token and bundled prompt."""
     example = inputs.value("example", "")
     named = {"example": example} if example else {}
     return {"model": picker.model()} | carried((*OF_A_RUN, *BESIDE_IT)) | named

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from hashlib import sha256
+from typing import Any
 
 import streamlit as st
 
@@ -26,12 +27,12 @@ SOON, LATER = 0.4, 1.5  # seconds until it is drawn again
 
 
 class Said(EffectiveDepthError):
-    """The obstacle is on the page already, and is not said twice."""
+    """Raised for an obstacle that the page shows already, so that it is not shown again."""
 
 
 def guarded(draw: Callable[[], object]) -> bool:
-    """Draw, and say in one sentence what goes wrong; False for an unexpected error. Streamlit's own stops and reruns
-    are no `Exception` and pass."""
+    """Call `draw` and show in one sentence what goes wrong; return False for an unexpected error, else True.
+    Streamlit's own stops and reruns are no `Exception` and pass."""
     try:
         draw()
     except Said:
@@ -45,12 +46,12 @@ def guarded(draw: Callable[[], object]) -> bool:
 
 
 def fragment(draw: Callable, seconds: float | None) -> Callable:
-    """A part of a page that runs alone, every so many `seconds` or when something in it is clicked, and fails by
-    itself."""
+    """Return `draw` as a part of a page that runs by itself, every so many `seconds` (None: never) or when something in
+    it is clicked, and fails by itself."""
 
     @st.fragment(run_every=seconds)
     @functools.wraps(draw)
-    def part(*args) -> None:
+    def part(*args: Any) -> None:
         if not session.current().link.under_way:  # a run of the whole page has begun already
             session.begin_run()
         guarded(lambda: draw(*args))
@@ -59,8 +60,8 @@ def fragment(draw: Callable, seconds: float | None) -> Callable:
 
 
 def _reported(error: Exception) -> str:
-    """The id under which the log has this traceback, the same for the same failure; logged once in a session, as a
-    part that runs three times a second fails as often."""
+    """Return the id under which the log has this traceback, the same for the same failure; it is logged once in a
+    session, as a part that runs three times a second fails as often."""
     text = "".join(traceback.format_exception(error))
     id = sha256(text.encode(errors="replace")).hexdigest()[:8]
     if id not in (known := session.current().failures):
@@ -72,7 +73,7 @@ def _reported(error: Exception) -> str:
 # -------------------------------------------------------------------- while jobs run
 
 
-def follow(batch: Batch, draw: Callable, *more) -> None:
+def follow(batch: Batch, draw: Callable, *more: Any) -> None:
     """Call `draw` with the batch and `more`, again and again while its jobs run. When the last one has ended the page
     runs as a whole."""
     if batch.jobs and running.poll(batch):
@@ -92,6 +93,6 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
 
 
 def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
-    """The line on what is going on while jobs run, which `words` puts into a sentence."""
+    """Draw a line on how far a batch's jobs are. `words`: puts the line into a sentence."""
     if text := words(running.status(batch)):
         st.markdown(text, width="content")

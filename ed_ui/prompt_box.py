@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.depth import say
 from ed_core.depth.spelling import spelled
@@ -41,7 +42,7 @@ SHOWN = 512  # tokens in the preview
 
 
 def prompt() -> Prompt:
-    """What the prompt's box holds, and how it is to be encoded; the space is put in front of an answer that would run
+    """Return the prompt in the box with its answer and encoding. A space is put in front of an answer that would run
     together with the prompt."""
     text, answer = inputs.value("text", ""), inputs.value("answer", "")
     return Prompt(
@@ -60,16 +61,19 @@ def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None
 
 @st.cache_data(show_spinner=False)
 def examples() -> dict[str, dict]:
-    """Bundled prompts by id, those in words and those in characters, in their files' order: by task, easiest first."""
+    """Return the bundled prompts by id, those in words and those in characters, in their files' order: by task, easiest
+    first."""
     return {p["id"]: p for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
 
 
 def task_name(task: str) -> str:
+    """Return the name of a task in menus."""
     return TASKS.get(task, task.replace("_", " ").capitalize() + "s")
 
 
 def ids() -> list[str]:
-    """The examples for the chosen model in their order; of one that knows English those in English, by kind."""
+    """Return the ids of the examples for the chosen model in their order; for a model that knows English those in
+    English, by kind."""
     known = load_prompts(picker.model())
     if picker.model() not in MODELS:
         known = [p for kind in KINDS for p in known if p.get("kind") == kind]
@@ -77,12 +81,13 @@ def ids() -> list[str]:
 
 
 def _titled(example: str) -> str:
+    """Return an example's title in its menu."""
     one = examples()[example]
     return f"{KINDS[one['kind']]}: {one['title']}" if "kind" in one else one["title"]
 
 
 def harder(example: str) -> str | None:
-    """The bundled prompt of the same task at the next difficulty, if there is one."""
+    """Return the id of the bundled prompt of the same task at the next difficulty; None where none is harder."""
     known = examples()
     if example not in known:
         return None
@@ -92,7 +97,7 @@ def harder(example: str) -> str | None:
 
 
 def pick(example: str, side: str = "") -> None:
-    """Put a bundled prompt into the box; what was typed there can be had back."""
+    """Put a bundled prompt into the box; Undo brings back a prompt that was typed there. `side`: as `fill` takes it."""
     chosen = examples()[example]
     if inputs.value(f"{side}text", "") and not inputs.value(f"{side}example", ""):
         _undoable(side, "Back to the prompt that was typed before this example.")
@@ -100,8 +105,8 @@ def pick(example: str, side: str = "") -> None:
 
 
 def edited(key: str, side: str = "") -> None:
-    """A prompt's box or its answer's was edited: what is typed is no bundled prompt, and the answer of the example it
-    was is not its answer."""
+    """Note that a prompt or its answer was edited, as its box's `on_change`: the prompt is no bundled one then, and the
+    answer of another prompt is cleared."""
     if _echo(key, st.session_state[key]):
         return
     answer_of_another = key == f"{side}text" and inputs.value(f"{side}answer", "")
@@ -111,8 +116,9 @@ def edited(key: str, side: str = "") -> None:
     inputs.put({f"{side}example": ""} | ({f"{side}answer": ""} if answer_of_another else {}))
 
 
-def boxes(side: str, label: str, answer: str, help_: tuple[str, str]):
-    """Boxes for a second prompt and its answer; gives the column below the answer."""
+def boxes(side: str, label: str, answer: str, help_: tuple[str, str]) -> DeltaGenerator:
+    """Draw boxes for a second prompt and its answer; return the column below the answer. `side`: prefix of the inputs'
+    keys. `help_`: the help of both."""
     left, right = st.container(key=f"{side.replace('.', '-')}prompt-box").columns([4, 1])
     changed = partial(edited, side=side)
     inputs.widget(left.text_area, label, f"{side}text", "", help=help_[0], height=104, changed=changed)
@@ -121,8 +127,8 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str]):
 
 
 def draw() -> None:
-    """The prompt, the expected answer behind it, and room for Run, in one box; below it examples, the number of
-    tokens, what is wrong with them, and room for the time, Options and Share (`running.row_begins`)."""
+    """Draw the prompt, the expected answer and the place of Run in one box; below it examples, number of tokens, what
+    is wrong, and places for time, Options and Share (`running.row_begins`)."""
     with st.container(key="asked"):
         with st.container(horizontal=True, vertical_alignment="bottom", key="prompt-box", border=True):
             more = dict(label_visibility="collapsed", height="content", placeholder="Type a prompt")
@@ -140,7 +146,7 @@ def draw() -> None:
 
 
 def _examples() -> None:
-    """The bundled prompts, and the way back from what was put over something typed."""
+    """Draw the menu of bundled prompts, and Undo where one replaced something typed."""
     choose_example("", width=250)
     here = examples().get(inputs.value("example", ""))
     if here and picker.model() in MODELS and not (here["known"] and here["id"] in ids()):
@@ -150,7 +156,7 @@ def _examples() -> None:
 
 
 def choose_example(side: str, **look: Any) -> None:
-    """The box of bundled prompts for the prompt of a `side`."""
+    """Draw the menu of bundled prompts for a prompt. `side`: "" for the page's own, "two." for side B's."""
     known, here, key = examples(), inputs.value(f"{side}example", ""), f"{side}examples"
     options = ids()
     st.session_state[key] = here or None
@@ -168,20 +174,21 @@ def choose_example(side: str, **look: Any) -> None:
 
 
 def _example_chosen(side: str) -> None:
+    """Put the example that was just chosen in the menu into its box."""
     if example := st.session_state[f"{side}examples"]:
         pick(example, side)
         session.current().picked = not side
 
 
 def _undoable(side: str, why: str) -> None:
-    """Remember what the boxes hold, before it is replaced."""
+    """Remember the boxes' content before it is replaced. `why`: the help of Undo."""
     contents = {f"{side}{name}": inputs.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
     session.current().undo = session.Undo(contents, why)
 
 
 def _echo(key: str, value: str) -> bool:
-    """Whether the answer's box only says again what an edited example took along: sent with a press on Run by a browser
-    that had not got it. Taken for typed it would be the answer to another prompt."""
+    """Return whether the answer's box only repeats the answer that an edited example took along, sent with a press on
+    Run by a browser that had not got the change. Taken as typed, it would be the answer to another prompt."""
     pressed = any(name.startswith("run.") and item is True for name, item in st.session_state.items())
     if not pressed or (undo := session.current().undo) is None:
         return False
@@ -190,12 +197,14 @@ def _echo(key: str, value: str) -> bool:
 
 
 def _undo() -> None:
+    """Put back the content of the boxes before the last replacement."""
     inputs.put(session.current().undo.held)
     session.current().undo = None
 
 
 def preview() -> Encoding | None:
-    """The prompt in the box as it will be encoded; None where only the opened model could tell."""
+    """Return the prompt in the box as it will be encoded; None for an invalid one, or where only the opened model could
+    tell."""
     spec, content = picker.current().spec, prompt()
     if not spec or wrong_with(content):
         return None
@@ -203,23 +212,24 @@ def preview() -> Encoding | None:
 
 
 def n_tokens() -> int | None:
-    """How many tokens the box holds."""
+    """Return the number of tokens of the prompt in the box; None where it is not known."""
     result = preview()
     return None if result is None else len(result)
 
 
 def ready() -> bool:
-    """Whether what is in the box can be run: it is text, and as far as its tokens can be counted here not too
+    """Return whether the prompt in the box can be run: it is text, and as far as its tokens can be counted here not too
     long."""
     return not wrong_with(prompt()) and not _too_long()
 
 
 def _too_long() -> str:
+    """Return why the prompt in the box has too many tokens; "" where it has not, or they cannot be counted here."""
     return tokens.too_long(picker.current().spec, len(result)) if (result := preview()) else ""
 
 
 def wrong_with(asked: Prompt) -> str:
-    """Why a prompt cannot be run; "" where it can."""
+    """Return why a prompt cannot be run, in a sentence; "" where it can."""
     try:
         check_length(asked)
         check_text(asked)
@@ -229,7 +239,7 @@ def wrong_with(asked: Prompt) -> str:
 
 
 def _trouble_text() -> str:
-    """What is wrong with the prompt, in colour; "" for nothing."""
+    """Return what is wrong with the prompt in the box as coloured Markdown; "" for nothing."""
     if trouble := wrong_with(prompt()) or _too_long():
         return f":red[{show.plain(trouble)}]"
     if not (result := preview()):
@@ -238,7 +248,7 @@ def _trouble_text() -> str:
 
 
 def encoding() -> None:
-    """How the prompt is encoded: template, special tokens, every token."""
+    """Draw how the prompt is encoded: template, special tokens, every token."""
     if wrong_with(prompt()):
         return
     result = preview()
@@ -256,7 +266,7 @@ def encoding() -> None:
 
 
 def _template() -> None:
-    """Raw text or the model's chat template, where it has one."""
+    """Draw the choice between raw text and the model's chat template, where it has one."""
     spec = picker.current().spec
     has = spec is not None and tokens.chats(spec)
     if has is False and TEMPLATE.value == "raw":

@@ -36,16 +36,17 @@ HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of Fra
 
 
 def parameters() -> tuple[Input, ...]:
-    """What a link carries of the choice; pasted lines and files it does not."""
+    """Return the inputs of `choose` that a link carries; pasted lines and files it does not."""
     return SOURCE, OF, HOW_MANY
 
 
 def _set_or_lines(page: str) -> Input:
+    """Return a page's input that chooses between bundled sets and lines."""
     return choice("prompts", f"{page}.source", BUNDLED, (BUNDLED, LINES), "Prompts", SOURCES)
 
 
 def of_set(page: str) -> tuple[Input, Input]:
-    """What a link carries of `set_or_lines`."""
+    """Return the inputs of `set_or_lines` that a page's link carries."""
     return (
         _set_or_lines(page),
         choice("set", f"{page}.set", "", set_names(), "Prompt set"),
@@ -53,7 +54,7 @@ def of_set(page: str) -> tuple[Input, Input]:
 
 
 def of_fit(page: str) -> tuple[Input, Input]:
-    """What a link carries of `to_fit`."""
+    """Return the inputs of `to_fit` that a page's link carries."""
     return (
         _set_or_lines(page),
         several("sets", f"{page}.sets", [EXAMPLES], [EXAMPLES, *set_names()], "Prompt sets"),
@@ -61,7 +62,7 @@ def of_fit(page: str) -> tuple[Input, Input]:
 
 
 def choose() -> list[Prompt]:
-    """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
+    """Draw the choice of prompts and return those chosen, [] while nothing is pasted; a `PromptError` says what is
     wrong."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
     source = SOURCE.draw(row.segmented_control)
@@ -82,7 +83,8 @@ def choose() -> list[Prompt]:
 
 
 def own_sets(model: str) -> list[str]:
-    """The bundled sets that suit a model: of a bundled one what it was taught, of any other one plain English."""
+    """Return the bundled sets that suit a model: for a bundled model those of its training, for any other one plain
+    English."""
     if default_set(model) == MIXED:
         return [MIXED]
     characters = ("chains", "sums")
@@ -91,8 +93,8 @@ def own_sets(model: str) -> list[str]:
 
 
 def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
-    """The name of the bundled set that is chosen, the model's own (`default_set`) while its box holds ""; None where
-    the prompts are `lines`."""
+    """Draw the choice between bundled sets and lines; return the name of the set, the model's own (`default_set`)
+    unless another is chosen, or None where the prompts are `lines`."""
     source, which = of_set(page)
     if source.draw(row.segmented_control) != BUNDLED:
         return None
@@ -102,8 +104,8 @@ def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
 
 
 def lines(most: int = MOST) -> list[Prompt]:
-    """Prompts of a file or a box, `most` of them, none while nothing is pasted. A file fills the box below it, so that
-    what runs is always what is there."""
+    """Draw boxes for a .jsonl file and pasted lines, and return at most `most` of their prompts, [] while nothing is
+    pasted. A file fills the box below it, so that what runs is always visible. A `PromptError` says what is wrong."""
     left, right = st.columns([1, 2])
     left.file_uploader(
         "A .jsonl file",
@@ -143,15 +145,15 @@ def lines(most: int = MOST) -> list[Prompt]:
 
 
 def _set_name(name: str) -> str:
-    """What a set is called on its button."""
+    """Return a prompt set's name on its button."""
     tail = ", worked" if name.endswith("_worked") else ""
     own = {EXAMPLES: "Examples", MIXED: "Mixed"}
     return own[name] if name in own else prompt_box.task_name(name.removesuffix("_worked")) + tail
 
 
-def to_fit(page: str, row) -> list[Prompt]:
-    """The prompts to fit on, chosen behind a click in the `row`; a fifth of their forms is held out. Pasted lines stand
-    below it."""
+def to_fit(page: str, row: Any) -> list[Prompt]:
+    """Draw the choice of prompts for a fit, behind a button in the `row`, and return them; those that judge the fit are
+    among them. Boxes for pasted lines appear below the row."""
     source, sets = of_fit(page)
     names = sets.value or []
     summary = "own" if source.value == LINES else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
@@ -166,6 +168,7 @@ def to_fit(page: str, row) -> list[Prompt]:
 
 
 def _pasted(key: str) -> None:
+    """Note the pasted lines, and forget the error of an upload."""
     inputs.note(key)
     session.current().lines_trouble = ""
 
@@ -183,20 +186,22 @@ def _uploaded() -> None:
 
 
 def uploaded(data: bytes) -> str:
-    """The lines of an uploaded file; `PromptError` where it is none of text, or larger than the box says: what the
-    browser refuses somebody else may send."""
+    """Return the text of an uploaded file; raise a `PromptError` where it is no text, or larger than `MEGABYTES`: what
+    the browser refuses somebody else may send."""
     return untrusted.decoded(data, "The file", MEGABYTES << 20, PromptError)
 
 
 def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:
-    """Whether these prompts can be run, and how many tokens they have, as `running.run_row` takes it."""
+    """Return whether these prompts can be run, and how many tokens they have, as keyword arguments of
+    `running.run_row`."""
     if prompts == [prompt_box.prompt()]:
         return {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()}
     return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
 
 
 def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
-    """Mean number of tokens, by the model's tokenizer file; a `PromptError` names a prompt that is over the limit."""
+    """Return the mean number of tokens of prompts, by the model's tokenizer file; None where that is not here. A
+    `PromptError` names a prompt that is over the limit."""
     texts = [tokens.preview(spec, prompt) for prompt in prompts]
     if any(t is None for t in texts):
         return None
@@ -207,8 +212,8 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
 
 
 def command(batch: running.Batch, probes: Iterable[Probe], prompts: list[Prompt]) -> None:
-    """The same run from the command line, for the model and for its control where there is one, and the file it
-    needs."""
+    """Show the commands that do the same in the shell, for the model and for its control where it has one, and the
+    prompts' file."""
     with st.expander("The same from the command line"):
         for spec in dict.fromkeys(r.models[0] for r in batch.requests.values()):
             line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")
@@ -217,5 +222,5 @@ def command(batch: running.Batch, probes: Iterable[Probe], prompts: list[Prompt]
 
 
 def source(spec: ModelSpec) -> str:
-    """The model's name with its commit, as the command line takes it."""
+    """Return a model's name with its commit, as the command line takes it."""
     return f"{spec.source}@{spec.revision}" if spec.revision else spec.source

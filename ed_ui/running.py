@@ -35,18 +35,18 @@ SPEED = "By the estimate; `python -m ed_core estimate --calibrate` measures the 
 
 @st.cache_resource(show_spinner=False)
 def jobs() -> Queue:
-    """This server's queue with its two lanes; one for all sessions."""
+    """Return this server's queue with its two lanes, one for all sessions."""
     return Queue()
 
 
 def viewer() -> str:
-    """This session, for jobs it shares with others."""
+    """Return this session's id, by which the queue knows who waits for a job."""
     return session.current().viewer
 
 
 def free(device: str) -> int:
-    """Bytes free on a device when the worker started, the same for a whole session: a model opened since must not
-    narrow the next choice."""
+    """Return the bytes that were free on a device when the worker started, the same for a whole session: a model opened
+    since must not narrow the next choice."""
     known = session.current().free
     if device not in known:
         bytes_there = jobs().devices.get(device)
@@ -55,8 +55,8 @@ def free(device: str) -> int:
 
 
 def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_once) -> Batch:
-    """This page's batch for these requests: the one in the session if it is the same, else a new one filled from the
-    store."""
+    """Return this page's batch for these requests: the session's own if it has the same ones, else a new one filled
+    from the store, for which the old one is cancelled. `at_once`: its most jobs in the queue."""
     batches = session.current().batches
     current = batches.get(page)
     if current is None or not _same(current.requests, requests):
@@ -69,12 +69,12 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
 
 
 def _same(some: Mapping[str, Request], others: Mapping[str, Request]) -> bool:
-    """Whether these are the same requests under the same names."""
+    """Return whether both have the same requests under the same names."""
     return some.keys() == others.keys() and all(some[n] == r or some[n].key == r.key for n, r in others.items())
 
 
 def submit(batch: Batch) -> None:
-    """Queue what the batch still lacks; where it lacks nothing, all of it again."""
+    """Queue the requests of a batch that lack a complete result; all of them where none lacks one."""
     batch.errors.clear()
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
@@ -87,7 +87,7 @@ def submit(batch: Batch) -> None:
 
 
 def _hand_over(batch: Batch) -> None:
-    """Put what is waiting into the queue, as far as the batch may take it up."""
+    """Queue waiting requests until the batch has `at_once` jobs."""
     while batch.waiting and len(batch.jobs) < batch.at_once:
         name = batch.waiting.pop(0)
         try:
@@ -97,7 +97,7 @@ def _hand_over(batch: Batch) -> None:
 
 
 def _await_first(batch: Batch) -> None:
-    """Until the job that runs has something to show, for a moment at most."""
+    """Wait at most `FIRST_SECONDS` until the job that runs has something to show."""
     end = time.monotonic() + FIRST_SECONDS
     while any(job.state == "running" and job.result is None for job in batch.jobs.values()) and time.monotonic() < end:
         time.sleep(0.01)
@@ -115,7 +115,8 @@ def cancel(batch: Batch) -> None:
 
 
 def poll(batch: Batch) -> bool:
-    """Fetch what is new. True exactly once, when the last job has ended: the page should then run as a whole."""
+    """Fetch new results and errors of a batch. Return True exactly once, when its last job has ended: the page should
+    then run as a whole."""
     for name, job in list(batch.jobs.items()):
         over = jobs().poll(job).over
         if job.result is not None and job.state != "cancelled":
@@ -133,8 +134,8 @@ def poll(batch: Batch) -> bool:
 
 
 def troubles(batch: Batch) -> dict[str, list[str]]:
-    """What went wrong, each message once, with the prompts it concerns (by the number behind the name of a request); a
-    cancel is no trouble."""
+    """Return what went wrong in a batch: each message once, with the numbers of the prompts it concerns. A cancelled
+    job is no trouble."""
     prompts_of: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
         if not isinstance(error, Cancelled):
@@ -144,8 +145,8 @@ def troubles(batch: Batch) -> dict[str, list[str]]:
 
 
 def status(batch: Batch) -> str:
-    """One line on what is going on: which of the batch's jobs, how far it is, and the time left of all; or how many
-    jobs end before one of them begins."""
+    """Return a line on how far a batch is: which of its jobs runs, its progress, and the time left of all; or how many
+    jobs come before it; "" where none is queued."""
     for name, job in batch.jobs.items():
         if job.state == "running":
             left = _left(batch, name, job)
@@ -158,24 +159,25 @@ def status(batch: Batch) -> str:
 
 
 def _named(name: str) -> str:
-    """A request's name as one reads it: the probe or the side, perhaps a prompt's number, and whose it is."""
+    """Return a request's name for readers: the probe or the side, perhaps a prompt's number, and whether it is a
+    control's."""
     owner = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
     return _own(name).replace(".", " · ").replace("_", " ") + owner
 
 
 def _own(name: str) -> str:
-    """The name of the model's own request, without the suffix of a control."""
+    """Return the name of the model's own request, without the suffix of a control."""
     return name.partition(TWIN)[0].removesuffix(CONTROL)
 
 
 def _number(name: str) -> str:
-    """The prompt's number in a request's name, where there are several."""
+    """Return the prompt's number at the end of a request's name; the name itself where it has none."""
     return _own(name).rpartition(".")[2]
 
 
 def _left(batch: Batch, name: str, running_one: Job) -> float | None:
-    """Seconds until all of a batch is there: what is running by its own pace, what waits by earlier measurements; None
-    where one of them is not known."""
+    """Return the seconds until a batch is complete: the running job by its own pace, waiting ones by earlier
+    measurements; None where one of them is not known."""
     left = running_one.seconds_left()
     waiting = [batch.requests[n] for n in (*batch.jobs, *batch.waiting) if n != name]
     more = lookup.estimate(waiting, running_one.result.n_tokens) if waiting and running_one.result else 0.0
@@ -183,7 +185,7 @@ def _left(batch: Batch, name: str, running_one: Job) -> float | None:
 
 
 def about(seconds: float) -> str:
-    """ "about 40 s", "about 14 min"."""
+    """Return a duration in words: "about 40 s", "about 14 min"."""
     return f"about {max(seconds, 1):.0f} s" if seconds < 120 else estimate.about(seconds)
 
 
@@ -192,9 +194,9 @@ def about(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Outlook:
-    """`needs`: memory and time in a few words, "" where the size is not known; `obstacle`: why nothing can run, or "";
-    `seconds`: for the requests that are still to be run, by the estimate; `said`: the page shows the obstacle
-    already."""
+    """What a page's requests need, by estimate. `needs`: memory and time in a few words, "" where the size is not
+    known; `obstacle`: why nothing can run, or ""; `seconds`: of the requests that are still to be run, None where not
+    known; `said`: the page shows the obstacle already."""
 
     needs: str
     obstacle: str
@@ -211,9 +213,9 @@ def outlook(
 ) -> Outlook:
     """Return the time and memory that a page's requests take, or why they cannot run here.
 
-    Memory is that of the largest model. `todo`: those without a stored result, whose seconds count. `n_tokens`: of
-    the prompt, None for a typical length. `free`: bytes on their device. `absent`: a model of which the page says
-    already that it is not here."""
+    Memory is that of the largest model. `todo`: the requests without a stored result; only their seconds count.
+    `n_tokens`: of the prompt, None for a typical length. `free`: bytes on their device. `absent`: a model of which the
+    page says already that it is not here."""
     n_tokens = n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
     probes_of = {spec: {_probe_key(r): find(r.probe).of(r) for r in requests if r.models[0] == spec} for spec in specs}
@@ -239,11 +241,12 @@ def outlook(
 
 
 def _probe_key(request: Request) -> tuple[str, tuple]:
-    """The probe of a request, with its parameters."""
+    """Return a request's probe and parameters, the key of its estimate."""
     return request.probe, request.parameters
 
 
 def _estimate(spec: ModelRef, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
+    """Return what these probes need on a model; None where only opening it tells."""
     if spec.precision not in sizes.PRECISIONS:
         return None  # a checkpoint stored in some other way: only opening it tells
     try:
@@ -253,7 +256,7 @@ def _estimate(spec: ModelRef, n_tokens: int, free: int, probes: Sequence[Probe])
 
 
 def _refused(requests: Collection[Request]) -> str:
-    """Why a probe refuses a model's precision."""
+    """Return why a probe refuses a model's precision; "" where none does."""
     for probe, parameters, name in dict.fromkeys((r.probe, r.parameters, r.models[0].precision) for r in requests):
         try:
             find(probe).make(dict(parameters)).check_precision(name)
@@ -263,12 +266,15 @@ def _refused(requests: Collection[Request]) -> str:
 
 
 def _missing(spec: ModelRef) -> str:
+    """Return a sentence where the model's files are not here; else ""."""
     if spec.is_here:
         return ""
     return f"{spec.name} is not here yet: choose it on top of the page and download it there."
 
 
 def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:
+    """Return why a model does not fit the free memory, with what would; "" where it fits or its size is not known.
+    `found`: its estimate."""
     if found is None or found.fits:
         return ""
     others = estimate.fitting(spec.size(), found.free, n_tokens, spec.device, probes)
@@ -283,7 +289,8 @@ def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence
 
 
 def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
-    """What a batch needs, and what keeps it from running."""
+    """Return what a batch needs, and what keeps it from running. `n_tokens`: of its prompts, None for a typical
+    length."""
     requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
     return outlook(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
 
@@ -292,8 +299,8 @@ def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
 
 
 class Place(NamedTuple):
-    """Where a page's Run is, or Cancel while it runs; the time that it takes; the row that Options and Share end;
-    and what is in the way, below. `encoded`: whether Options says how the prompt in the box is encoded."""
+    """Where a page draws Run (or Cancel) and the time that it takes; `row`: which ends in Options and Share;
+    `obstacle`: below them. `encoded`: whether Options says how the prompt in the box is encoded."""
 
     run: DeltaGenerator
     time: DeltaGenerator
@@ -303,7 +310,7 @@ class Place(NamedTuple):
 
 
 def row_begins() -> Place:
-    """The place that the prompt's box has left in this run, else a row of its own."""
+    """Return the place for Run that the prompt's box has left in this run; else that of a new row."""
     known = session.current()
     if known.place is None:
         row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
@@ -311,9 +318,11 @@ def row_begins() -> Place:
     return known.place
 
 
-def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place: Place | None = None):
-    """Run, and Cancel in its place while it runs; how long it will take; Share, whose box is returned. What it takes is
-    said in the box of the model; what cannot run here below the row, and Run is off then."""
+def run_row(
+    page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place: Place | None = None
+) -> DeltaGenerator:
+    """Draw Run (Cancel while it runs), the time it takes, and Share; submit the batch where Run was pressed; return the
+    box of Share. What it needs is shown in the box of the model; an obstacle below the row turns Run off."""
     run, time_, row, obstacle, _ = place or row_begins()
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)
@@ -342,20 +351,22 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
 
 
 def section_row(batch: Batch, name: str, n_tokens: int | None, ready: bool, what: str, label: str = "Run") -> None:
-    """Run (called by its `label`) or Cancel of a section below the page's own, with how long it takes and what it is
-    about."""
+    """Draw Run (called by its `label`) or Cancel of a section below the page's own, with how long it takes and `what`
+    it is about. `name`: in the keys of its widgets."""
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{name}")
     expected = outlook_of(batch, n_tokens)
     if batch.running:
         row.button("Cancel", key=f"cancel.{name}", icon=":material/stop:", on_click=cancel, args=(batch,))
     elif batch.missing or label == "Run":
         look = {"icon": ":material/play_arrow:", "disabled": bool(expected.obstacle) or not ready}
-        row.button(label, key=f"run.{name}", on_click=submit, args=(batch,), **look)
+        if row.button(label, key=f"run.{name}", **look):
+            submit(batch)
+            st.rerun()  # the whole page: a fragment that did not follow the batch has no timer
     time = about(expected.seconds) if batch.missing and expected.seconds is not None else ""
     row.caption(" · ".join(filter(None, (time, what, show.plain(expected.obstacle)))))
 
 
 def _cancel_pressed(batch: Batch) -> None:
-    """Cancel, unless it is the second half of a double click on Run."""
+    """Cancel the batch, unless the click is the second half of a double click on Run."""
     if time.monotonic() - batch.begun > DOUBLE_CLICK:
         cancel(batch)

@@ -53,8 +53,9 @@ def begin(
     *arguments: Any,
     partial: Callable[[bytes], Any] = bytes.decode,
 ) -> None:
-    """Start a run for this session, or go on with it: a job of the batch lane. `files`: what it reads, by name,
-    written into its folder; `partial` reads what it publishes. `NotAllowed` where this installation runs none."""
+    """Start a run in a folder as a job of the batch lane, or continue it. `files`: its input, by name, written into the
+    folder; `partial`: reads what it publishes. Raises `NotAllowed` on a hosted installation, a `StudyError` where it
+    runs already or cannot be written."""
     if settings.current().hosted:
         raise NotAllowed("Starting studies from the browser is disabled here. Use the command line on the server.")
     if (job := of(folder)) is not None and not job.over:
@@ -71,22 +72,23 @@ def begin(
 
 
 def of(folder: Path) -> Job | None:
-    """The run of a folder, as far as this server knows of one."""
+    """Return the job of a folder's run; None where this server knows of none."""
     return running.jobs().find(str(folder))
 
 
 def on_disk(name: str) -> str:
-    """A name as a folder or a file may have it."""
+    """Return a name as a folder or a file may have it, with "-" in place of other characters."""
     return re.sub(r"[^\w.+-]", "-", name)
 
 
 def read(how: Callable[[Path], T], file: Path) -> T:
-    """What `how` reads from a file; read again once the file has changed."""
+    """Return what `how` reads from a file, cached until the file changes."""
     return _read(how, file, file.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=48)
 def _read(how: Callable[[Path], T], file: Path, changed: int) -> T:
+    """Return what `how` reads from a file. `changed`: the file's time of change, part of the cache's key."""
     return how(file)
 
 
@@ -94,11 +96,13 @@ def _read(how: Callable[[Path], T], file: Path, changed: int) -> T:
 
 
 def pause(folder: Path) -> float | None:
-    """How often a part of a page with a panel is drawn again: every second while the run is under way."""
+    """Return the seconds after which a part of a page with a run's panel is drawn again; None where the run is not
+    under way."""
     return POLL if under_way(folder) else None
 
 
 def under_way(folder: Path) -> bool:
+    """Return whether a run in this folder is queued or running."""
     job = of(folder)
     return job is not None and not job.over
 
@@ -114,10 +118,10 @@ def panel(
     ended: Callable[[], None] = lambda: None,
     unfinished: bool = False,
 ) -> None:
-    """Run, or Cancel in its place while it runs, `note` next to it; progress or trouble below. `label`: of the button
-    that calls `begin`; it says Resume where the run is `unfinished`.
-    `complete`: there is nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole
-    when it begins and ends."""
+    """Draw Run, or Cancel while the folder's run is under way, with `note` next to it and progress or error below.
+    `label`: of the button that calls `begin`; "Resume" where the run is `unfinished`. `complete`: nothing is left to
+    run. `ended`: called once when the run has ended; the page runs as a whole when it begins and ends. `linked`: with
+    Share."""
     watch(folder, page, ended)
     job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
@@ -143,7 +147,7 @@ def panel(
 
 
 def watch(folder: Path, page: str, ended: Callable[[], None] = lambda: None) -> None:
-    """Draw the page as a whole when a run that was seen here has ended."""
+    """Run the page as a whole, after calling `ended`, when a run that was seen here has ended."""
     watched = f"{page}.watched"
     if under_way(folder):
         inputs.put({watched: str(folder)})
@@ -154,7 +158,7 @@ def watch(folder: Path, page: str, ended: Callable[[], None] = lambda: None) -> 
 
 
 def progress(job: Job) -> str:
-    """One line on how far a run is: what is before it, or its share and the time left."""
+    """Return a line on how far a job is: how many are before it, or its share and the time left."""
     if job.state == "queued":
         ahead = running.jobs().ahead(job)
         return f"waiting, {say.count(ahead, 'job')} ahead" if ahead else "starting"
@@ -170,21 +174,26 @@ def progress(job: Job) -> str:
 
 
 def begin_study(text: str) -> str:
-    """Start a study, or go on with one of that name; return its name. `StudyError` for a text that is no study, or has
-    the name of one that comes with the program, which it would hide."""
-    name = on_disk(study.parse(text).name)
+    """Start a study, or continue the one of that name; return its folder's name. Raises a `StudyError` for a text that
+    is no study, or where its folder is another study's or a shipped one's, which it would hide."""
+    title = study.parse(text).name
+    name = on_disk(title)
     if name in {place.name for place in shipped()} and not (home() / name).is_dir():
         raise StudyError(f"The study {name} comes with the program; give yours another name.")
+    file = home() / name / STUDY
+    if file.is_file() and (other := study.read(file).name) != title:
+        raise StudyError(f"The study {other!r} is in the folder {name}, where this one would be; give another name.")
     _begin_study(home() / name, {STUDY: text.encode()})
     return name
 
 
 def resume_study(out: Path) -> None:
-    """Go on with a study that was begun here."""
+    """Continue a study that was begun here, in its folder `out`."""
     _begin_study(out, {})
 
 
 def _begin_study(out: Path, files: Mapping[str, bytes]) -> None:
+    """Start or continue the run of a study in its folder, with these files written into it."""
     begin(out, f"the study {out.name}", files, long_work.study, str(out / STUDY), out)
 
 
@@ -203,32 +212,35 @@ class Card:
 
     @property
     def out(self) -> Path:
-        """Its folder."""
+        """The card's folder."""
         return card.place(self.model, self.bundled or digest_of_prompts(self.prompts), self.also)
 
     @property
     def unfinished(self) -> bool:
-        """Whether a run began here and wrote nothing yet that is shown."""
+        """Whether a run of this card began here and has written no card yet."""
         return self.out.is_dir() and self.found() is None
 
     def asked(self) -> making.Asked:
-        """What makes it; its `command` does the same from the shell."""
+        """Return the arguments of the run that makes the card; their `command` does the same in the shell."""
         model, prompts = self.model, self.bundled or str(self.out / PROMPTS)
         how = {"precision": model.precision, "device": model.device, "adapter": model.adapter}
         return making.Asked(model=prompt_set.source(model), prompts=prompts, also=self.also, **how)
 
     def begin(self) -> None:
+        """Start the run that makes the card, or continue it."""
         files = {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()}
         begin(self.out, f"the card of {self.model.name}", files, long_work.card, self.asked(), self.out)
 
     def found(self) -> card.Card | None:
-        """The card, None while there is none. An `EffectiveDepthError` for a damaged file."""
+        """Return the finished card; None while it does not exist. Raises an `EffectiveDepthError` for a damaged
+        file."""
         file = self.out / card.FILE
         return read(card.read, file) if file.is_file() else None
 
 
 def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
-    """All cards by name, those made here first, and what is wrong with those that cannot be read."""
+    """Return all cards by name, with their files, those made here first; and a sentence for each that cannot be
+    read."""
     known: dict[str, tuple[Path, card.Card]] = {}
     damaged = []
     for file in (*card.made_here(), *card.shipped()):
@@ -240,12 +252,12 @@ def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
 
 
 def card_name(file: Path) -> str:
-    """A card's name in links: its folder's, of a shipped one its file's."""
+    """Return a card's name in links: its folder's, for a shipped one its file's."""
     return file.parent.name if file.name == card.FILE else file.stem
 
 
 def card_of(model: ModelSpec) -> card.Card | None:
-    """The card of these weights in this precision, on whatever prompts it is; None where there is none."""
+    """Return the card of these weights in this precision, on any prompts; None where none is stored."""
     for _, known in cards()[0].values():
         of_card, wanted = known.model, (model.content_hash, model.precision, model.adapter)
         if (of_card.content, of_card.precision, of_card.adapter) == wanted:
@@ -258,8 +270,8 @@ def card_of(model: ModelSpec) -> card.Card | None:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fit that a page asks for: a lens of one model ("affine" or "jacobian"), or, without one, maps between two
-    models or in the place of one's layers."""
+    """A fit that a page asks for: a lens of one model (`lens` is "affine" or "jacobian"), or, where `lens` is "",
+    linear maps between two models or in place of one model's layers."""
 
     models: tuple[ModelSpec, ...]
     prompts: tuple[Prompt, ...]
@@ -267,11 +279,12 @@ class Fitted:
 
     @property
     def kind(self) -> str:
+        """The kind of fit, by its name in `lenses`."""
         return self.lens or (measured.Maps.kind if len(self.models) == 2 else measured.Replacement.kind)
 
     @property
     def out(self) -> Path:
-        """Its folder, by all that can change a number."""
+        """The fit's folder, named by a hash of all that can change a number."""
         identity = [model.identity() for model in self.models]
         return fit_files.folder() / digest_of(self.kind, identity, digest_of_prompts(self.prompts))
 
@@ -284,18 +297,20 @@ class Fitted:
         return fit_files.folder() / f"{model}-{self.lens}-{self.out.name[:6]}{ENDING}"
 
     def asked(self, prompts: str, out: str) -> fits.Fit:
-        """What makes it, of a file of its prompts."""
+        """Return the arguments of the run that makes the fit. `prompts`: the file of its prompts; `out`: the file it
+        writes."""
         model, *others = map(ModelRef.of, self.models)
         return fits.Fit(self.kind, model, prompts, out, other=next(iter(others), None))
 
     def begin(self) -> None:
+        """Start the fit, or continue it."""
         wanted = self.asked(str(self.out / FITTED), str(self.file))
         files = {FITTED: to_jsonl(self.prompts).encode()}
         begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, wanted, partial=_maps_so_far)
 
     def takes(self) -> tuple[str, float]:
-        """Time and memory in words, "" where a size is not known or there is no room; and the seconds of a CPU, 0 where
-        they are not known."""
+        """Return the fit's time and memory in words, "" where a size is not known or the memory is short; and its
+        seconds on a CPU, 0 where not known."""
         try:
             sizes = [model.size() for model in self.models]
             plan = measured.plan_of(self.kind, sizes, free_memory())
@@ -309,38 +324,39 @@ class Fitted:
         return f"{about(seconds)} · {needs}", seconds if self.models[0].device == "cpu" else 0.0
 
     def _tokens(self) -> int | None:
-        """About how many tokens its prompts have, by some of them; None where the model's tokenizer is not here."""
+        """Return about how many tokens its prompts have, by a sample; None where the model's tokenizer is not here."""
         some = self.prompts[:: max(1, len(self.prompts) // SAMPLE)]
         counts = [tokens.preview(self.models[0], prompt) for prompt in some]
         known = [len(one) for one in counts if one is not None]
         return round(sum(known) / len(known) * len(self.prompts)) if known else None
 
     def so_far(self) -> measured.Maps | measured.Replacement | None:
-        """The maps that are solved while the others are not; None before there are any."""
+        """Return the maps that are solved while others are not; None before the first."""
         job = of(self.out)
         return None if job is None or job.over else job.result
 
     def found(self) -> measured.Maps | measured.Replacement | Fit | None:
-        """What the fit gave, None while there is nothing; a damaged file is as none."""
+        """Return the finished fit; None where it does not exist or its file is damaged."""
         with contextlib.suppress(OSError, FitRefused):
             return fit_files.read(self.file) if self.lens else read(measured.read, self.file)
         return None
 
 
 def _maps_so_far(data: bytes) -> measured.Maps | measured.Replacement | None:
-    """What a fit publishes: maps, and in the end a sentence."""
+    """Return the maps that a fit publishes; None for its last message, a sentence."""
     with contextlib.suppress(FitRefused):
         return measured.unpacked(data, "the maps so far")
     return None
 
 
 def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
-    """Each prompt once, so that none is fitted on and held out."""
+    """Return each prompt once, so that none is both fitted on and judged on."""
     return tuple({(p.text, p.answer): p for p in prompts}.values())
 
 
 def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps | measured.Replacement | Fit | None:
-    """The panel of a fit, with what it takes; returns what came of it. One of more than `LONGEST` is the shell's."""
+    """Draw the panel of a fit, with what it takes, and return the finished fit, None before. One of more than `LONGEST`
+    seconds is left to the command line."""
     result = wanted.found()
     takes, seconds = ("", 0.0) if result is not None else wanted.takes()
     unfinished = result is None and wanted.out.is_dir()
@@ -352,6 +368,6 @@ def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps |
 
 
 def fit_command(wanted: Fitted, out: str) -> None:
-    """The same fit from the command line, and the file of prompts that it needs."""
+    """Show the command that makes the same fit into the file `out`, and the file of prompts that it needs."""
     st.code(wanted.asked("prompts.jsonl", out).command, language="bash")
     show.prompts_file(wanted.prompts)

@@ -23,7 +23,7 @@ KEY = "session"
 
 @dataclass
 class Link:
-    """What the session knows of the URL."""
+    """A session's record of the URL: what it named, and what it is to name."""
 
     page: str | None = None  # the page of the last run; None before the first
     base: str = ""  # the address in front of a page's name
@@ -59,29 +59,29 @@ class Batch:
 
     @property
     def running(self) -> bool:
-        """Whether something is on its way, or has arrived and was not fetched yet: a page that took it for done would
-        stay with the part it has."""
+        """Whether a request is on its way, or its result has arrived and was not fetched yet: a page that took it for
+        done would stay with the part it has."""
         return bool(self.waiting or self.jobs)
 
     @property
     def missing(self) -> list[str]:
-        """Names neither stored nor on their way."""
+        """The names of the requests that are neither stored nor on their way."""
         return [n for n in self.requests if n not in self.results and n not in self.jobs and n not in self.waiting]
 
     def result(self, name: str) -> ProbeResult | None:
-        """The newest result, partial or complete."""
+        """Return the newest result of a request, partial or complete; None without one."""
         return self.results.get(name)
 
     def complete(self, name: str) -> ProbeResult | None:
-        """The result once it is complete; None before."""
+        """Return the result of a request once it is complete; None before."""
         result = self.results.get(name)
         return result if result is not None and result.complete else None
 
 
 @dataclass
 class Editing:
-    """A case study whose words are being edited, and the state it was in when that began. `trouble`: why its last save
-    failed."""
+    """An edit of a case study's words. `opened`: the state of the case study when the edit began. `trouble`: why its
+    last save failed."""
 
     case: Case
     opened: str
@@ -90,7 +90,7 @@ class Editing:
 
 @dataclass(frozen=True)
 class Undo:
-    """What the prompt's boxes held before something was put over it, and what happened."""
+    """The content of the prompt's boxes before it was replaced, and why; `at`: when, in monotonic seconds."""
 
     held: Mapping[str, str]
     why: str
@@ -99,7 +99,7 @@ class Undo:
 
 @dataclass
 class Gallery:
-    """What the list of case studies has still to say."""
+    """Messages on the last import of case studies, which their list has yet to show, and the number of imports."""
 
     said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id, of the last import
     imports: int = 0
@@ -107,8 +107,8 @@ class Gallery:
 
 @dataclass
 class Session:
-    """`inputs` is what every input holds, by its name, on whatever page it is (`inputs`); the rest is what
-    inputs do not hold."""
+    """All that one visitor's session remembers. `inputs`: the value of every input by its key, on whatever page it
+    is."""
 
     inputs: dict[str, Any] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
@@ -137,14 +137,14 @@ class Session:
 
 
 def begin_run() -> None:
-    """A page, or a part of it, begins to run."""
+    """Forget what was kept for one run, as a page, or a part of it, begins to run."""
     current().found.clear()
     current().share = current().place = None
 
 
 def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:
-    """What several parts of a page ask for, and is not looked for again until the page, or a part of it, runs next.
-    What it depends on besides files and settings belongs into its `key`."""
+    """Return `find()`, computed once until the page, or a part of it, runs next. `key`: must name all that the value
+    depends on besides files and settings."""
     cache = current().found
     if key not in cache:
         cache[key] = find()
@@ -152,7 +152,7 @@ def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:
 
 
 def current() -> Session:
-    """This session's object, made when it is first asked for."""
+    """Return this session's object, made at the first call."""
     if KEY not in st.session_state:
         st.session_state[KEY] = Session()
     return st.session_state[KEY]

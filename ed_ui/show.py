@@ -16,6 +16,7 @@ import pandas  # noqa: F401 (before a first figure: plotly fails where another t
 import plotly.io
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases import export
 from ed_core.cases.drawings import Drawing
@@ -46,14 +47,15 @@ HELD = 32 << 20  # bytes of figures that stay ready
 
 @cache
 def _component() -> Any:
-    """The component `figure` of pyproject.toml, which Streamlit finds where the project is installed (`make setup`).
-    Its styles are the page's: plotly writes its own into the page's head, where a shadow root does not see them."""
+    """Return the component `figure` of pyproject.toml, which Streamlit knows where the project is installed (`make
+    setup`). Its styles are the page's: plotly writes its own into the page's head, where a shadow root does not see
+    them."""
     return st.components.v2.component("effective-depth-lab.figure", js="figure.js", isolate_styles=False)
 
 
 def mount(key: str, data: bytes, height: int) -> Any:
-    """Show a figure, or the depth story, at its fixed height: nothing moves when it is drawn. Returns what was
-    clicked."""
+    """Show a figure, or the depth story, at its fixed height: nothing moves when it is drawn. Return what was clicked.
+    `data`: JSON, as `figure.js` takes it."""
     return _component()(key=key, data=data, height=height, on_clicked_change=lambda: None).clicked
 
 
@@ -75,18 +77,18 @@ _shelf: Shelf[Ready] = Shelf(HELD, lambda ready: len(ready.json))
 
 @dataclass(frozen=True)
 class Once:
-    """A figure that is made when it has to be, by a function of what it is given."""
+    """A figure that a pure function makes, `make(*given, **named)`, when it is needed."""
 
     make: Callable[..., BaseFigure]
     given: tuple
     named: dict[str, Any]
 
     def figure(self) -> BaseFigure:
-        """The figure itself, made again: for a picture file."""
+        """Return the figure itself, made again: for a picture file."""
         return self.make(*self.given, **self.named)
 
     def ready(self) -> Ready:
-        """As it goes to the browser, out of what is ready where it is."""
+        """Return the figure as it goes to the browser, cached unless a result in it is incomplete."""
         if any(isinstance(one, ProbeResult) and not one.complete for one in self.given):
             return made(self.figure())  # nobody asks for it again
         try:
@@ -97,12 +99,13 @@ class Once:
 
 
 def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Once:
-    """The figure that a pure function makes of these, made once for all who look at it."""
+    """Return a figure that the pure function `make` makes of these arguments when it is drawn, once for all
+    sessions."""
     return Once(make, given, named)
 
 
 def made(figure: BaseFigure) -> Ready:
-    """A figure as it goes to the browser."""
+    """Return a figure as it goes to the browser."""
     data = figure.to_dict()
     data["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
     layout = data["layout"]
@@ -143,7 +146,7 @@ def draw(
 
 def figure(
     key: str,
-    fig,
+    fig: Once | BaseFigure,
     caption: str,
     result: ProbeResult | None = None,
     measure: str = "",
@@ -152,13 +155,13 @@ def figure(
     about: Callable[[], None] | None = None,
     results: Sequence[ProbeResult] = (),
     alt: str = "",
-    place=st,
+    place: Any = st,
     over: tuple[BaseFigure, str] | None = None,
 ) -> None:
-    """One figure (`once`, or itself), in its `place` on the page. `about` fills Details where it is not one result's
-    measure, `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where that is
-    not the measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels. `over`:
-    a figure, and what it shows, that is over this one (`draw`)."""
+    """Draw one figure (from `once`, or plotly's) with its caption and Details, in its `place` on the page. `about`
+    fills Details where it is not one result's measure, `results` are then those it is made of. `alt`: what it shows,
+    for those who cannot see it, where that is not the measure's smallest and largest value. `select`: a click on a cell
+    chooses its token for all panels. `over`: a figure, and what it shows, that is over this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, Once) else made(fig)
     is_wide = (select or over is not None or key == "map") and ready.width >= WIDE
@@ -194,7 +197,7 @@ def picture(
     caption: str = "",
     place: Any = st,
 ) -> None:
-    """A picture that a probe declares (`figures.pictures`)."""
+    """Draw a picture that a result's probe declares (`figures.pictures`). `caption`: in place of the picture's own."""
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = once(drawn.draw, one, result, view, look)
@@ -204,7 +207,7 @@ def picture(
 
 
 def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
-    """Formula, how to read it, the numbers and where they came from."""
+    """Draw a measure's formula, how to read it, its numbers and where they came from."""
     name = f"{result.request.probe}.{measure}"
     if measure:
         meaning(result, measure)
@@ -217,7 +220,8 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
 
 
 def conclusion(key: str, said: str, reasons: Sequence[str] = ()) -> None:
-    """What a page concludes, in one sentence; the `reasons` behind a click. Both may hold a stranger's words."""
+    """Show a page's conclusion in one sentence, with the `reasons` behind a click. Both may contain a stranger's
+    words."""
     row = st.container(horizontal=True, vertical_alignment="center", key=f"conclusion-{key}")
     row.markdown(f"**{plain(said)}**", width="content" if len(said) < ONE_LINE else "stretch")
     if reasons:
@@ -226,8 +230,8 @@ def conclusion(key: str, said: str, reasons: Sequence[str] = ()) -> None:
 
 
 def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
-    """A page's answer: one sentence, and below it in grey how sure it is, the `reasons` behind a click. All may hold a
-    stranger's words."""
+    """Show a page's answer: one sentence, and below it in grey how sure it is, the `reasons` behind a click. All may
+    contain a stranger's words."""
     st.markdown(f"## {plain(sentence)}")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="how-sure"):
         st.markdown(plain(sure), width="content")
@@ -237,37 +241,38 @@ def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
 
 
 def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
-    """A room's answer in plain words, and how sure it is; `verdict` in its own place."""
+    """Show a room's answer in plain words, and how sure it is, at the top of its page (`verdict`)."""
     with st.container(key="headline"):
         verdict(said, sure, reasons)
 
 
 def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:
-    """Large figures, each with what it is below it."""
+    """Draw large figures: pairs of a figure and its meaning, which is below it."""
     rows = (f"<div><b>{escape(large)}</b><span>{escape(small)}</span></div>" for large, small in figures)
     place.html(f'<div class="ed-numbers">{"".join(rows)}</div>')
 
 
 def meaning(result: ProbeResult, measure: str) -> None:
-    """What a measure is."""
+    """Show a measure's name, unit, dims and meaning."""
     spec = find(result.request.probe).spec(measure)
     name, dims = f"{result.request.probe}.{measure}", ", ".join(spec.dims)
     st.markdown(f"**`{name}`** ({spec.unit}), dims ({dims}): {spec.meaning}.")
 
 
 def csv(key: str, make: Callable[[], str], name: str, label: str = "CSV") -> None:
-    """A file is made when it is asked for: one that a run had replaced would be missing."""
+    """Draw the download of a CSV file, which `make` makes when it is asked for: one that a run had replaced would be
+    missing."""
     st.download_button(label, make, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
 
 
 def prompts_file(prompts: Sequence[Prompt]) -> None:
-    """The prompts as the file that a command line takes."""
+    """Draw the download of the prompts as the file that a command line takes."""
     make, name = partial(to_jsonl, prompts), "prompts.jsonl"
     st.download_button(name, make, name, "application/jsonl", icon=":material/download:")
 
 
 def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> None:
-    """A result's birth certificate."""
+    """Show a result's birth certificate: how it was computed, and from what."""
     st.markdown(f"**{title}**")
     if result.complete:
         st.json(dict(result.provenance), expanded=expanded)
@@ -276,19 +281,19 @@ def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> Non
 
 
 def notes(found: Iterable[str], begin: str = "") -> None:
-    """What results say next to their numbers, each note once."""
+    """Show notes of results, each once, behind the words `begin`."""
     for note in filter(None, dict.fromkeys(found)):
         st.info(f"{begin}{plain(note)}", icon=":material/info:")
 
 
 def bare(caption: str) -> str:
-    """A caption without its Markdown, and without a hint in italics, which is for the mouse."""
+    """Return a caption without its Markdown, and without a hint in italics, which is for the mouse."""
     plainly = re.sub(r" \*\(.*?\)\*", "", caption.replace("**", "").replace("`", ""))
     return re.sub(r"\\(.)", r"\1", plainly)
 
 
 def drawing_of_many(key: str, drawn: Drawing, reading: str = "") -> None:
-    """A figure over several results; its Details are those of its `curve`, and perhaps how to read it."""
+    """Draw a figure over several results; its Details are those of its `curve`, and perhaps how to read it."""
     assert drawn.curve is not None
     caption = f"**{drawn.title}** · {plain(drawn.caption)}"
     about = partial(_about_curve, key, drawn.results, *drawn.curve, reading)
@@ -296,8 +301,9 @@ def drawing_of_many(key: str, drawn: Drawing, reading: str = "") -> None:
 
 
 def _about_curve(
-    key: str, results: Sequence[ProbeResult], name: str, dim: str, values, meaning: str, reading: str
+    key: str, results: Sequence[ProbeResult], name: str, dim: str, values: Any, meaning: str, reading: str
 ) -> None:
+    """Fill the Details of a figure over several results: the curve's meaning, its CSV, and where it came from."""
     st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
     if reading:
         st.markdown(reading)
@@ -308,8 +314,8 @@ def _about_curve(
 
 
 def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] = 190) -> None:
-    """Which token all panels mark: a box next to the figures, as a cell can be clicked with a mouse only; None for
-    none."""
+    """Draw the choice of the token that all panels mark: a box next to the figures, as a cell can be clicked with a
+    mouse only."""
     st.session_state["token.box"] = inputs.token(len(tokens))
     names = spelled(tokens)
     row.selectbox(
@@ -329,9 +335,8 @@ def table(
     height: int,
     formats: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """A table that is scrolled and sorted on the screen, at most `height` pixels high, and is whole on paper, where
-    that one, a picture of what is in sight, would lose its other columns and rows. `formats`: of columns of numbers,
-    like ".3g"."""
+    """Draw a table that is scrolled and sorted on the screen, at most `height` pixels high, and whole on paper, where
+    the screen's would lose columns and rows. `formats`: of columns of numbers, like ".3g"."""
     numbers = {name: st.column_config.NumberColumn(format=f"%{form}") for name, form in formats.items()}
     st.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1) + 3, height), column_config=numbers, key=key)
 
@@ -344,11 +349,12 @@ def table(
 
 
 def few_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of a few rows, on a phone a card a row; cells may hold a stranger's words."""
+    """Draw a table of a few rows, on a phone a card a row; cells may contain a stranger's words."""
     st.html(_html("ed-table", head, rows))
 
 
 def _html(kind: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as HTML, its texts escaped. `kind`: its CSS class."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = (
         "".join(f'<td data-head="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(head, row, strict=True))
@@ -359,8 +365,8 @@ def _html(kind: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def empty(title: str, text: str, height: int, first: bool = False) -> None:
-    """A panel that has nothing yet, and says what would fill it, as high as what will be there; the `first` of a page
-    says it louder."""
+    """Draw a panel that has no figure yet, with what would fill it, as high as that will be; the `first` of a page says
+    it louder."""
     with st.container(height=height + CAPTION, border=True):
         if title:
             st.markdown(f"**{title}**")
@@ -370,26 +376,26 @@ def empty(title: str, text: str, height: int, first: bool = False) -> None:
             st.caption(text)
 
 
-def place(key: str, height: int):
-    """A place that is at least as high as a figure of so many pixels with its caption: what is below it stays where
-    it is while one thing in it takes another's place."""
+def place(key: str, height: int) -> DeltaGenerator:
+    """Return a container at least as high as a figure of `height` pixels with its caption: what is below it does not
+    move while one thing in it replaces another."""
     st.html(f"<style>.st-key-place-{key} {{ min-height: {height + CAPTION}px; }}</style>")
     return st.container(key=f"place-{key}")
 
 
 def token(text: str, special: bool = False) -> str:
-    """A token as Markdown: code, or orange where it is a special one."""
+    """Return a token as Markdown: code, or orange where it is a special one."""
     return f":orange-background[{code(text, 40)}]" if special else code(text, 40)
 
 
 def code(text: str, most: int) -> str:
-    """Text as Markdown's code, its spaces visible, at most so many characters of it."""
+    """Return text as Markdown's code, its spaces visible, at most `most` characters of it."""
     return f"`{shown(text, most).replace('`', 'ˋ')}`"
 
 
 def plain(text: str) -> str:
-    """Text that may hold a stranger's words, so that Markdown shows it as it is: no images, no colours, no lists, and
-    no links but addresses that are there as such."""
+    """Return text that may contain a stranger's words so that Markdown shows it as it is: no images, no colours, no
+    lists, and no links but addresses that are written out."""
     text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", _unrewritten(text))
     return re.sub(
         r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text
@@ -397,11 +403,11 @@ def plain(text: str) -> str:
 
 
 def _unrewritten(text: str) -> str:
-    """Text in which Streamlit's Markdown finds no emoji, icon, arrow or dash to rewrite, which a backslash does not
-    prevent: an invisible word joiner splits them."""
+    """Return text in which Streamlit's Markdown finds no emoji, icon, arrow or dash to rewrite, which a backslash does
+    not prevent: an invisible word joiner splits them."""
     return re.sub(r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", "\\g<0>\u2060", text)
 
 
 def error(found: Exception | str) -> None:
-    """What went wrong, as its own words say it."""
+    """Show an error by its own message."""
     st.error(plain(str(found)), icon=":material/error:")

@@ -28,7 +28,8 @@ CRITERION = "mean_kl"
 
 
 def known() -> dict[str, Path]:
-    """All studies by name: those made here, latest first, then those that come with the product."""
+    """Return the folders of all studies by name: those made here, latest first, then those that come with the
+    product."""
     begun = {file.parent: file.stat().st_mtime for name in (PLAN, STUDY) for file in home().glob(f"*/{name}")}
     made = sorted(begun, key=lambda place: -begun[place])
     own = {place.name: place for place in made}
@@ -36,8 +37,8 @@ def known() -> dict[str, Path]:
 
 
 def take_in(data: bytes) -> str:
-    """Open a `.edstudy` of somebody else's; returns its name. `ImportRefused` for what is none, or where a study of
-    that name is here, `NotAllowed` where this installation runs none."""
+    """Unpack somebody else's `.edstudy` and return its name. Raises `ImportRefused` for an invalid file, or a name that
+    is in use here, `NotAllowed` on a hosted installation."""
     if settings.current().hosted:
         raise NotAllowed("This installation takes no studies from the browser. Open it on a machine of your own.")
     name = runs.on_disk(bundle.name_of(io.BytesIO(data)))
@@ -48,30 +49,32 @@ def take_in(data: bytes) -> str:
 
 
 def read(out: Path) -> tuple[Folder, list[dict]]:
-    """A study's folder and its verdicts; read again where something was added."""
+    """Return a study's folder and the rows of its verdicts; read again where something was added."""
     return _tables(out, _state(out))
 
 
 def _state(out: Path) -> tuple:
-    """What changes whenever something was added to a study."""
+    """Return a value that changes whenever something is added to a study, the key of what is cached of it."""
     return (out / PLAN).stat().st_mtime_ns, tuple(open_folder(out).progress().values())
 
 
 @lru_cache(maxsize=16)
 def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
+    """Return a study's folder and the rows of its verdicts, cached by `state`."""
     folder = open_folder(out)
     return folder, tables.stored(folder).to_pylist()
 
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
-    """What `look` finds in a study's folder, called with what is `asked`: resampling over prompts takes its time.
-    Computed again where something was added; once for all sessions, which must not change it."""
+    """Return `look(folder, *asked)` of a study, cached for all sessions until something is added; callers must not
+    change it. For what takes time, like resampling over prompts."""
     with LOOKING:
         return _result(out, look, asked, _state(out))
 
 
 @lru_cache(maxsize=128)
 def _result(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tuple) -> T:
+    """Return `look(folder, *asked)` of a study, cached by `state`."""
     return look(read(out)[0], *asked)
 
 
@@ -79,7 +82,7 @@ def _result(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tu
 
 
 def line(out: Path) -> tuple[str, str]:
-    """A study's finding on its first set, and its extent."""
+    """Return a study's finding on its first set, and its extent, in words."""
     if not (out / PLAN).is_file():
         return "Not begun.", ""
     folder, verdict = read(out)
@@ -88,11 +91,13 @@ def line(out: Path) -> tuple[str, str]:
 
 
 def complete(folder: Folder) -> bool:
+    """Return whether all planned parts of a study are computed."""
     return all(computed == planned for computed, planned in folder.progress().values())
 
 
 def extent(folder: Folder, over: str = "") -> str:
-    """Models, copies, sets and prompts (`over`: in the words of an interval), and how far it is."""
+    """Return a study's models, copies, sets, prompts and progress in words. `over`: what its intervals are over, named
+    in place of its prompts."""
     prompts = sum(len(one["ids"]) for one in folder.sets.values())
     copies = sum(bool(one.get("control")) for one in folder.models.values())
     models = say.count(len(folder.models) - copies, "step" if steps.series(folder) else "model")
@@ -106,18 +111,19 @@ def extent(folder: Folder, over: str = "") -> str:
 
 
 def day(out: Path) -> str:
-    """When the plan was made here; "" for a study that comes with the product."""
+    """Return the day on which a study was planned here, like "3 May 2026"; "" for one that comes with the product."""
     return "" if out in shipped() else time.strftime("%-d %B %Y", time.gmtime((out / PLAN).stat().st_mtime))
 
 
 def _means(rows: Rows) -> dict[str, Mapping[str, Any]]:
-    """By model, the row of its average depth."""
+    """Return the row of each model's average depth (KL), by the model's label."""
     averages = (row for row in rows if (row["criterion"], row["variant"]) == ("kl", tables.MEAN))
     return {row["model"]: row for row in averages if row["ratio"] is not None}
 
 
 def finding(folder: Folder, rows: Rows) -> str:
-    """Where the models settle, and how much later than their untrained copies, in a sentence."""
+    """Return a sentence on where the models settle, and how much later than their untrained copies. `rows`: verdicts on
+    one set."""
     means = _means(rows)
     own = {label: row for label, row in means.items() if not folder.models[label].get("control")}
     if (every := steps.series(folder)) and own:
@@ -152,7 +158,7 @@ def _later(apart: Sequence[float]) -> str:
 
 
 def also(folder: Folder, rows: Rows) -> list[str]:
-    """How far the published rules are apart."""
+    """Return a sentence on how far the published rules are apart, as a list; [] where no model has all of them."""
     by_model: dict[str, list[int]] = {}
     for row in rows:
         if row["variant"] == "paper" and row["depth"] is not None and not folder.models[row["model"]].get("control"):
@@ -164,7 +170,8 @@ def also(folder: Folder, rows: Rows) -> list[str]:
 
 
 def forest(folder: Folder, name: str) -> list[figures.Row]:
-    """A row per trained model: average depth with its interval, its copies, published rules, and the difference."""
+    """Return a row per trained model on the set `name`: average depth with its interval, its copies, published rules,
+    and the difference."""
     rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
     means = _means(rows)
     at_points = [one for one in points.measured_points(folder, name) if one.criterion == CRITERION]
@@ -187,7 +194,8 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
 
 
 def _apart(at_points: Sequence[points.Point], twin: str, label: str, n: int) -> str:
-    """A model's depth less its copy's: "+6.1 layers (5.8 to 6.4)"."""
+    """Return how much deeper a model is than its copy, in words: "+6.1 layers (5.8 to 6.4)"; "" where this is not
+    measured. `n`: the model's layers."""
     try:
         one = trends.difference(at_points, twin, label)
     except StudyError:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import figures
 from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, published
@@ -45,8 +46,9 @@ BRANCH = choice("branch", "studies.branch", "layer", list(BRANCHES), "Maps of", 
 AXIS = choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"], "Steps' axis")
 
 
-def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
-    """All of it, for a set of the study or one of its levels; its choices are in `row`."""
+def training(row: DeltaGenerator, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
+    """Draw depth over a training's steps and maps of layers over steps, for `name`, a set of the study or one of its
+    levels; the choices are in `row`."""
     every = steps.series(folder)
     series = next(iter(every))
     if len(every) > 1:
@@ -63,7 +65,7 @@ def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None
 
 
 def _slider(stored: Sequence[int]) -> int:
-    """The step that all figures mark; the last one unless another is chosen."""
+    """Draw the choice of the step that all figures mark, and return it; the last one unless another is chosen."""
     options = [str(step) for step in stored]
     if len(options) == 1:
         return stored[0]
@@ -73,6 +75,8 @@ def _slider(stored: Sequence[int]) -> int:
 
 
 def _chart(folder: Folder, stored: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:
+    """Draw depth over the steps of a training, with sentences on its course. `stored`: labels by step. `log`: of the
+    axis."""
     sinks = {number: tables.sinks(folder, label, name) for number, label in stored.items()}
     fig = show.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
     show.figure("depth-steps", fig, DEPTHS, reading=READING)
@@ -81,6 +85,8 @@ def _chart(folder: Folder, stored: Mapping[int, str], rows: Sequence[Mapping], n
 
 
 def _layers(folder: Folder, stored: Mapping[int, str], name: str, branch: str, step: int) -> None:
+    """Draw three maps of layers over steps: contribution, cosine, and the lens's divergence. `stored`: labels by step.
+    `branch`: layer, attn or mlp."""
     index, maps = list(stored).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
     places = st.container(key="steps-maps").columns(3)
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
@@ -110,7 +116,8 @@ READING = (
 
 
 def precisions(folder: Folder, name: str) -> None:
-    """How far each precision of a model moves its curves and depths; nothing where all are of one precision."""
+    """Draw how far each precision of a model moves its curves and depths, on the set `name`; nothing where all are of
+    one precision."""
     if not (moves := studies.looked(folder.out, shifts.shifts, name)):
         return
     for _, own in groupby(moves, lambda one: (one.model, one.precision)):
@@ -134,12 +141,12 @@ DRAWN = ("name", "mean", "low", "high", "own")  # of a level, in the figure
 
 
 def graded(folder: Folder, name: str) -> bool:
-    """Whether a set of a study has levels, and a depth is measured on them."""
+    """Return whether a set of a study has levels of difficulty, and a depth is measured on them."""
     return bool(levels.kinds(folder)) and len(folder.groups(name)) > 2
 
 
 def difficulty(folder: Folder, name: str) -> None:
-    """Depth by level of all models, with a sentence each."""
+    """Draw the depth of all models by level of difficulty, with a sentence each."""
     kind = KIND.draw_of(st.segmented_control, levels.kinds(folder))
     looks, silent = [], []
     for label in folder.models:
@@ -179,7 +186,8 @@ _shelf: Shelf = Shelf(256)  # what resampling has found, of these very points
 
 
 def beside_published(folder: Folder, group: str) -> None:
-    """All of it, for a set of a study or one of its levels."""
+    """Draw measured depths next to published ones, for `group`, a set of a study or one of its levels: a table, depth
+    against size, and pairs of models."""
     row = st.container(horizontal=True, vertical_alignment="bottom")
     dataset = SET.draw(row.selectbox, width=200)
     criterion = RULE.draw(row.segmented_control)
@@ -192,7 +200,7 @@ def beside_published(folder: Folder, group: str) -> None:
 
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
-    """One line per model and set: measured depths with their ranges, published ones next to them."""
+    """Draw a table with one line per model and set: measured depths with their ranges, published ones next to them."""
     rows = points.side_by_side(measured, list(others))
     st.markdown(
         "**Depths, measured and published** · rules' layers in the papers' count, from 0; 5 to 95 % in brackets"
@@ -213,7 +221,7 @@ def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
 
 
 def _depth(p: Point | None) -> str:
-    """A depth with its range over prompts."""
+    """Return a depth with its range over prompts as text; "" for None."""
     if p is None:
         return ""
     depth, low, high = (None if math.isnan(ratio) else p.at(ratio) for ratio in (p.ratio, p.low, p.high))
@@ -222,7 +230,8 @@ def _depth(p: Point | None) -> str:
 
 
 def against_size(folder: Folder, criterion: str, measured: Sequence[Point], others: Sequence[Point]) -> None:
-    """The ratio over the number of parameters, with a line and its sentence for each source."""
+    """Draw relative depth over the number of parameters, with a line and its sentence for measured and for published
+    points."""
     learned = [p for p in measured if not folder.models[p.model].get("control")]
     sentences, lines, dots = [], {}, []
     for source, some in ((points.MEASURED, learned), (points.PUBLISHED, others)):
@@ -246,7 +255,8 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
 
 
 def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
-    """One model against another: the study's first two and its known pairs, then the published pairs."""
+    """Show the difference in depth of pairs of models: the study's first two and its known pairs, then the published
+    pairs."""
     st.markdown("**One model against another** · the difference in depth with its interval")
     labels = list(dict.fromkeys(p.model for p in measured))
     known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
@@ -261,6 +271,7 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
 
 
 def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
+    """Show the difference in depth of each pair, in a sentence."""
     for difference in _shelf.made(_differences, some, list(pairs)):
         sentence = str(difference) if isinstance(difference, EffectiveDepthError) else difference.sentence
         st.markdown(f"- {show.plain(sentence)}")
@@ -269,7 +280,7 @@ def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
 def _differences(
     some: Sequence[Point], pairs: Sequence[tuple[str, str]]
 ) -> list[trends.Difference | EffectiveDepthError]:
-    """Of each pair the difference in depth, or why there is none."""
+    """Return for each pair the difference in depth, or the error that says why it has none."""
     result: list[trends.Difference | EffectiveDepthError] = []
     for base, other in pairs:
         try:
@@ -280,7 +291,7 @@ def _differences(
 
 
 def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> tuple[str, str] | None:
-    """The labels of a known pair, where the study has both."""
+    """Return the study's labels of a known pair of models; None where it lacks one of them."""
     members = [
         next((l for l in labels if folder.models[l].get("name") == name and not folder.models[l].get("control")), "")
         for name in pair
@@ -289,6 +300,7 @@ def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> t
 
 
 def _plain(p: Point) -> dict:
+    """Return the fields of a point that the figure needs, as a dict."""
     return {k: getattr(p, k) for k in ("model", "parameters", "ratio", "low", "high", "training", "set", "source")}
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import figures
 from ed_core.cases import case_study, export
@@ -43,6 +45,9 @@ from ed_ui.inputs import (
     value,
 )
 
+if TYPE_CHECKING:
+    from plotly.basedatatypes import BaseFigure
+
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 TITLES = {name: find(name).title for name in COMPARED}
 DEFAULT = tuple(name for name in COMPARED if find(name).first_page)
@@ -55,7 +60,7 @@ CURVE_HEIGHT, MAP_HEIGHT = 300, 400
 
 
 def maps(name: str) -> list[Picture]:
-    """A probe's pictures that can be side by side: those with a name to choose by, else the first."""
+    """Return a probe's pictures that can be side by side: those with a name to choose by, else the first."""
     declared = find(name).pictures or ()
     return [picture for picture in declared if picture.choice] or list(declared[:1])
 
@@ -75,7 +80,8 @@ RUN = Input("second_run", "two.run", "", lambda short: lookup.by_short(short).re
 
 
 def of_model(page: str = "two") -> tuple[Input, Input, Input, Input]:
-    """What a link carries of `second_model`."""
+    """Return the inputs of `second_model` that a link carries: model, precision, control, seed. `page`: prefix of their
+    keys."""
     kinds = {NONE: NONE} | controls.KINDS
     return (
         text("second", f"{page}.model", label="Model B"),
@@ -86,7 +92,7 @@ def of_model(page: str = "two") -> tuple[Input, Input, Input, Input]:
 
 
 def open_link() -> None:
-    """What the URL says of side B, where it decides; else what makes a first comparison."""
+    """Fill the inputs of side B from the URL where it decides; else with what makes a first comparison."""
     link.own(COMMON)
     inputs.put_defaults(COMMON)
     if MODE.value == "models":
@@ -114,8 +120,8 @@ def open_link() -> None:
 
 
 def first_model(of: str) -> dict[str, str]:
-    """What is on side B of linear maps at first: the other bundled model of the same tokens; for any other model
-    what an *A | B* opens on."""
+    """Return the inputs of the model on side B of linear maps at first: the other bundled model of the same tokens; for
+    any other model as `first_twin`. `of`: prefix of the inputs' keys."""
     here = picker.model()
     alike = next((names for names in (WORDS, CHARACTERS) if here in names), ())
     other = next((name for name in alike if name != here), "")
@@ -123,9 +129,8 @@ def first_model(of: str) -> dict[str, str]:
 
 
 def first_twin(of: str = "two") -> dict[str, str]:
-    """What is on side B at first: the model's own untrained copy, of which what is compared is shipped for the
-    models that this project comes with; for a model that is elsewhere, which can have none, the first other one in the
-    list."""
+    """Return the inputs of the model on side B at first: the model's own untrained copy, for which results are shipped;
+    for a remote model, which can have none, the first other one in the list. `of`: prefix of the inputs' keys."""
     here = picker.model()
     spec = picker.current().spec
     if spec is None or spec.weights_here:
@@ -134,7 +139,8 @@ def first_twin(of: str = "two") -> dict[str, str]:
 
 
 def write_link(runs: tuple[str, str]) -> None:
-    """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
+    """Write both sides into the URL: bundled prompts by their id, others by the id of a run on them. `runs`: of each
+    side, "" without one."""
     inputs.put({RUN.key: "" if value("two.example") else runs[1][: lookup.SHORT]})
     link.write("" if value("example") else runs[0])
 
@@ -153,7 +159,7 @@ TAIL = 24  # characters of a prompt that its label shows: prompts of one task be
 
 @dataclass(frozen=True)
 class Side:
-    """One side: a model, a prompt, and probes with their parameters."""
+    """One side of a comparison: a model, a prompt, and probes with their parameters."""
 
     model: ModelSpec
     prompt: Prompt
@@ -161,25 +167,28 @@ class Side:
 
     @property
     def requests(self) -> dict[str, Request]:
+        """The requests of this side, by probe."""
         return {name: probe.request(self.model, self.prompt) for name, probe in self.probes.items()}
 
 
 def labels(a: Side, b: Side) -> tuple[str, str]:
-    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where
-    nothing does."""
+    """Return a label for each side, in a few words what differs: model, revision, device, end of the prompt,
+    parameters; the model's name where nothing does."""
     both = []
     for mine, theirs in ((a, b), (b, a)):
         prompt = (
             f"“{case_study.cut(mine.prompt.text, TAIL)}”" if mine.prompt.identity() != theirs.prompt.identity() else ""
         )
-        precision = mine.model.precision != theirs.model.precision
-        model = controls.full_name(mine.model, precision) if mine.model != theirs.model else ""
-        words = [model, prompt, *_differing(mine, theirs)]
+        one, other = mine.model, theirs.model
+        model = controls.full_name(one, one.precision != other.precision) if one != other else ""
+        apart = [one.revision[:10] * (one.revision != other.revision), one.device * (one.device != other.device)]
+        words = [model, *apart, prompt, *_differing(mine, theirs)]
         both.append(", ".join(filter(None, words)) or mine.model.name)
     return both[0], both[1]
 
 
 def _differing(mine: Side, theirs: Side) -> Iterator[str]:
+    """Yield in words each parameter in which one side's probes differ from the other's."""
     for name, probe in mine.probes.items():
         other = theirs.probes.get(name, probe)
         for f in fields(probe):
@@ -188,9 +197,10 @@ def _differing(mine: Side, theirs: Side) -> Iterator[str]:
                 yield f"{label.lower()}: {words}"
 
 
-def sides(spec: ModelSpec, row, a, b) -> tuple[Side, Side]:
-    """Both sides, from this page's inputs: the chosen model on the prompt in the box, described in `a`, and side B,
-    chosen in `b`; the measures in the `row` of Run. An `EffectiveDepthError` says what is wrong with side B."""
+def sides(spec: ModelSpec, row: DeltaGenerator, a: DeltaGenerator, b: DeltaGenerator) -> tuple[Side, Side]:
+    """Draw the inputs of both sides and return the sides: the chosen model on the prompt in the box, described in `a`,
+    and side B, chosen in `b`; the measures are in the `row` of Run. An `EffectiveDepthError` says what is wrong with
+    side B."""
     prompt = prompt_box.prompt()
     if MODE.value != "prompts":
         a.markdown(f"**A** {show.plain(spec.name)} · {show.plain(spec.precision)}", width="content")
@@ -209,14 +219,14 @@ def sides(spec: ModelSpec, row, a, b) -> tuple[Side, Side]:
 
 
 def previews(first: Side, other: Side) -> list[list[str] | None]:
-    """The tokens of each side, by the models' tokenizer files; None where only the model could tell."""
+    """Return the tokens of each side, by the models' tokenizer files; None where only the opened model could tell."""
     encodings = [tokens.preview(side.model, side.prompt) for side in (first, other)]
     return [None if one is None else list(one.tokens) for one in encodings]
 
 
-def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
-    """The second model, from its own boxes behind a click in the `row`: `of` a page, by the beginning of its inputs'
-    names. An `EffectiveDepthError` says why there is none."""
+def second_model(spec: ModelRef, row: DeltaGenerator, of: str = "two") -> ModelRef:
+    """Draw the boxes of the second model behind a button in the `row` and return the model, or the control chosen for
+    it. `of`: prefix of the inputs' keys. An `EffectiveDepthError` says why none can be used."""
     model_, precision_, control_, seed_ = of_model(of)
     name, kind = model_.value or "", control_.value
     title = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
@@ -241,6 +251,7 @@ def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
 
 
 def _prompt() -> Prompt:
+    """Draw the boxes of side B's prompt and return it; a `PromptError` says what is wrong."""
     with prompt_box.boxes("two.", "B", "Its answer", ABOUT_PROMPT):
         prompt_box.choose_example("two.")
     second = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
@@ -249,8 +260,9 @@ def _prompt() -> Prompt:
     return second
 
 
-def _parameters(row, a, b) -> tuple[Probe, Probe]:
-    """One probe with two sets of parameters: the first, in `a`, is what its own page holds."""
+def _parameters(row: DeltaGenerator, a: DeltaGenerator, b: DeltaGenerator) -> tuple[Probe, Probe]:
+    """Draw forms of one probe with two sets of parameters and return both probes: the first, in `a`, has those of its
+    own page."""
     box = row.popover(f"Measure: {find(PROBE.value).title}", key="box-two-probe")
     chosen = PROBE.draw(box.segmented_control, label_visibility="collapsed")
     first = a.popover("first set", key="box-two-first")
@@ -259,8 +271,9 @@ def _parameters(row, a, b) -> tuple[Probe, Probe]:
     return mine, probe_page.form(find(chosen), b.popover("second set", key="box-two-second"), prefix="two.")
 
 
-def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
-    """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
+def _probes(prompts: tuple[Prompt, Prompt], row: DeltaGenerator) -> dict[str, Probe]:
+    """Draw the choice of probes and return them by name, with their defaults; those that read an answer only where both
+    sides have one. Raises a `ParameterError` where none is left."""
     box = row.popover(f"Measures ({len(MEASURES.value)})", key="box-two-probes")
     look = dict(format_func=TITLES.get, selection_mode="multi", label_visibility="collapsed")
     names = MEASURES.draw(box.pills, **look)
@@ -275,7 +288,7 @@ def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
 
 
 def lacks_answer(probe: Probe, prompt: Prompt) -> bool:
-    """Whether this probe explains an answer, and the prompt has none."""
+    """Return whether this probe explains an answer that the prompt does not have."""
     if prompt.answer:
         return False
     try:
@@ -299,7 +312,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Shown:
-    """One side of one probe: its result (None until there is one), and what the side is called."""
+    """One side of one probe: its result (None until it has one), and the name of the side."""
 
     side: Side
     result: ProbeResult | None
@@ -307,12 +320,13 @@ class Shown:
 
 
 def along(name: str) -> bool:
-    """Whether the columns of a probe's maps are tokens."""
+    """Return whether the columns of a probe's maps are tokens."""
     return any("pos" in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
 
 
 def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
-    """The inputs that say which of a probe's measures the maps show, and which tokens."""
+    """Draw the inputs that say which measures the maps of these probes show, and which tokens. `results`: of each
+    side."""
     some = [next((r for r in of_side if r is not None), None) for of_side in results]
     laid = None not in some and alike(*some)
     if not laid and not any(along(name) for name in names):
@@ -339,12 +353,12 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
 
 
 def alike(a: ProbeResult, b: ProbeResult) -> bool:
-    """Whether maps of the two have the same cells, so that one can lie over the other."""
+    """Return whether maps of the two results have the same cells, so that one can be drawn over the other."""
     return a.n_layers == b.n_layers and a.tokens == b.tokens
 
 
 def map_of(name: str, first_token: bool) -> Map | None:
-    """What the page's inputs say of a probe's map; None where it has none of one result."""
+    """Return the map of a probe that the page's inputs ask for; None for a probe without maps."""
     if not maps(name):
         return None
     look = Look(SIDES_BRANCH.value, SIDES_SHADE.value, first_token=first_token)
@@ -360,9 +374,9 @@ def section(
     lines: Sequence[Mapping[str, int | None]],
     busy: bool,
 ) -> None:
-    """A probe: its curves, the two maps, and the map of differences next to what it comes to in words. `found`: its
-    curves once both sides are complete. `lines`: the depths each side's criteria give. `busy`: it is being computed, so
-    the maps' places are kept; else there is nothing where nothing was measured."""
+    """Draw a probe's section: its curves, the two maps, and the map of differences next to what it comes to in words.
+    `found`: its curves once both sides are complete. `lines`: depths by criterion, of each side. `busy`: it is being
+    computed, so the maps' places are kept; otherwise nothing is drawn where nothing was measured."""
     if not busy and all(s.result is None for s in both):
         return
     first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
@@ -390,7 +404,7 @@ def section(
 
 
 def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], busy: bool) -> None:
-    """One side's own map, its colours those of the other side too."""
+    """Draw the map of side `i`, its colours those of the other side too. `lines`: its depths by criterion."""
     result = both[i].result
     title = f"{SIDES[i]} · {show.plain(both[i].name)}"
     if not measured(both[i], shown):
@@ -402,7 +416,7 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
 
 
 def overlaid(name: str, shown: Map, both: Sequence[Shown], lines: Sequence[Mapping[str, int | None]]) -> None:
-    """Both maps in one place, B's over A's right of a line that is dragged, or moved by the arrow keys."""
+    """Draw both maps in one place, B's over A's right of a line that is dragged, or moved by the arrow keys."""
     lower, upper = (drawn(name, shown, both, i, lines[i], 1100) for i in (0, 1))
     names = [f"**{side}** {show.plain(s.name)}" for side, s in zip(SIDES, both, strict=True)]
     about = partial(about_map, f"{name}-overlaid", shown.measure, both)
@@ -413,12 +427,14 @@ def overlaid(name: str, shown: Map, both: Sequence[Shown], lines: Sequence[Mappi
 
 
 def measured(side: Shown, shown: Map) -> bool:
-    """Whether there is anything of this map yet."""
+    """Return whether a side has a result with this map's measure."""
     return side.result is not None and shown.measure in side.result.measures
 
 
-def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], wide: int = 560):
-    """A side's map, `wide` pixels wide."""
+def drawn(
+    name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], wide: int = 560
+) -> BaseFigure:
+    """Return the figure of side `i`'s map, `wide` pixels wide, in colours common to both sides."""
     result, other = both[i].result, both[1 - i]
     look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
     theirs = other.result if measured(other, shown) else None
@@ -427,7 +443,7 @@ def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[s
 
 
 def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool) -> None:
-    """B - A where cells mean the same on both sides; else, in one line, why there is none."""
+    """Draw the map of B - A where cells mean the same on both sides; else a line that says why none can be drawn."""
     a, b = (s.result for s in both)
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return st.caption(f"**No map of B − A:** {show.plain(reason)}")
@@ -446,13 +462,14 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool) 
 
 
 def view(result: ProbeResult) -> View:
+    """Return how a side's map shows a result: size, window of tokens, and the answer."""
     n = result.n_tokens
     window = st.session_state.get(f"two.window.{n}", (n - WINDOW, n - 1)) if n > WINDOW else None
     return View(height=MAP_HEIGHT, width_px=560, window=window, answer_start=result.answer_start)
 
 
 def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None:
-    """What a curve is, both sides' numbers, and where they came from."""
+    """Fill a curve's Details: what it is, both sides' numbers, and where they came from."""
     name = f"{probe}.{pair.curve.name}"
     st.markdown(f"**`{name}`** ({pair.curve.unit}), dims ({pair.curve.x}): {pair.curve.title}.")
     st.markdown(RELATIVE if pair.relative else EQUAL)
@@ -461,7 +478,7 @@ def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None
 
 
 def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
-    """The same of a map: of one side, or of both."""
+    """Fill a map's Details, of one side or of both: its measure, the numbers, and where they came from."""
     results, some = {side: s.result for side, s in zip(SIDES, of, strict=False)}, of[0].result
     show.meaning(some, measure)
     show.notes(note for s in of for note in s.result.notes)
@@ -476,6 +493,7 @@ def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
 
 
 def _origins(of: Sequence[Shown]) -> None:
+    """Show the birth certificate of each side's result."""
     for shown in of:
         show.origin(f"Where {show.plain(shown.name)} came from", shown.result)
 

@@ -18,13 +18,13 @@ NOT_SET_UP = (
 
 
 def name() -> str:
-    """Who is logged in; "" without a login."""
+    """Return the e-mail address of the visitor who is logged in; "" without a login."""
     return "" if settings.current().login == "off" or trouble() else _address()
 
 
 def trouble() -> str:
-    """Why somebody whom the provider let in is refused here, in one sentence; "" where they are not, or without a
-    login."""
+    """Return why somebody who passed the identity provider is refused here, in one sentence; "" where they are not, or
+    without a login."""
     user, allowed = _user(), settings.current().login_allowed
     if not user.get("is_logged_in"):
         return ""
@@ -41,14 +41,14 @@ def trouble() -> str:
 
 
 def why_not() -> str:
-    """Why this visitor may not save or change case studies, in one sentence; "" where they may."""
+    """Return why this visitor may not save or change case studies, in one sentence; "" where they may."""
     if settings.current().login == "off" or name():
         return ""
     return trouble() or "Log in (in the sidebar) to keep and change case studies."
 
 
 def gate() -> None:
-    """Before anything is drawn: where a login is required, stop without one."""
+    """Stop the page before anything is drawn where a login is required and the visitor has none."""
     if settings.current().login != "required" or name():
         return
     st.subheader(show.plain(settings.current().title), anchor=False)
@@ -64,7 +64,7 @@ def gate() -> None:
 
 
 def sidebar() -> None:
-    """Who is logged in, and the way in or out."""
+    """Draw who is logged in, and the button that logs in or out."""
     if settings.current().login == "off":
         return
     with st.sidebar.container(key="visitor", horizontal=True, vertical_alignment="center"):
@@ -84,22 +84,25 @@ def sidebar() -> None:
 
 
 def _log_in() -> None:
+    """Draw the button that logs in."""
     st.button("Log in", key="log_in", icon=":material/login:", on_click=st.login)
 
 
 def _log_out() -> None:
+    """Draw the button that logs out."""
     st.button("Log out", key="log_out", icon=":material/logout:", on_click=st.logout)
 
 
 def _user() -> Mapping[str, object]:
-    """The identity provider's claims about the visitor; empty without a login."""
+    """Return the identity provider's claims about the visitor; empty without a login."""
     return st.user.to_dict()
 
 
 def _set_up() -> bool:
-    """Whether Streamlit has an identity provider: only then does it say whether somebody is logged in."""
+    """Return whether Streamlit has an identity provider: only then does it say whether somebody is logged in."""
     return "is_logged_in" in _user()
 
 
 def _address() -> str:
+    """Return the visitor's e-mail address in small letters; "" where the provider gave none."""
     return str(_user().get("email") or "").strip().lower()

@@ -175,7 +175,7 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
     files = contents(good)
     later = made_of(files, lambda manifest: manifest.update(version=99))
     for bad, told in (
-        (later, "reads version 3"),
+        (later, "reads version 4"),
         (made_of(files, lambda m: m.update(name="../x")), "name"),
         (made_of(files, lambda m: m.update(name="other")), "names another study"),
         (good[:-30], "not a study"),

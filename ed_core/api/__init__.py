@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
+from operator import index
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ..errors import ParameterError
 
@@ -43,14 +44,14 @@ def open(
     name: str = "",
     keep: bool = False,
 ) -> Model:
-    """The opened model: a bundled name, a folder, a GGUF file, or a hub id (`org/name`, or `org/name@revision`), which
-    is downloaded where necessary; `ndif:ORG/NAME`, which is measured remotely; or a `transformers` causal language
-    model in memory, with its tokenizer. A `ModelError` says why a model cannot be used.
+    """Return an opened model: a bundled name, a folder, a GGUF file, or a hub id (`org/name`, or `org/name@revision`),
+    which is downloaded where necessary; `ndif:ORG/NAME`, which is measured remotely; or a `transformers` causal
+    language model in memory, with its tokenizer. A `ModelError` says why a model cannot be used.
 
-    Of a name: `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto (a GPU where there is one), cpu, cuda
-    (as many GPUs as it takes), cuda:1 or mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that
-    fit into no memory. `control`, `control_seed`: a twin in the model's place, "untrained" or "shuffled", and which
-    one.
+    Of a name: `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto (a GPU if any), cpu, cuda (as many GPUs
+    as it takes), cuda:1 or mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that fit into no
+    memory. `control`, `control_seed`: a copy in the model's place, "untrained" (random weights) or "shuffled" (layers
+    in random order), and which one.
 
     Of a model in memory: it is measured as it is at each `run`, wrapped by peft or accelerate, in training or not, and
     nothing of it changes: modes, weights, gradients, hooks, config, random states. Dropout is off in what is measured,
@@ -72,6 +73,8 @@ def open(
             "give the rest by name, like precision='bf16'."
         )
     adapter, offload = (os.fspath(place) if place else "" for place in (adapter, offload))
+    if isinstance(control_seed, SupportsIndex) and not isinstance(control_seed, bool):
+        control_seed = index(control_seed)  # also numpy's
     model = Model(ref_of(str(source), precision, device, adapter, control, offload=offload, control_seed=control_seed))
     with model.undisturbed():
         _ = model.language_model
@@ -79,14 +82,15 @@ def open(
 
 
 def offered() -> list[str]:
-    """The names of `ed_core` that are no modules."""
+    """Return the names of `ed_core` that are no modules: `open`, the rest of the interface, and the probes."""
     from ..probes import PROBES
 
     return ["open", *OFFERED, *(probe.__name__ for probe in PROBES)]
 
 
 def __getattr__(name: str) -> Any:
-    """One of `OFFERED`, or a probe's class. A module's name must import nothing: Python asks here before it imports."""
+    """Return one of `OFFERED`, or a probe's class. A module's name must import nothing: Python asks here before it
+    imports."""
     if name in OFFERED:
         return getattr(import_module(f"ed_core.{OFFERED[name]}"), name)
     if name[:1].isupper():

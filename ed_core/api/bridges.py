@@ -34,9 +34,9 @@ NAMES = {
 
 
 def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFrame:
-    """What `tool` ("transformer_lens", "nnterp", "nnsight") calls the points at which a result was measured: rows
-    (`point`, `index`, `name`). `point`: "resid" by depth 0..L, "attn" and "mlp" by layer, what the branch adds to the
-    stream; "mid" by layer, the stream between both, where they are sequential and the tool names it.
+    """Return the names that `tool` ("transformer_lens", "nnterp", "nnsight") gives to the points of a measurement: rows
+    (`point`, `index`, `name`). `point`: "resid" by depth 0..L, "attn" and "mlp" by layer (from 0), what the branch adds
+    to the stream; "mid" by layer, the stream between both, where they are sequential and the tool names it.
 
         table = lens.to_dataframe("kl")
         names = ed_core.hook_names(lens).query("point == 'resid'")
@@ -44,8 +44,8 @@ def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFr
 
     nnterp and nnsight read modules; of an output that is a tuple the first is meant. A `ParameterError` refuses what
     they cannot read so: nnterp a family that norms or scales what a branch adds; nnsight, which is given the norm's
-    module, one that scales it, adds in place, or keeps its modules in one of several places. So are looped models
-    refused, whose passes no tool names."""
+    module, one that scales it, adds in place, or keeps its modules in one of several places; and looped models, as no
+    tool names their passes."""
     import pandas as pd
 
     if tool not in (tools := (*NAMES, "nnsight")):
@@ -73,7 +73,8 @@ def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFr
 
 
 def _modules(family: str, read: str) -> dict[str, str]:
-    """The modules of a family as nnsight names them."""
+    """Return the modules of a family as nnsight names them, by point; a `ParameterError` where it has no plain
+    names."""
     known = next((one for one in FAMILIES if one.family == family), None)
     if known is None or known.in_place or "config." in read or " or " in read:
         raise ParameterError(
@@ -91,9 +92,9 @@ def _modules(family: str, read: str) -> dict[str, str]:
 
 
 def llama_quantize(order: Sequence[int], n_layers: int, file: str) -> str:
-    """The command by which llama.cpp writes a GGUF file without the layers that an order leaves out, its weights as
-    they are; "" where it leaves none out, or does more than that, which the tool cannot. Layers are counted from 0
-    there, too; the tool renumbers those that stay."""
+    """Return the command by which llama.cpp writes a GGUF file without the layers that an `order` leaves out, its
+    weights as they are; "" where it leaves none out, or repeats or reorders some, which the tool cannot. Layers are
+    counted from 0 in both; the tool renumbers those that stay."""
     if not order or len(order) == n_layers or list(order) != sorted(set(order)):
         return ""
     left_out = sorted({*range(n_layers)} - {*order})
@@ -103,8 +104,8 @@ def llama_quantize(order: Sequence[int], n_layers: int, file: str) -> str:
 
 
 def order_list(n_layers: int, order: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:
-    """JSON: the blocks as they shall run, which of all are kept and which left out, and what that costs, with on how
-    many prompts and tokens that rests."""
+    """Return as JSON the order of blocks to run (from 0), which of all `n_layers` are kept and which left out, and what
+    that costs (`evidence`), with on how many prompts and tokens that rests."""
     kept = sorted(set(order))
     left_out = [layer for layer in range(n_layers) if layer not in kept]
     document = {"model": model, "n_layers": n_layers, "order": [*order], "keep": kept, "drop": left_out}
@@ -112,8 +113,9 @@ def order_list(n_layers: int, order: Sequence[int], model: str, evidence: Mappin
 
 
 def passthrough(order: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}) -> str:
-    """A passthrough merge of one model's blocks in any order, each ascending run a slice; slices overlap where blocks
-    run twice. `layer_range` excludes its end, as mergekit reads it."""
+    """Return a mergekit file that runs one model's blocks in any `order` (from 0), each ascending run a slice; slices
+    overlap where blocks run twice. `layer_range` excludes its end, as mergekit reads it. `evidence`: measured costs,
+    for a comment."""
     if not order:
         raise ValueError("no layer is left to keep")
     lines = ["# measured: " + ", ".join(f"{name} {value:.4g}" for name, value in evidence.items())] if evidence else []

@@ -41,7 +41,7 @@ SHARE = 0.03  # of the time of a training
 
 
 class Row(NamedTuple):
-    """A value at a step; `layer` is None where it is one of the whole model."""
+    """A value of a measure at a training step. `layer`: from 0; None for a value of the whole model."""
 
     step: int
     measure: str
@@ -89,7 +89,7 @@ class DepthCallback:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin a training."""
+        """Forget the measurements of an earlier training, and begin one."""
         self.spent = 0.0  # seconds, on all measurements of this training
         self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
         self._began: float | None = None
@@ -99,9 +99,9 @@ class DepthCallback:
     # ---------------------------------------------------------------- any loop
 
     def measure(self, model: Any, step: SupportsInt, *, always: bool = False) -> list[Row]:
-        """The rows of a step where a measurement is due and within the share of time, else none; called at every step.
-        `always`: measure in any case. A model that cannot be measured is refused with a `ModelError` at the first
-        measurement; later failures are logged, and their steps have no rows."""
+        """Measure at this step where a measurement is due and within the share of time, and return its rows, else [];
+        to be called at every step. `always`: measure in any case. A model that cannot be measured is refused with a
+        `ModelError` at the first measurement; later failures are logged, and their steps have no rows."""
         step = int(step)  # which may be numpy's or torch's
         if self._began is None:
             self._began = time.perf_counter()
@@ -124,8 +124,8 @@ class DepthCallback:
         return rows
 
     def _due(self, step: int) -> bool:
-        """Whether a measurement is due, and paid by the time since the first call: all of them, the next one with it,
-        are then at most the share of it."""
+        """Return whether a measurement is due, and paid by the time since the first call: all of them, the next one
+        with it, are then at most the share of it."""
         if self._last is None:
             return True
         last, took = self._last
@@ -147,6 +147,7 @@ class DepthCallback:
         return False
 
     def _measured(self, model: Any, step: int) -> list[Row]:
+        """Measure the model at a step, write the step into the folder `out`, and return its rows."""
         if self._opened is None or self._opened[0] is not model:
             self._opened = model, InMemory(model, self.tokenizer)
         opened = self._opened[1]
@@ -166,7 +167,7 @@ class DepthCallback:
     # ---------------------------------------------------------------- transformers.Trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Measure before the first step."""
+        """Prepare the folder and measure before the first step; the trainer calls it."""
         self._trainer = _trainer_of(self)
         if not self._own_tokenizer and more.get("processing_class") is not self.tokenizer:
             self.tokenizer, self._opened = more["processing_class"], None
@@ -176,22 +177,23 @@ class DepthCallback:
         self._step(state, control, more["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Measure where it is due."""
+        """Measure where it is due; the trainer calls it after every step."""
         self._step(state, control, more["model"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Say what it took."""
+        """Log how much of the training's time the measurements took."""
         if self._began is not None and state.is_world_process_zero:
             seconds = time.perf_counter() - self._began
             log.info("Depth took %.3g s, %.1f %% of the training.", self.spent, 100 * self.spent / max(seconds, 1e-9))
 
     def __getattr__(self, name: str) -> Any:
-        """Every other event of the trainer: nothing is done."""
+        """Return a function that does nothing for every other event of the trainer."""
         if name.startswith("on_"):
             return lambda *args, **more: None
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     def _step(self, state: Any, control: Any, model: Any) -> None:
+        """Measure where it is due, in the main process only, and log the rows with the trainer."""
         if not state.is_world_process_zero:
             return
         rows = self.measure(model, state.global_step)
@@ -204,8 +206,8 @@ class DepthCallback:
 
 
 def folder_of(first: Path, new: bool) -> Path:
-    """The folder of a training: of a new one `first`, or the first of `first-2`, `first-3`, … that is free; of one
-    that resumes the last that is not."""
+    """Return the folder of a training: of a `new` one `first`, or the first of `first-2`, `first-3`, … that is free; of
+    one that resumes the last that is not."""
     last = free = first
     number = 1
     while (free / PLAN).exists():
@@ -215,12 +217,13 @@ def folder_of(first: Path, new: bool) -> Path:
 
 
 def logged_name(row: Row) -> str:
-    """A row's name in a log: "depth/mean_depth.kl", "depth/layer_cos/07"."""
+    """Return a row's name in a log: "depth/mean_depth.kl", "depth/layer_cos/07"."""
     return f"depth/{row.measure}" + ("" if row.layer is None else f"/{row.layer:02d}")
 
 
 def depth_rows(step: int, by_probe: dict[str, list[ProbeResult]], forms: Sequence[str] = ()) -> list[Row]:
-    """The rows of a step, from complete results of `contributions` and `logit_lens` on the same prompts."""
+    """Return the rows of a step, from complete results of `contributions` and `logit_lens` on the same prompts.
+    `forms`: the template of each prompt, for the intervals."""
     written, lens = (by_probe[probe.name] for probe in PROBES)
     reached = verdict(Sample.of(written, lens, forms=forms))
     figures: dict[str, float | None] = {}
@@ -238,8 +241,8 @@ def depth_rows(step: int, by_probe: dict[str, list[ProbeResult]], forms: Sequenc
 
 
 def _trainer_of(callback: DepthCallback) -> Any:
-    """A reference to the calling trainer, which reaches all loggers and which no callback is given: the caller that has
-    this callback; to nothing where another program calls."""
+    """Return a weak reference to the trainer that calls, which reaches all loggers and which no callback is given: the
+    caller on the stack that has this callback; a reference to nothing where another program calls."""
     frame = sys._getframe(1)
     while frame is not None:
         handler = getattr(caller := frame.f_locals.get("self"), "callback_handler", None)
@@ -261,7 +264,8 @@ Line = tuple[int, str, int | None, float]
 
 
 class Kept:
-    """The folder `out` of a training. Of a stopped one, which resumes, the steps before the first new one stay."""
+    """The folder `out` of a training, kept as a study in which each step is a model. Of a stopped training that
+    resumes, the steps before the first new one stay."""
 
     def __init__(self, out: Path, prompts: Sequence[Prompt]):
         self.out, self._prompts = out, prompts
@@ -270,7 +274,8 @@ class Kept:
         self._resumes = (out / PLAN).exists()
 
     def add(self, step: int, spec: ModelSpec, by_probe: Mapping[str, Sequence[ProbeResult]], rows: list[Row]) -> None:
-        """Keep a step: results by probe, and its rows. Earlier records of it and of later steps go."""
+        """Store a step: results by probe, and its rows. Earlier records of it and of later steps go. Raises a
+        `StudyError` where the folder cannot be written, or belongs to another study."""
         import pandas as pd
 
         if self._resumes:
@@ -296,6 +301,7 @@ class Kept:
             raise StudyError(f"The study's folder {self.out} cannot be written: {why}") from error
 
     def _study(self) -> Study:
+        """Return the study that describes the folder."""
         return Study(
             name="training",
             note=NOTE,
@@ -305,7 +311,7 @@ class Kept:
         )
 
     def _read(self) -> None:
-        """Read the steps of a training that resumes."""
+        """Read the steps of a training that resumes; a `StudyError` where the folder is of another one."""
         before = open_folder(self.out)
         for step, label in steps(before).items():
             entry = before.models[label]
@@ -321,12 +327,13 @@ class Kept:
 
 
 def steps(folder: Folder) -> dict[int, str]:
-    """The labels of a training's models by step, in order; empty for a study that is of no training."""
+    """Return the labels of a training's models by step, in order; {} for a study that is of no training."""
     return series(folder).get("", {})
 
 
 def rows(out: str | Path) -> list[Line]:
-    """The rows of a training's folder: (step, measure, layer or None, value)."""
+    """Return the rows of a training's folder: (step, measure, layer or None, value). Raises a `StudyError` where they
+    cannot be read."""
     try:
         text = untrusted.text(Path(out) / ROWS, untrusted.PROMPTS, untrusted.Unreadable)
         (*_,), *lines = csv.reader(io.StringIO(text, newline=""))

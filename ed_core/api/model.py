@@ -39,51 +39,56 @@ if TYPE_CHECKING:
 
 
 class Result(ProbeResult):
-    """A `ProbeResult` whose measures are attributes: `result.kl` is the array `result["kl"]`.
+    """A `ProbeResult` with its measures as attributes: `result.kl` is the array `result["kl"]`.
 
     An attribute wins over a measure of its name (`tokens`, `version`, `plot`, …); `result["version"]` is always the
     measure."""
 
     @classmethod
     def of(cls, result: ProbeResult) -> Result:
+        """Return a `ProbeResult` as a `Result`."""
         return cls(**{f.name: getattr(result, f.name) for f in fields(result) if f.init})
 
     def __getattr__(self, name: str) -> np.ndarray:
+        """Return the array of the measure of this name."""
         measures: Mapping[str, Measure] = vars(self).get("measures", {})  # a copy in the making has none yet
         if name in measures:
             return measures[name].values
         raise AttributeError(f"{type(self).__name__} has no {name!r}; its measures are {', '.join(measures) or 'none'}")
 
     def __dir__(self) -> list[str]:
+        """Return the names of attributes and measures, for completion."""
         return sorted({*super().__dir__(), *self.measures})
 
     @property
     def sinks(self) -> tuple[sinks.Sink, ...]:
-        """Tokens with a residual stream far longer than the others', and what writes them (`depth.sinks`); of
-        `contributions` alone."""
+        """The prompt's attention sinks, tokens with a residual stream far longer than the others', and what writes them
+        (`depth.sinks`); only for results of `contributions`."""
         if (some := sinks.of_result(self)) is None:
             raise AttributeError("sinks")  # __getattr__ explains
         return some
 
     @property
     def mean_depth(self) -> dict[str, MeanDepth]:
-        """The depth without a threshold (`depth.mean_depth`), by "kl" and "overlap"; of `logit_lens` alone."""
+        """The average depth, which needs no threshold (`depth.mean_depth`), by "kl" and "overlap"; only for results of
+        `logit_lens`."""
         if self.request.probe != LENS:
             raise AttributeError("mean_depth")  # a measure of that name, or __getattr__ explains
         return dict(verdict(Sample.of(lens=self)).means)
 
     @property
     def turn(self) -> Turn | None:
-        """The cosine's turn as a two-level fit (`depth.turn`), None where there is nothing to fit; of `contributions`
-        alone."""
+        """The layer where contributions switch direction, as a two-level fit to their cosines (`depth.turn`), None
+        where nothing can be fitted; only for results of `contributions`."""
         if self.request.probe != CONTRIBUTIONS:
             raise AttributeError("turn")  # __getattr__ explains
         first_token = bool(dict(self.request.parameters).get("first_token", True))
         return verdict(Sample.of(self, first_token=first_token)).turn
 
     def to_dataframe(self, measure: str = "") -> pd.DataFrame:
-        """One measure, or all of them, with a row per value: `measure`, its place along each dim, the `token` there
-        where it is one of the prompt's, and the `value`. Where a measure lacks a dim, the cell is empty."""
+        """Return one measure, or all of them (""), with a row per value: `measure`, its index along each dim, the
+        `token` there where it is one of the prompt's, and the `value`. Where a measure lacks a dim, the cell is
+        empty."""
         import pandas as pd
 
         from ..cases.export import frame
@@ -98,7 +103,7 @@ class Result(ProbeResult):
         return table.astype(gaps)[["measure", *dims, *(["token"] if "pos" in dims else []), "value"]]
 
     def plot(self, measure: str = "") -> go.Figure:
-        """The picture that the probe declares for a measure, its first one unless a measure is named."""
+        """Return the figure that the probe declares for a measure; for "" its first one."""
         from ..cases.drawings import of_several
         from ..figures.pictures import figure
         from ..probes import find
@@ -110,6 +115,7 @@ class Result(ProbeResult):
         return picture.update_layout(paper_bgcolor="white")  # the colours of the text are for light paper
 
     def _measure(self, name: str) -> Measure:
+        """Return the measure of this name; a `ParameterError` names those that exist."""
         if name not in self.measures:
             raise ParameterError(f"There is no measure {name!r} here; there is {', '.join(self.measures)}.")
         return self.measures[name]
@@ -123,7 +129,7 @@ class Result(ProbeResult):
         return f"<{self.request.probe} on {name}, {text}, {size}: {', '.join(self.measures)}>"
 
     def _repr_html_(self) -> str:
-        """Everything is escaped, and no dollars are read as a formula."""
+        """Return the result as a table of its measures; everything is escaped, and no dollars are read as a formula."""
         import pandas as pd
 
         rows = [
@@ -140,16 +146,16 @@ class Result(ProbeResult):
 
 
 class Model:
-    """The model that `spec` names: a handle without weights. Models stay open within `ED_MODEL_MEMORY`; one that was
-    closed to make room for another is opened again when it is used. `trust_kept`: believe identities that held
-    at an earlier opening."""
+    """A handle, without weights, of the model that `spec` names. Models stay open within `ED_MODEL_MEMORY`; one that
+    was closed to make room for another is opened again when it is used. `trust_kept`: do not measure again the residual
+    identities that an earlier opening of the same weights has checked."""
 
     def __init__(self, spec: ModelSpec, trust_kept: bool = False):
         self._spec, self._trust_kept = spec, trust_kept
 
     @property
     def spec(self) -> ModelSpec:
-        """Which weights, exactly, and how they are run."""
+        """The exact weights, and how they are run (precision, device, adapter, control)."""
         return self._spec
 
     @property
@@ -159,17 +165,18 @@ class Model:
 
     @property
     def keeps(self) -> bool:
-        """Whether its results are stored, and read where they are."""
+        """Whether this model's results are stored, and read where they are."""
         return True
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keep it open for all that is run within: `spec` and `language_model` stay what they are."""
+        """Keep the model open in the block: `spec` and `language_model` stay what they are."""
         yield
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Within, torch computes as if nothing surrounded it, and its settings are restored; see `models.in_memory`."""
+        """Let torch compute in the block as if nothing surrounded it, and restore its settings; see
+        `models.in_memory`."""
         with uncollected():
             import torch
 
@@ -184,9 +191,9 @@ class Model:
     def run(
         self, probe: Probe, prompt: str | Prompt | Sequence[str | Prompt], answer: str = "", *, fresh: bool = False
     ) -> Result | list[Result]:
-        """What the probe measures on a prompt, or on each of a list of them. A stored result is read, a new one is
-        stored; `fresh` computes again and stores nothing, and nothing is stored of a model in memory unless it was
-        opened with `keep`.
+        """Return what the probe measures on a prompt, or a list of results for a list of prompts. A stored result is
+        read, a new one is stored; `fresh` computes again and stores nothing, and nothing is stored of a model in memory
+        unless it was opened with `keep`.
 
         `answer` belongs to a prompt that is given as text; a `Prompt` has its own. One bad prompt refuses the whole
         list before anything is computed."""
@@ -219,7 +226,7 @@ class Model:
         by_key: dict[str, ProbeResult],
         memory: int | None = None,
     ) -> None:
-        """Put the results of `todo` into `by_key`, and into the store where there is one. Every prompt is checked
+        """Put the results of `todo` into `by_key`, and into the `store` unless it is None. Every prompt is checked
         before the first is computed. `memory`: bytes a probe may take above model and trace."""
         if not todo:
             return
@@ -256,7 +263,7 @@ class InMemory(Model):
     (`models.in_memory`). Its `spec` follows its weights."""
 
     def __init__(self, inner: Any, tokenizer: Any, name: str = "", keep: bool = False):
-        """`name`, `keep`: as `ed_core.open` takes them."""
+        """`inner`: the `transformers` model. `name`, `keep`: as `ed_core.open` takes them."""
         from ..models.in_memory import MemoryModel
 
         self._model = MemoryModel(inner, tokenizer, name, keep)
@@ -264,7 +271,7 @@ class InMemory(Model):
 
     @property
     def spec(self) -> ModelSpec:
-        """What it is now; see `models.in_memory.MemoryModel.spec`."""
+        """The model as it is now, with its weights' hash; see `models.in_memory.MemoryModel.spec`."""
         spec: ModelSpec = self._opened.spec if self._opened else self._model.spec
         return spec
 
@@ -279,10 +286,12 @@ class InMemory(Model):
 
     @property
     def keeps(self) -> bool:
+        """Whether this model's results are stored: whether it was opened with `keep`."""
         return self._model.keep
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
+        """Keep the model wrapped in the block, so that its weights are looked at once."""
         if self._opened:
             yield
             return
@@ -295,7 +304,7 @@ class InMemory(Model):
 
 @cache
 def _models(trust_kept: bool) -> Any:
-    """This process's opened models."""
+    """Return this process's opened models, one object for each value of `trust_kept`."""
     with uncollected():
         from ..work.compute import Models
 
@@ -303,8 +312,9 @@ def _models(trust_kept: bool) -> Any:
 
 
 def device_of(device: str) -> tuple[str, int | None]:
-    """The device of a name, and its free bytes; None for the CPU, which needs no torch to be measured. "auto" is a GPU
-    where there is one; without a driver of one it is the CPU, and torch is not imported."""
+    """Return the device of a name ("auto", "cpu", "cuda", "cuda:1", "mps"), and its free bytes; None for the CPU, which
+    needs no torch to be measured. "auto" is a GPU if this machine has one; without a driver of one it is the CPU, and
+    torch is not imported."""
     if device == "cpu" or (device == "auto" and not may_have_gpu()):
         return "cpu", None
     from ..models import devices
@@ -315,7 +325,8 @@ def device_of(device: str) -> tuple[str, int | None]:
 
 
 def ref_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelRef:
-    """The model that is asked for, as `ModelRef.parse` takes it; what is not here is downloaded."""
+    """Return the model that is asked for, downloaded where necessary and with "auto" settled; `source` as
+    `ModelRef.named` takes it."""
     from ..work.resolve import settle
 
     ref = fetch(source, control)
@@ -326,8 +337,8 @@ def ref_of(source: str, precision: str, device: str, adapter: str, control: str,
 
 
 def fetch(source: str, control: str = "") -> ModelRef:
-    """The model once its files are here, or what its control needs of them: downloaded with a progress bar, a GGUF file
-    converted. Terms of use are said on stderr."""
+    """Return the model once its files are here, or what its control needs of them: downloaded with a progress bar, a
+    GGUF file converted. Terms of use are printed on stderr."""
     from tqdm import tqdm
 
     ref = replace(ModelRef.named(source), control=control)
@@ -358,12 +369,12 @@ Side = Model | Sequence[ProbeResult]
 
 
 def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
-    """The mean depths of two models, before and after, on the same prompts: a row for each prompt and measure (`by`:
-    "kl" or "overlap"), and one over all prompts.
+    """Return a table of the average depths of two models, before and after, on the same prompts: a row for each prompt
+    and measure (`by`: "kl" or "overlap"), and one over all prompts.
 
     `before`, `after`: `mean_depth` of a and b in layers, from 0 to `layers` (`depth.mean_depth`); NaN where not
     defined. `difference`: after - before. `low`, `high`: its 90 % interval over prompts, drawn in pairs by
-    bootstrap-t, of the rows over all prompts; NaN below 8 prompts. `over`: what the interval is over.
+    bootstrap-t, of the rows over all prompts; NaN below 8 prompts or 5 templates. `over`: what the interval is over.
 
     A side is an opened model, or what `run(ed_core.LogitLens(), prompts)` gave: a model that has been trained since.
     Refuses with a `ParameterError` models of other numbers of layers, and results of other prompts."""
@@ -396,7 +407,8 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
 
 
 def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeResult]:
-    """The logit lens of a side, prompt by prompt."""
+    """Return the logit lens of a side, prompt by prompt; a `ParameterError` where it is of other prompts or no logit
+    lens. `name`: of the side."""
     results: Any = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
     known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
     if not known:
@@ -416,7 +428,7 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
 def _interval(
     by: str, before: Sequence[ProbeResult], after: Sequence[ProbeResult], over: statistics.Units
 ) -> tuple[float, float]:
-    """Of the difference of both mean curves' depths: both are read off the same draw of prompts."""
+    """Return the 90 % interval of the difference in depth of both mean curves, read off the same draw of prompts."""
     sums, tokens = {}, {}
     for side, results in (("before", before), ("after", after)):
         of_side, tokens[side] = prompt_sums(results, (by,), True)

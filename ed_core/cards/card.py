@@ -24,7 +24,8 @@ PROMPTS, OTHERS = 50, ("bf16", "int8")  # of a card unless something else is ask
 
 
 class Model(Record):
-    """What the model is. `layers` counts through all passes."""
+    """The model of a card. `layers` counts through all passes; `content`: digest of the weights; `tied`: whether input
+    and output embedding are one."""
 
     name: str
     family: str
@@ -43,12 +44,16 @@ class Model(Record):
 
 
 class Prompt(Record):
+    """A prompt that a card was measured on."""
+
     text: str
     answer: str = ""
     level: str = ""
 
 
 class PromptSet(Record):
+    """The prompts that a card was measured on."""
+
     name: str
     digest: str
     levels: tuple[str, ...]
@@ -56,7 +61,7 @@ class PromptSet(Record):
 
 
 class Value(Record):
-    """A number with 5 and 95 %."""
+    """A number with its 5 and 95 % over prompts, None where unknown."""
 
     value: Number
     low: Number = None
@@ -64,8 +69,8 @@ class Value(Record):
 
 
 class Depth(Record):
-    """A depth on the mean curve with 5 and 95 % over prompts, and its share of the layers: the average depth (`mean`)
-    or what a published rule gives, by "kl", "overlap" or "cosine"."""
+    """A depth of the mean curve with its 5 and 95 % over prompts, and its ratio to the layers: the average depth where
+    `mean`, else a published rule's, by "kl", "overlap" or "cosine" (`of`)."""
 
     of: str
     mean: bool
@@ -76,7 +81,7 @@ class Depth(Record):
 
 
 class Curve(Record):
-    """A curve over layers or depths, with 5 and 95 %."""
+    """A curve over layers or depths, with 5 and 95 % of each of its values."""
 
     values: tuple[Number, ...]
     low: tuple[Number, ...]
@@ -84,7 +89,8 @@ class Curve(Record):
 
 
 class Cut(Record):
-    """What leaving out so many layers in a row costs, of the stretch that changes the predictions least."""
+    """What leaving out `layers` layers in a row costs at least: the stretch from layer `start` (from 0) that changes
+    the predictions least. `kl`, `loss`: in nats a token; `kept`: the share of first choices that stay."""
 
     layers: int
     start: int
@@ -94,7 +100,7 @@ class Cut(Record):
 
 
 class Card(Record):
-    """The document. `about`: a digest of model, prompts and settings. `said`: the verdict in sentences, the answer
+    """A depth card. `about`: a digest of model, prompts and settings. `said`: the verdict in sentences, the answer
     first; `rules`: the table of the published rules; `notes`: checks, controls and limits of the numbers."""
 
     about: str
@@ -123,12 +129,13 @@ class Card(Record):
         return self
 
     def depth(self, of: str, mean: bool) -> Depth | None:
-        """The average depth by a measure, or what a rule gives; None where the card has none."""
+        """Return the average depth (`mean`) or the published rule's depth by the measure `of`; None where the card has
+        none."""
         return next((one for one in self.depths if (one.of, one.mean) == (of, mean)), None)
 
 
 class Header(Card, Head, extra="allow"):
-    """The file."""
+    """The card as its file has it, with the fields of every file."""
 
 
 CARD = Kind(
@@ -143,7 +150,7 @@ CARD = Kind(
 
 
 def folder() -> Path:
-    """The folder of the cards that are made here, with a folder for each."""
+    """Return the folder of the cards that are made here, which has a folder for each."""
     return settings.current().cache / "cards"
 
 
@@ -155,27 +162,28 @@ def place(
     most: int = PROMPTS,
     seed: int = 0,
 ) -> Path:
-    """The folder of one of these cards; `prompts`: a bundled set's name, or the digest of other prompts."""
+    """Return the folder of the card with this model and these settings; `prompts`: a bundled set's name, or the digest
+    of other prompts."""
     return folder() / digest_of("card", model.identity(), prompts, also, others, most, seed)
 
 
 def shipped() -> list[Path]:
-    """The cards that come with the product."""
+    """Return the files of the cards that come with the product."""
     return sorted(CARDS.glob("*.json"))
 
 
 def made_here() -> list[Path]:
-    """The cards that were made here, latest first."""
+    """Return the files of the cards that were made here, latest first."""
     return sorted(folder().glob(f"*/{FILE}"), key=lambda file: -file.stat().st_mtime)
 
 
 def to_json(card: Card) -> bytes:
-    """The document: numbers with six significant digits, null for what is not a finite number."""
+    """Return the card as a JSON document: numbers with six significant digits, null for what is not a finite number."""
     return seal(CARD, rounded(card.fields()))
 
 
 def read(file: str | Path) -> Card:
-    """The card in a file. `CardError` for one that is missing, damaged, edited, or of another version."""
+    """Return the card in a file; `CardError` where it is missing, damaged, edited, or of another version."""
     try:
         with open_sealed(Path(file), CARD) as sealed:
             return sealed.head
@@ -186,7 +194,7 @@ def read(file: str | Path) -> Card:
 
 
 def rounded(value: Any) -> Any:
-    """`value` as a card has it."""
+    """Return a copy of `value`, in which every float has six significant digits."""
     if isinstance(value, Mapping):
         return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

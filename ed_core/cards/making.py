@@ -41,8 +41,8 @@ CHECKS = {"miss": "sums of the parts", "closure": "output from the last residual
 
 @dataclass(frozen=True)
 class Asked(claims.Asked):
-    """Which model, on which prompts: all claims, and more. `most`: prompts that each part takes at most; `others`:
-    precisions to compare."""
+    """The model, prompts and settings of a card. `most`: prompts that each part takes at most; `others`: precisions to
+    compare with."""
 
     most: int = PROMPTS
     others: tuple[str, ...] = OTHERS
@@ -51,14 +51,14 @@ class Asked(claims.Asked):
 
     @property
     def place(self) -> Path:
-        """The folder that this installation makes it in."""
+        """The folder in which this installation makes the card."""
         prompts = self.prompts
         if prompts not in set_names():
             prompts = digest_of_prompts([e.prompt for e in self.load().examples])
         return card.place(self.ref(), prompts, self.also, self.others, self.most, self.seed)
 
     def check(self) -> None:
-        """Refuse what no card can be made of, before anything is measured."""
+        """Raise an error where no card can be made, before anything is measured."""
         check_model(self.ref())
         for name in self.others:
             if name not in sizes.PRECISIONS:
@@ -68,13 +68,13 @@ class Asked(claims.Asked):
 
 
 def check_model(model: ModelRef) -> None:
-    """Refuse a remote model."""
+    """Raise `CardError` for a remote model."""
     if not model.weights_here:
         raise CardError(f"A card needs the weights, and those of {model.name} are remote; take a model that is here.")
 
 
 def make(asked: Asked, out: Path, turn: Turn) -> Card:
-    """Measure what is missing, and write the card in its three forms."""
+    """Measure what is missing in the folder `out`, write the card in its three forms, and return it."""
     asked.check()
     spec, missing = asked.ref(), []
     own = sizes.PRECISIONS.get(asked.precision, asked.precision)
@@ -115,7 +115,7 @@ def make(asked: Asked, out: Path, turn: Turn) -> Card:
 
 
 def write(made: Card, out: Path) -> None:
-    """Write the card as JSON, as a page, and as Markdown."""
+    """Write the card into `out` as JSON, as a page, and as Markdown."""
     with writing(out):
         disk.write(out / card.FILE, card.to_json(made))
         made = card.read(out / card.FILE)
@@ -124,6 +124,7 @@ def write(made: Card, out: Path) -> None:
 
 
 def _depths(verdict: Verdict) -> Iterator[Depth]:
+    """Yield the average depths, then the depths of the published rules."""
     for mean, each in ((True, verdict.means), (False, verdict.rules)):
         for name, one in each.items():
             interval: Interval | None = one.interval
@@ -132,7 +133,8 @@ def _depths(verdict: Verdict) -> Iterator[Depth]:
 
 
 def _curves(m: Measurement, fits: Mapping[str, Fit]) -> dict[str, dict[str, Curve]]:
-    """What the rules read, by rule and then by model or lens; and the loss that leaving out one layer adds."""
+    """Return the curves that the rules read, by rule and then by model or lens; and as "loss" what leaving out one
+    layer adds."""
     curves: dict[str, dict[str, Curve]] = {name: {} for name in (*RULES, "loss")}
     for label in (MODEL, TWIN):
         for name in curves:
@@ -149,8 +151,8 @@ def _curves(m: Measurement, fits: Mapping[str, Fit]) -> dict[str, dict[str, Curv
 
 
 def _cuts(m: Measurement) -> Iterator[Cut]:
-    """Of each length that was measured the stretch that changes the predictions least, and what it costs. Of a looped
-    model single layers alone: a stretch as long as a pass leaves out the same layers wherever it starts."""
+    """Yield for each measured length the stretch of layers that changes the predictions least, and what it costs. Of a
+    looped model only single layers: a stretch as long as a pass leaves out the same layers wherever it starts."""
     lengths: set[int] = set()
     for name in ("one", "stretch")[: 1 if m.bare.passes > 1 else 2]:
         part = m.part(name)
@@ -166,7 +168,7 @@ def _cuts(m: Measurement) -> Iterator[Cut]:
 
 
 def _notes(m: Measurement, verdict: Verdict, fits: Mapping[str, Fit]) -> Iterator[str]:
-    """What to know of the numbers: checks, copies, sinks, lenses, precisions, early exit."""
+    """Yield sentences on what to know of the numbers: checks, copies, sinks, lenses, precisions, early exit."""
     yield from say.why(verdict)
     yield from _checks(m)
     part = m.part("contributions")
@@ -201,16 +203,19 @@ def _checks(m: Measurement) -> Iterator[str]:
 
 
 def _value(cost: Resampled, at: int, over: Units) -> Value:
+    """Return the entry `at` of a curve of costs with its 5 and 95 %, which are None where prompts are too few."""
     low, high = (float(end) for end in cost.ends[:, at]) if over.enough else (None, None)
     return Value(value=float(cost.value[at]), low=low, high=high)
 
 
 def _curve(mean: Resampled, over: Units) -> Curve:
+    """Return a mean curve with its 5 and 95 % for the card, which are NaN where prompts are too few."""
     low, high = mean.ends if over.enough else np.full((2, len(mean.value)), np.nan)
     return Curve(values=tuple(mean.value.tolist()), low=tuple(low.tolist()), high=tuple(high.tolist()))
 
 
 def _model(spec: ModelRef) -> card.Model:
+    """Return the card's description of a model."""
     size = spec.size()
     return card.Model(
         name=spec.name,
@@ -231,6 +236,7 @@ def _model(spec: ModelRef) -> card.Model:
 
 
 def _prompts(m: Measurement) -> card.PromptSet:
+    """Return the prompts that were measured, for the card."""
     used = m.examples[m.asked.set_name]
     return card.PromptSet(
         name=m.asked.set_name,

@@ -33,22 +33,22 @@ LINES = {  # name, colour and dashes
 
 
 def markdown(card: Card) -> str:
-    """A section for a hub's model card, with its YAML in front."""
+    """Return the card as a section for a hub's model card, with its YAML in front."""
     return f"---\n{metadata(card)}\n---\n\n{_text(card, '##', 'Effective depth')}"
 
 
 def html(card: Card) -> bytes:
-    """The page."""
+    """Return the card as the bytes of a whole HTML page."""
     return report.page(f"Depth card: {card.model.name}", _body(card)).encode()
 
 
 def fragment(card: Card) -> str:
-    """Style and body, for another page."""
+    """Return style and body of the card's HTML, for another page."""
     return f'<style>{report.style()}</style><div class="report">{_body(card)}</div>'
 
 
 def _body(card: Card) -> str:
-    """The text as HTML, with the curves in their place."""
+    """Return the card's text as HTML, with the curves in their place."""
     before, _, after = _text(card, "#", f"Depth card: {card.model.name}").partition(f"\n{CURVES}\n")
     panels = []
     for name, (heading, axis) in PANELS.items():
@@ -63,6 +63,7 @@ def _body(card: Card) -> str:
 
 
 def _text(card: Card, mark: str, title: str) -> str:
+    """Return the card's text as Markdown; `mark`: "#" for a page, which gets curves, "##" for a section."""
     text: str = (
         templates()
         .get_template("card.md")
@@ -82,17 +83,17 @@ def _text(card: Card, mark: str, title: str) -> str:
 
 
 def headline(card: Card) -> str:
-    """The answer."""
+    """Return the first sentence of the verdict, which is the answer."""
     return card.said[0]
 
 
 def counted(card: Card) -> str:
-    """How many claims hold, fail and are undecided."""
+    """Return how many claims hold, fail and are undecided, as a sentence."""
     return f"{claim_words.counted(card.claims)}."
 
 
 def facts(card: Card) -> str:
-    """What the model is, and on which prompts, in a line."""
+    """Return what the model is, and on which prompts it was measured, in a line."""
     m, s = card.model, card.set
     size = f"{m.parameters / 1e9:.3g} B" if m.parameters >= 999.5e6 else f"{m.parameters / 1e6:.3g} M"
     heads = f"{m.heads} heads" if m.heads == m.key_value_heads else f"{m.heads} query and {m.key_value_heads} key heads"
@@ -106,7 +107,8 @@ def facts(card: Card) -> str:
 
 
 def value(of: Value, form: str = "+.2f", scale: float = 1.0, unit: str = "") -> str:
-    """A value with its interval."""
+    """Return a value and its interval, multiplied by `scale`, as text; "not finite" for None. `form`: as in
+    `format`."""
     if of.value is None:
         return "not finite"
     digits = int(form.strip("+.f"))
@@ -116,7 +118,7 @@ def value(of: Value, form: str = "+.2f", scale: float = 1.0, unit: str = "") -> 
 
 
 def cut(one: Cut) -> str:
-    """What leaving out the cheapest stretch costs, as a sentence."""
+    """Return a sentence on what leaving out the cheapest stretch of a length costs."""
     which = say.stretch(one.start, one.start + one.layers)
     among = "single layers" if one.layers == 1 else f"stretches of {one.layers} layers"
     return (
@@ -126,7 +128,7 @@ def cut(one: Cut) -> str:
 
 
 def metadata(card: Card) -> str:
-    """The YAML of a model card: the ratios as evaluation results."""
+    """Return the YAML of a model card, with the depth ratios as evaluation results."""
     from huggingface_hub import EvalResult, ModelCardData
 
     names = {(name, True): ("mean_depth_ratio", f"Average depth / layers, {r.label}") for name, r in OF_LENS.items()}
@@ -149,7 +151,7 @@ def metadata(card: Card) -> str:
 
 
 def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int] = (), bent: float = 0.0) -> str:
-    """Curves over layers or depths as SVG, each with its range over prompts; a vertical line at each of `marks`.
+    """Return curves over layers or depths as SVG, each with its range over prompts; a vertical line at each of `marks`.
 
     `bent`: the axis of values is `asinh(value / bent)`, linear up to about that and logarithmic beyond; 0: linear."""
     n = max(len(curve.values) for curve in curves.values())
@@ -159,16 +161,20 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
         least, most = least - 0.5, most + 0.5
 
     def bend(value: float) -> float:
+        """Return the value on the axis's scale."""
         return math.asinh(value / bent) if bent else value
 
     def x(at: float | int) -> str:
+        """Return the x coordinate of a layer or depth."""
         return f"{LEFT + (WIDTH - LEFT - RIGHT) * at / max(n - 1, 1):.1f}"
 
     def y(value: float, lower: float = 0.0) -> str:
+        """Return the y coordinate of a value, `lower` units further down."""
         share = (bend(most) - bend(value)) / (bend(most) - bend(least))
         return f"{TOP + (HEIGHT - TOP - BOTTOM) * share + lower:.1f}"
 
     def points(values: Sequence[float | None], backwards: bool = False) -> str:
+        """Return the points of a curve as SVG's coordinates, None left out; `backwards`: the last one first."""
         pairs = [f"{x(i)},{y(v)}" for i, v in enumerate(values) if v is not None]
         return " ".join(reversed(pairs) if backwards else pairs)
 
@@ -201,7 +207,7 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
 
 
 def _round(low: float, high: float) -> list[float]:
-    """Round numbers within a range, five at most or one more."""
+    """Return round numbers within a range for the ticks of an axis, about five at most."""
     step = 10.0 ** math.floor(math.log10((high - low) / 3))
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 5)
     ticks = [step * i for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

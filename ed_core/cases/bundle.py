@@ -54,13 +54,14 @@ class Card(Words):
 
     @property
     def words(self) -> str:
-        """The text that a search reads."""
+        """The text that a search looks in."""
         texts = (self.id, self.title, self.notes, *self.tags, self.prompt, self.model, self.verdict, *self.probes)
         return "\n".join(texts)
 
 
 class Header(Head):
-    """The manifest. `items`: how each result was shown; `card`: the fields of a `Card` that are not `Words`."""
+    """The manifest of a case study's file. `items`: how each result was shown; `card`: the fields of a `Card` that are
+    not `Words`."""
 
     case: Words
     items: Annotated[tuple[Shown, ...], Field(min_length=1, max_length=ITEMS)]
@@ -80,7 +81,7 @@ CASE = Kind(
 
 
 def encode(case: Case) -> bytes:
-    """The bytes of a case study's file: the same for the same case study."""
+    """Return the bytes of a case study's file; equal case studies give equal bytes."""
     head = {
         "case": asdict(Words(**{f.name: getattr(case, f.name) for f in fields(Words)})),
         "items": [asdict(item.shown) for item in case.items],
@@ -90,13 +91,13 @@ def encode(case: Case) -> bytes:
 
 
 def decode(data: bytes, name: str = "This") -> Case:
-    """The case study of a file, which errors call `name`; `ImportRefused` for anything else."""
+    """Return the case study in the bytes of a file, which errors call `name`; `ImportRefused` for anything else."""
     with open_sealed(data, CASE, name) as sealed:
         return _case(sealed)
 
 
 def drawable(data: bytes) -> Case:
-    """A stranger's case study: `ImportRefused` also where it cannot be drawn."""
+    """Return the case study in the bytes of a stranger's file; `ImportRefused` also where it cannot be drawn."""
     from .drawings import drawings
 
     with open_sealed(data, CASE) as sealed:
@@ -106,7 +107,7 @@ def drawable(data: bytes) -> Case:
 
 
 def card(file: Path | BufferedIOBase) -> Card:
-    """The card of a file, whose arrays are neither read nor checked."""
+    """Return the card of a case study's file; the arrays are neither read nor checked."""
     with open_sealed(file, CASE) as sealed:
         _check_times(sealed)
         card = exactly(Card, sealed.head.card | asdict(sealed.head.case))
@@ -115,11 +116,13 @@ def card(file: Path | BufferedIOBase) -> Card:
 
 
 def _check_times(sealed: Sealed[Header]) -> None:
+    """Raise an error where the times of creation and last change are not in order."""
     words = sealed.head.case
     expect(0 <= words.created <= words.changed < 1e11, "the times")
 
 
 def _make_card(case: Case) -> dict[str, Any]:
+    """Return the fields of the case study's `Card` that are not `Words`."""
     from ..figures.images import thumbnail  # figures bring plotly, and what only opens a case study needs none
 
     first = case.items[0].result
@@ -139,6 +142,7 @@ def _make_card(case: Case) -> dict[str, Any]:
 
 
 def _case(sealed: Sealed[Header]) -> Case:
+    """Return the case study in an opened file, every result of it checked."""
     header = sealed.head
     _check_times(sealed)
     names = [f"{i}.npz" for i in range(len(header.items))]
@@ -148,7 +152,8 @@ def _case(sealed: Sealed[Header]) -> Case:
 
 
 def _item(name: str, packed: bytes, shown: Shown) -> Item:
-    """A complete result, checked also for what `wire` takes for granted."""
+    """Return an item from the bytes of its result, which must be complete; checks also what `wire` takes for
+    granted."""
     size = len(packed)  # all arrays together are no larger: nothing is inflated
     with open_sealed(packed, replace(RESULT, bounds=Bounds(size, MAX_ARRAYS, size, size, size)), name) as sealed:
         result = result_of(sealed)
@@ -164,6 +169,7 @@ def _item(name: str, packed: bytes, shown: Shown) -> Item:
     probe = probe_of(result)  # refuses values out of range
 
     def kind(value: object) -> type:
+        """Return the value's type, float for an int."""
         return float if type(value) is int else type(value)
 
     expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")

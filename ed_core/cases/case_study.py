@@ -46,13 +46,14 @@ class Shown:
     settings: tuple[tuple[str, str | int | float | bool], ...] = ()
 
     def setting(self, name: str, default: str) -> str:
-        """One of `CHOICES`."""
+        """Return the setting `name` where it is one of `CHOICES[name]`, else `default`."""
         value = dict(self.settings).get(name, default)
         return value if isinstance(value, str) and value in CHOICES[name] else default
 
     @property
     def of(self) -> str | int:
-        """The tokens that its verdict is read for; all unless chosen otherwise."""
+        """The tokens that the verdict is read for: `ALL` (unless chosen otherwise), `ANSWER`, or the selected token's
+        index."""
         choice = dict(self.settings).get("of")
         if choice == "token" and self.selected is not None:
             return self.selected
@@ -69,7 +70,7 @@ class Item:
 
     @classmethod
     def of(cls, result: ProbeResult, shown: Shown = Shown()) -> Item:
-        """A copy of a complete result; a `CaseError` where it is not complete."""
+        """Return an item with a copy of a result; `CaseError` where the result is not complete."""
         if not result.complete:
             raise CaseError(f"The result of {result.request.probe} is not complete; wait until it is, then keep it.")
         packed = pack(result)
@@ -95,11 +96,12 @@ class Words:
 
 @dataclass(frozen=True)
 class Case(Words):
-    """A case study."""
+    """A case study: its words, and its results as items."""
 
     items: tuple[Item, ...]
 
     def __post_init__(self) -> None:
+        """Raise `CaseError` where a field is outside its limits."""
         if not ID.fullmatch(self.id):
             raise CaseError(f"{self.id!r} is not the id of a case study; expected 10 characters, a to z and 2 to 7.")
         if not 0 < len(self.items) <= ITEMS:
@@ -116,7 +118,7 @@ class Case(Words):
 
     @property
     def views(self) -> list[View]:
-        """Its items by model and prompt, in their order; the same probe with other parameters begins another view."""
+        """The items by model and prompt, in their order; the same probe with other parameters begins another view."""
         views: list[View] = []
         for item in self.items:
             request = item.result.request
@@ -129,7 +131,7 @@ class Case(Words):
         return views
 
     def verdicts(self) -> Iterator[tuple[View, Verdict]]:
-        """The verdict of every view with the results that it is read from."""
+        """Yield every view that has the results a verdict is read from, with its verdict."""
         for view in self.views:
             if view.by_probe.keys() >= set(READS):
                 written, lens = (view.by_probe[name] for name in READS)
@@ -147,11 +149,12 @@ class View:
 
     @property
     def first(self) -> Item:
+        """The view's first item."""
         return next(iter(self.by_probe.values()))
 
 
 def new_id() -> str:
-    """50 random bits as 10 characters."""
+    """Return 50 random bits as 10 characters."""
     return base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
 
 
@@ -168,7 +171,8 @@ def make(
     overlap_threshold: float = OVERLAP_THRESHOLD,
     first_token: bool = True,
 ) -> Case:
-    """A new case study of complete results, with their verdict. `shown`: of all, or by probe."""
+    """Return a new case study of complete results, with their verdict. `shown`: how all of them were shown, or each by
+    its probe. `id`: random, `now` (seconds since 1970): the current time, unless given."""
     by_probe = {} if isinstance(shown, Shown) else shown
     default = shown if isinstance(shown, Shown) else Shown()
     stamp = time.time() if now is None else now
@@ -191,7 +195,7 @@ def make(
 def edited(
     case: Case, *, title: str | None = None, notes: str | None = None, tags: Sequence[str] | None = None
 ) -> Case:
-    """The case study with other words and the same results."""
+    """Return the case study with other words and the same results; None keeps a text."""
     return replace(
         case,
         title=case.title if title is None else tidy(title),
@@ -202,8 +206,8 @@ def edited(
 
 
 def verdict_text(case: Case) -> str:
-    """The sentence of its one view; of several, the sentence on their prompts together, then a line each with the
-    model and the end of the prompt."""
+    """Return the verdict in words: the sentence of the only view; of several, the sentence on their prompts together,
+    then a line each with the model and the end of the prompt."""
     verdicts = list(case.verdicts())
     if len(case.views) == 1:
         return say.verdict(verdicts[0][1]) if verdicts else ""
@@ -215,7 +219,7 @@ def verdict_text(case: Case) -> str:
 
 
 def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
-    """A line for every model that was measured on several prompts with the same parameters."""
+    """Yield a line for every model that was measured on several prompts with the same parameters."""
     alike: dict[tuple[str, ...], list[View]] = {}
     for view in views:
         alike.setdefault(tuple(view.by_probe[name].result.request.series for name in READS), []).append(view)
@@ -229,15 +233,15 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
 
 
 def lead(text: str) -> str:
-    """The first sentence of a verdict, without the model and prompt in front of it; of several views that of the first,
-    or of their prompts together."""
+    """Return the first sentence of a verdict, without the model and prompt in front of it; of several views that of the
+    first, or of their prompts together."""
     line, several, _ = text.partition("\n")
     text = re.sub(r"""^[^'"]*?(?:'.*?'|".*?"|, \d+ prompts): """, "", line) if several else line
     return re.split(r"(?<=[.!?]) (?=[^a-z])", text, maxsplit=1)[0]
 
 
 def cut(text: str, most: int) -> str:
-    """A prompt on one line, at most `most` characters of its end: prompts of one task begin alike and end in the
+    """Return a prompt on one line, at most `most` characters of its end: prompts of one task begin alike and end in the
     question."""
     line = tidy(text.replace("\n", " ⏎ "))
     if len(line) <= most:
@@ -246,15 +250,17 @@ def cut(text: str, most: int) -> str:
 
 
 def tidy(text: str) -> str:
-    """A text on one line, with single spaces."""
+    """Return a text on one line, with single spaces."""
     return " ".join(text.split())
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags tidied, without empty and repeated ones."""
     return tuple(dict.fromkeys(tag for tag in map(tidy, tags) if tag))
 
 
 def _newlines(text: str) -> str:
+    """Return the text with line feeds as its only line ends."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -272,6 +278,7 @@ def _check(what: str, text: str, limit: int, line: bool = False) -> None:
 
 
 def _check_shown(shown: Shown, n_tokens: int) -> None:
+    """Raise `CaseError` where the tokens, page or settings of an item's view are outside their limits."""
     tokens = [*(shown.window or ()), *([] if shown.selected is None else [shown.selected])]
     inside = all(0 <= t < n_tokens for t in tokens) and (shown.window is None or shown.window[0] <= shown.window[1])
     named = NAME.fullmatch(shown.page) and all(NAME.fullmatch(name) for name, _ in shown.settings)

@@ -57,6 +57,7 @@ class Drawing:
     reading: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Make `alt` of title and caption where it is empty."""
         if not self.alt:
             object.__setattr__(self, "alt", f"{self.title}: {self.caption}")
 
@@ -67,8 +68,8 @@ Curves = Mapping[str, np.ndarray]
 
 
 def prune(lengths: Mapping[int, Curves], results: Sequence[ProbeResult]) -> Iterator[Drawing]:
-    """What removing each stretch costs, a line for each length, and the usual proxies of the first length. `lengths`:
-    the aggregates over `results` by how many layers are removed."""
+    """Yield the figures of what removing each stretch of layers costs, a line for each length, and of the usual proxies
+    for the first length. `lengths`: the aggregates over `results` by how many layers are removed."""
     first = next(iter(lengths.values()))
     lines = {say.count(n, "layer"): curves["kl"] for n, curves in lengths.items()}
     yield _of_several(
@@ -99,7 +100,8 @@ def prune(lengths: Mapping[int, Curves], results: Sequence[ProbeResult]) -> Iter
 def moved(
     curves: Curves, kind: str, results: Sequence[ProbeResult], value: str = "loss", view: View = MOVED
 ) -> Iterator[Drawing]:
-    """The map of one kind of layer surgery, and what the cheapest variant of every length adds to the loss."""
+    """Yield the map of one `kind` of layer surgery (a key of `SURGERY`), and what the cheapest variant of every length
+    adds to the loss."""
     rows, name = surgery.rows(curves, kind, random_layers(kind, results)), f"{kind}_{value}"
     spec = Surgery.spec(name)
     figure = figures.surgery_map(curves, kind, view, value, rows)
@@ -115,7 +117,7 @@ def moved(
 
 
 def random_layers(kind: str, results: Sequence[ProbeResult]) -> Sequence[int]:
-    """The layers that a repeat's control runs again."""
+    """Return the layers that a repeat's control runs again; () for other kinds."""
     return results[0]["random_layer"].tolist() if kind == "repeat" else ()
 
 
@@ -132,7 +134,7 @@ LEAST = "loss above the whole model's, of the variant that costs least; length 0
 
 
 def of_several(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
-    """The figures of a probe that declares no pictures, over the prompts of its results."""
+    """Yield the figures of a probe that declares no pictures, over the prompts of its results."""
     probe = probe_of(results[0])
     curves = among_others.curves_of(probe, [r.summary for r in results])
     if isinstance(probe, Prune):
@@ -150,19 +152,21 @@ def of_several(results: Sequence[ProbeResult]) -> Iterator[Drawing]:
 
 
 def _curves(probe: Probe, curves: Curves, results: Sequence[ProbeResult]) -> Iterator[Drawing]:
-    """Aggregates over the first dim, a figure for each unit and length."""
+    """Yield a figure of a probe's aggregates over their first dim, for each unit and length."""
     grouped: dict[tuple[str, str, int], dict[str, np.ndarray]] = {}
     for spec in probe.measures:
         if (values := curves.get(spec.name)) is not None and values.ndim == 1 and len(values) > 1:
             grouped.setdefault((spec.dims[0], spec.unit, len(values)), {})[spec.name] = values
     for (dim, unit, _), lines in grouped.items():
-        name, x = next(iter(lines)), "first layer taken out" if dim == "start" else dim
+        of_start = "first layer taken out" if isinstance(probe, ExactAnswers) else "layer"
+        name, x = next(iter(lines)), of_start if dim == "start" else dim
         figure = figures.layer_curves(lines, "", unit, x=x, **SIZE)
         of_first = (f"{probe.name}.{name}", dim, lines[name], probe.spec(name).meaning)
         yield _of_several(probe.title, ", ".join(lines), figure, results, *of_first)
 
 
 def _of_several(title: str, caption: str, figure: go.Figure, results: Sequence[ProbeResult], *curve: Any) -> Drawing:
+    """Return a figure of several results; `curve`: name, dim, values and meaning of its numbers."""
     return Drawing(title, caption, figure, results=tuple(results), curve=curve)
 
 
@@ -180,33 +184,34 @@ class Section:
 
     @property
     def heading(self) -> str:
-        """Model, precision, control, and number of layers: plain text."""
+        """Models, precisions, controls and the number of layers, as plain text."""
         models = dict.fromkeys(controls.full_name(m) for view in self.views for m in view.models)
         return f"{', '.join(models)}, {say.count(self.views[0].first.result.n_layers, 'layer')}"
 
     @property
     def prompts(self) -> list[Prompt]:
+        """The prompts of all views, each once."""
         return list(dict.fromkeys(prompt for view in self.views for prompt in view.prompts))
 
     @property
     def written(self) -> list[str]:
-        """The texts that *Writing* wrote."""
+        """The texts that the probe *Writing* generated."""
         return [exits.text(item.result) for view in self.views if (item := view.by_probe.get(Generation.name))]
 
     @property
     def notes(self) -> list[str]:
-        """What must be read with the numbers, each once."""
+        """The notes that must be read with the results' numbers, each once."""
         results = [item.result for view in self.views for item in view.by_probe.values()]
         return list(dict.fromkeys(note for result in results for note in result.notes))
 
 
 def drawings(case: Case) -> list[Drawing]:
-    """All figures, in the order of their sections."""
+    """Return all figures of a case study, in the order of their sections."""
     return [drawing for section in sections(case) for drawing in section.drawings]
 
 
 def by_name(case: Case) -> dict[str, Drawing]:
-    """The figures by their titles in small letters; the second of a title is "… 2"."""
+    """Return the figures by their titles in small letters; the second of a title is "… 2"."""
     named: dict[str, Drawing] = {}
     for drawing in drawings(case):
         n = 1 + sum(other.title == drawing.title for other in named.values())
@@ -215,8 +220,8 @@ def by_name(case: Case) -> dict[str, Drawing]:
 
 
 def sections(case: Case) -> list[Section]:
-    """What a page showed together; else for every view the course of its answer where there is a verdict, then the
-    figures of its results in their order."""
+    """Return the case study's figures under their headings: what a page showed together; else for every view the course
+    of its answer where a verdict exists, then the figures of its results in their order."""
     if (page := _of_page(case)) is not None:
         return [page]
     verdicts = {id(view.first): v for view, v in case.verdicts()}
@@ -232,7 +237,7 @@ def sections(case: Case) -> list[Section]:
 
 
 def _sentences(results: Sequence[ProbeResult]) -> Iterator[str]:
-    """The sentences of the pages that have no verdict, on results of one probe."""
+    """Yield the sentences that pages without a verdict show above results of one probe."""
     probe = probe_of(results[0])
     curves = among_others.curves_of(probe, [r.summary for r in results])
     if isinstance(probe, Generation):
@@ -255,8 +260,8 @@ def _sentences(results: Sequence[ProbeResult]) -> Iterator[str]:
 
 
 def _of_page(case: Case) -> Section | None:
-    """All results under one heading, where they were kept from a page over several prompts and are all that it
-    shows."""
+    """Return all results under one heading, where they were kept from a page over several prompts and are all that it
+    shows; else None."""
     by_probe: dict[str, list[ProbeResult]] = {}
     for item in case.items:
         by_probe.setdefault(item.result.request.probe, []).append(item.result)
@@ -270,13 +275,14 @@ def _of_page(case: Case) -> Section | None:
 
 
 def _of_pair(case: Case, verdicts: dict[int, Verdict]) -> Section | None:
-    """The differences between the two sides of a comparison, as its page shows them: the sentence, the ruler, the
-    curves and the maps; None where nothing was compared."""
+    """Return the differences between the two sides of a comparison, as its page shows them: the sentence, the ruler,
+    the curves and the maps; None where nothing was compared. `verdicts`: by the `id` of a view's first item."""
     if {item.shown.page for item in case.items} != {"two"} or len(case.views) != 2:
         return None
     a, b = case.views
 
     def name(view: case_study.View) -> str:
+        """Return the name of a side: its model where these differ, else the end of its prompt."""
         by_model = a.models != b.models
         return controls.full_name(view.models[0]) if by_model else f"“{case_study.cut(view.prompts[0].text, 24)}”"
 
@@ -293,7 +299,7 @@ def _of_pair(case: Case, verdicts: dict[int, Verdict]) -> Section | None:
 
 
 def _differences(a: ProbeResult, b: ProbeResult, names: tuple[str, str]) -> Iterator[Drawing]:
-    """A probe's curves of both sides, and its map of B - A where cells mean the same."""
+    """Yield a probe's curves of both sides, and its map of B - A where cells mean the same."""
     for pair in side_by_side.pairs((probe_of(a), probe_of(b)), a, b):
         figure, sentence = figures.pair_curves(pair, names, CURVES_HEIGHT), say.pair(pair)
         yield Drawing(f"A and B: {pair.curve.title.lower()}", sentence, figure, sentence)
@@ -312,6 +318,7 @@ def _differences(a: ProbeResult, b: ProbeResult, names: tuple[str, str]) -> Iter
 
 
 def _of_view(case: Case, view: case_study.View, verdict: Verdict | None) -> Iterator[Drawing]:
+    """Yield the figures of one model and prompt: the course of the answer, then those of each result."""
     lens = view.by_probe.get("logit_lens")
     if verdict is not None and lens is not None and "top_ids" in lens.result.measures:
         course = Course.of(lens.result)
@@ -328,7 +335,7 @@ def _of_view(case: Case, view: case_study.View, verdict: Verdict | None) -> Iter
 
 
 def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
-    """The same prompt on a control of the same model, drawn dashed behind the model's curves."""
+    """Return the view of the same prompt on a control of the same model, which figures draw dashed; None without."""
     for other in case.views:
         same = other.prompts == view.prompts and other.models[0].source == view.models[0].source
         if same and other.models[0].control and not view.models[0].control:
@@ -337,7 +344,7 @@ def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
 
 
 def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.View | None) -> Iterator[Drawing]:
-    """The declared pictures of a result, with the settings of its page."""
+    """Yield the pictures that a result's probe declares, with the settings of its page. `twin`: a control's view."""
     result, settings = item.result, dict(item.shown.settings)
     if find(result.request.probe).pictures is None:
         yield from of_several([result])
@@ -378,7 +385,7 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
 
 
 def _parameters(probe: Probe) -> Iterator[str]:
-    """The parameters that are not at their defaults, in words; a file by its name, without its folder."""
+    """Yield the parameters that are not at their defaults, in words; a file by its name, without its folder."""
     for f in fields(probe):
         if f.name in probe.settings():
             label, words = described(f, getattr(probe, f.name))
@@ -386,6 +393,6 @@ def _parameters(probe: Probe) -> Iterator[str]:
 
 
 def says(continuation: ProbeResult) -> tuple[str, bool | None]:
-    """The model's continuation on one line of plain text, and whether it is the known answer (None where none is
+    """Return the model's continuation on one line of plain text, and whether it is the known answer (None where none is
     known)."""
     return shown(str(continuation.provenance.get("continuation", "")), 80), is_right(continuation)

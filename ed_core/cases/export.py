@@ -42,8 +42,8 @@ SINKS = "sinks"  # a table among the measures of `contributions`
 
 
 def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """All arrays of a run: of every probe, its results in the order of the prompts. `forms`: the template of each
-    prompt, which a stored result lacks."""
+    """Return all arrays of a run by name: of every probe, its results in the order of the prompts. `forms`: the
+    template of each prompt, which a stored result lacks."""
     out: dict[str, np.ndarray] = {}
     for probe, results in runs.items():
         for i, result in enumerate(results):
@@ -70,8 +70,8 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = (
 
 
 def case_arrays(case: Case) -> dict[str, np.ndarray]:
-    """The numbers of a case study under the names of `arrays`; of several views (another model or prompt, the same
-    probe again) with a prefix, `1/`, `2/`, …"""
+    """Return the numbers of a case study under the names of `arrays`; of several views (another model or prompt, the
+    same probe again) with a prefix, `1/`, `2/`, …"""
     out: dict[str, np.ndarray] = {}
     for prefix, view in _by_prefix(case).items():
         named = arrays({probe_of(item.result): [item.result] for item in view.by_probe.values()})
@@ -80,11 +80,13 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
 
 
 def _by_prefix(case: Case) -> dict[str, View]:
+    """Return the views by the prefix of their arrays' names: "" for one view, else `1/`, `2/`, …."""
     return {f"{i}/" if len(case.views) > 1 else "": view for i, view in enumerate(case.views, 1)}
 
 
 def tables(case: Case) -> dict[str, tuple[ProbeResult, str]]:
-    """The arguments of `csv` by `<probe>.<measure>` and `contributions.sinks`, with the prefixes of `case_arrays`."""
+    """Return the arguments of `csv` by `<probe>.<measure>` and `contributions.sinks`, with the prefixes of
+    `case_arrays`."""
     return {
         f"{prefix}{probe}.{name}": (item.result, name)
         for prefix, view in _by_prefix(case).items()
@@ -96,13 +98,14 @@ def tables(case: Case) -> dict[str, tuple[ProbeResult, str]]:
 def effective_depth(
     probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult], forms: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """`effective_depth.<criterion>` with `_ratio`, `_stable`, `_low`, `_high`, and the depth by each variant:
+    """Return `effective_depth.<criterion>` with `_ratio`, `_stable`, `_low`, `_high`, and the depth by each variant:
     `_without_sinks`, of KL also `_from_depth_1`. `effective_depth.kl_mean` and `.overlap_mean`, in 0..L, with `_low`,
     `_high`; `.turn`, a layer, and `.turn_p`. Intervals are over the templates of the prompts where enough are known,
     else over prompts. NaN = not defined, too few prompts, or unknown sinks."""
     out = {}
 
     def put(name: str, value: int | float | None) -> None:
+        """Add a number to the arrays, NaN for None."""
         out[f"effective_depth.{name}"] = np.asarray(np.nan if value is None else value, np.float32)
 
     reached = verdict(Sample.of(contributions, lens, first_token=counts_first(probe), forms=forms))
@@ -122,7 +125,8 @@ def effective_depth(
 
 
 def sinks_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
-    """`sinks.<figure>.<i>`, `sinks.span_<figure>.<i>` and `sinks.long_at_end.<i>` per prompt."""
+    """Return the attention sinks of each prompt: `sinks.<figure>.<i>`, `sinks.span_<figure>.<i>`,
+    `sinks.long_at_end.<i>`."""
     out: dict[str, np.ndarray] = {}
     for i, result in enumerate(results):
         if (some := sinks.of_result(result)) is not None:
@@ -133,15 +137,15 @@ def sinks_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
 
 
 def _columns_of_sinks(some: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
-    and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
+    """Return the figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for
+    attention and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
     whole = {"pos": [s.pos for s in some], "depth": [s.depth for s in some]}
     return _numbers(whole, {"ratio": [s.ratio for s in some]}, [s.written for s in some])
 
 
 def _columns_of_spans(some: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """Their spans as columns `[span]`, sink after sink: `pos` of the sink, `from` and `to` (the first and the last
-    depth), `layer`, `branch` (as in `_columns_of_sinks`), `rise`."""
+    """Return the spans of some sinks as columns `[span]`, sink after sink: `pos` of the sink, `from` and `to` (the
+    first and the last depth), `layer`, `branch` (as in `_columns_of_sinks`), `rise`."""
     spans = [span for sink in some for span in sink.spans]
     whole = {"pos": [sink.pos for sink in some for _ in sink.spans]}
     whole |= {"from": [span.start for span in spans], "to": [span.end for span in spans]}
@@ -151,6 +155,7 @@ def _columns_of_spans(some: Sequence[Sink]) -> dict[str, np.ndarray]:
 def _numbers(
     whole: dict[str, list[int]], real: Mapping[str, list[float]], writers: Sequence[Span]
 ) -> dict[str, np.ndarray]:
+    """Return columns as int32 (`whole`) and float32 (`real`), with the layer and branch of each writer, -1 for none."""
     whole["layer"] = [-1 if span.layer is None else span.layer for span in writers]
     whole["branch"] = [-1 if span.layer is None else sinks.BRANCHES.index(span.branch) for span in writers]
     return {name: np.asarray(values, np.int32) for name, values in whole.items()} | {
@@ -159,8 +164,8 @@ def _numbers(
 
 
 def frame(result: ProbeResult, measure: str) -> pd.DataFrame:
-    """A row per value of a measure: its place along each dim, the token there where it is one of the prompt's, and the
-    value, in a column of the measure's name. Of `sinks` a row per sink."""
+    """Return a row per value of a measure: its place along each dim, the token there where it is one of the prompt's,
+    and the value, in a column of the measure's name. Of `sinks` a row per sink."""
     import pandas as pd
 
     if measure == SINKS:
@@ -175,12 +180,12 @@ def frame(result: ProbeResult, measure: str) -> pd.DataFrame:
 
 
 def csv(result: ProbeResult, measure: str) -> str:
-    """`frame` as CSV."""
+    """Return a measure of a result as CSV, with the rows of `frame`."""
     return _csv(frame(result, measure))
 
 
 def csv_of_sides(sides: Mapping[str, ProbeResult], measure: str) -> str:
-    """`csv` of several results, one after the other, with the name of each in a column `side`."""
+    """Return the `csv` of several results, one after the other, with the name of each in a column `side`."""
     import pandas as pd
 
     tables = {side: frame(result, measure) for side, result in sides.items()}
@@ -188,7 +193,7 @@ def csv_of_sides(sides: Mapping[str, ProbeResult], measure: str) -> str:
 
 
 def pair_csv(pair: Pair) -> str:
-    """Two curves as CSV: side, index, relative depth, value."""
+    """Return two curves as CSV: side, index, relative depth, value."""
     import pandas as pd
 
     tables = {
@@ -199,7 +204,7 @@ def pair_csv(pair: Pair) -> str:
 
 
 def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
-    """A curve as CSV: index and value; of a map, with a comma in `dim`, both indices."""
+    """Return a curve as CSV: index and value; of a map, with a comma in `dim`, both indices."""
     import pandas as pd
 
     index = pd.MultiIndex.from_product(map(range, values.shape), names=dim.split(","))
@@ -207,7 +212,8 @@ def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
 
 
 def _csv(table: pd.DataFrame) -> str:
-    """All digits of every number; tokens as JSON strings, so that none is a spreadsheet's formula."""
+    """Return a table as CSV with all digits of every number; tokens as JSON strings, so that none is a spreadsheet's
+    formula."""
     wide = {name: np.float64 for name, kind in table.dtypes.items() if kind == np.float32}
     table = table.astype(wide)
     if "token" in table:
@@ -220,8 +226,8 @@ EXPORTS = (".edcase", ".html", ".npz", ".csv", ".png", ".svg")
 
 
 def exported(case: Case, ending: str, which: str = "") -> bytes:
-    """The bytes of a case study as a file of one of `EXPORTS` but `.edcase`; `which`: the measure of a table, the
-    figure of a picture."""
+    """Return the bytes of a case study as a file of one of `EXPORTS` but `.edcase`. `which`: the measure of a table,
+    the figure of a picture; `ParameterError` where the case study has none of that name."""
     if ending == ".html":
         from .report import report
 
@@ -238,6 +244,7 @@ def exported(case: Case, ending: str, which: str = "") -> bytes:
 
 
 def _picture(case: Case, kind: str, name: str) -> bytes:
+    """Return the figure `name` as a "png" or "svg" (`kind`); `ParameterError` for an unknown name."""
     from ..figures import images
     from .drawings import by_name
 
@@ -250,5 +257,6 @@ def _picture(case: Case, kind: str, name: str) -> bytes:
 
 
 def _unknown(option: str, value: str, known: Iterable[str]) -> ParameterError:
+    """Return the error for a value that a command's option does not know."""
     given = f"is {value!r}" if value else "is missing"
     return ParameterError(f"{option} {given}; this case study has {'; '.join(known)}.")

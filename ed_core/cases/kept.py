@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from .. import disk, settings, untrusted
 from ..errors import CaseChanged, CaseError, EffectiveDepthError, ImportRefused, StoreError
@@ -40,6 +40,8 @@ class Kept:
     cannot be used. `problems`: the files that the last listing skipped, a sentence each."""
 
     def __init__(self, root: str | Path | None = None, shipped: Path | None = SHIPPED):
+        """Use the folder `kept` in `root`, the cache unless given. `shipped`: the folder of the product's case studies,
+        or None."""
         self.path = Path(root or settings.current().cache) / "kept"
         self.shipped = shipped
         self.problems: list[str] = []
@@ -50,8 +52,8 @@ class Kept:
     # --- reading
 
     def cards(self, search: str = "", sort: str = "changed") -> list[Card]:
-        """The user's case studies, then the shipped ones, each sorted by one of `SORTS`. `search`: every word is
-        in title, notes, tags, prompt, model or verdict, in any case. Arrays are not read."""
+        """Return the cards of the user's case studies, then of the shipped ones, each sorted by one of `SORTS`.
+        `search`: every word is in title, notes, tags, prompt, model or verdict, in any case. Arrays are not read."""
         key, downwards = SORTS[sort]
         problems: list[str] = []
         own = self._listed(self.path, problems)
@@ -63,7 +65,7 @@ class Kept:
         return [card for card in (*in_order(own), *in_order(shipped)) if all(w in card.words.casefold() for w in words)]
 
     def open(self, id: str) -> tuple[Case, str]:
-        """A case study, checked to the last array, and its state, which `save` takes."""
+        """Return a case study, checked to the last array, and its state (a digest of the file), which `save` takes."""
         data = self.read(id)
         try:
             case = bundle.decode(data, f"{id}{SUFFIX}")
@@ -72,7 +74,7 @@ class Kept:
         return replace(case, id=id), _state(data)
 
     def read(self, id: str) -> bytes:
-        """The bytes of a case study's file."""
+        """Return the bytes of a case study's file, the user's before a shipped one; `CaseError` where it is missing."""
         own = self._file(id)
         for file in (own, self.shipped / own.name) if self.shipped else (own,):
             with contextlib.suppress(FileNotFoundError):
@@ -80,15 +82,16 @@ class Kept:
         raise _missing(id)
 
     def is_shipped(self, id: str) -> bool:
-        """Whether a case study comes with the product and was not replaced by one of the user's."""
+        """Return whether a case study comes with the product and was not replaced by one of the user's."""
         return self.shipped is not None and (self.shipped / f"{id}{SUFFIX}").is_file() and not self._file(id).is_file()
 
     def exists(self, id: str) -> bool:
-        """Whether an id is taken, by a damaged file too."""
+        """Return whether an id is taken, by a damaged file too."""
         return self._file(id).exists() or self.is_shipped(id)
 
     def check(self) -> tuple[int, list[str]]:
-        """The number of all case studies, each read to the last array, and a sentence for each that is damaged."""
+        """Return the number of all case studies, each read to the last array, and a sentence for each that is
+        damaged."""
         problems = []
         files = [*_files(self.path), *(_files(self.shipped) if self.shipped else [])]
         for file in files:
@@ -101,7 +104,7 @@ class Kept:
     # --- writing
 
     def add(self, case: Case) -> str:
-        """The state of a new case study, which is kept from now on. Its id must be free."""
+        """Keep a new case study and return its state, which `save` takes. Its id must be free."""
         data = _checked(case)
         with self._locked():
             if self.exists(case.id):
@@ -110,7 +113,8 @@ class Kept:
         return _state(data)
 
     def save(self, case: Case, opened: str) -> str:
-        """The new state of an edited case study; refused where it changed since it was `opened`."""
+        """Replace a case study by an edited one and return its new state; `CaseChanged` where it is not in the state
+        `opened`."""
         data = _checked(case)
         if self.is_shipped(case.id):
             raise CaseError("This case study comes with the product and is not edited; duplicate it and edit the copy.")
@@ -118,21 +122,21 @@ class Kept:
             if (now := _state(self.read(case.id))) != opened and now != _state(data):
                 raise CaseChanged(
                     f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs "
-                    "was overwritten; save yours as a duplicate, or open it again and repeat your changes."
+                    "was overwritten; keep yours as a copy, or open it again and repeat your changes."
                 )
             disk.write(self._file(case.id), data)
         return _state(data)
 
     def duplicate(self, case: Case) -> Case:
-        """A kept copy under a new id."""
+        """Keep a copy of a case study under a new id, and return the copy."""
         now = time.time()
         copy = replace(case, id=self._new_id(), title=f"{case.title[:190].rstrip()} (copy)", created=now, changed=now)
         self.add(copy)
         return copy
 
     def take_in(self, data: bytes) -> tuple[Case, bool]:
-        """The case study that an import kept, and whether it is new. It is checked completely and written from what was
-        understood (`ImportRefused`); where its id is taken by another one it gets a new id."""
+        """Import a case study; return what was kept, and whether it is new. It is checked completely and written from
+        what was understood (`ImportRefused`); where its id is taken by another one it gets a new id."""
         case = bundle.drawable(data)
         data = _checked(case)
         with self._locked():
@@ -163,14 +167,21 @@ class Kept:
         """Exclude other writers, in threads and processes, and remove what killed ones left unfinished."""
         with self._disk("written"):
             self.path.mkdir(parents=True, exist_ok=True)
-            with self._lock.acquire(LOCK_SECONDS):
+            try:
+                lock = self._lock.acquire(LOCK_SECONDS)
+            except Timeout:
+                raise StoreError(
+                    f"Another process has been writing case studies for {LOCK_SECONDS:g} s. Try again, or stop that "
+                    "process."
+                ) from None
+            with lock:
                 for unfinished in self.path.glob(f"*{disk.UNFINISHED}"):
                     unfinished.unlink()
                 yield
 
     @contextlib.contextmanager
     def _disk(self, done: str) -> Iterator[None]:
-        """Turn an error of the disk into one sentence."""
+        """Turn an error of the disk into one sentence; `done`: what could not be "read" or "written"."""
         try:
             yield
         except FileNotFoundError:
@@ -179,19 +190,22 @@ class Kept:
             raise StoreError(f"The case studies in {self.path} cannot be {done}: {disk.why(error)}") from error
 
     def _bytes(self, file: Path) -> bytes:
+        """Return the bytes of a file, cut a byte above the most that a case study has."""
         with self._disk("read"), untrusted.regular(file) as handle:
             return handle.read(bundle.MAX_BYTES + 1)  # a byte more than any case study has
 
     def _file(self, id: str) -> Path:
+        """Return the path of the user's case study with this id; `CaseError` for what is no id."""
         if not ID.fullmatch(id):
             raise CaseError(f"{id[:40]!r} is not the id of a case study; expected 10 characters, a to z and 2 to 7.")
         return self.path / f"{id}{SUFFIX}"
 
     def _new_id(self) -> str:
+        """Return a random id that is not taken."""
         return next(id for id in iter(new_id, None) if not self.exists(id))
 
     def _listed(self, folder: Path, problems: list[str]) -> list[Card]:
-        """The cards of a folder's files; what is wrong with the others is added to `problems`."""
+        """Return the cards of a folder's files; what is wrong with the others is added to `problems`."""
         cards = []
         for file in _files(folder):
             try:
@@ -210,7 +224,7 @@ class Kept:
 
 
 def _checked(case: Case) -> bytes:
-    """The bytes of a case study, which were read back: nothing is kept that would not open."""
+    """Return the bytes of a case study, which were read back; `CaseError` where they are too many."""
     data, bounds = bundle.encode(case), bundle.CASE.bounds
     for n, most in ((len(data), bounds.file), (sum(len(item.packed) for item in case.items), bounds.unpacked)):
         if n > most:
@@ -223,12 +237,15 @@ def _checked(case: Case) -> bytes:
 
 
 def _state(data: bytes) -> str:
+    """Return the SHA-256 of a file's bytes, which changes with every edit."""
     return hashlib.sha256(data).hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder that are named like case studies, sorted."""
     return [file for file in sorted(folder.glob(f"*{SUFFIX}")) if ID.fullmatch(file.stem)]
 
 
 def _missing(id: str) -> CaseError:
+    """Return the error for an id that no case study has."""
     return CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")

@@ -34,19 +34,19 @@ FOLDER = Path(__file__).parent
 
 
 def report(case: Case) -> str:
-    """The report's HTML."""
+    """Return the case study's report, a whole HTML page."""
     return templates().get_template("report.html").render(**contents(case), plotly=plotly_script())
 
 
 @lru_cache(maxsize=1)
 def plotly_script() -> str:
-    """Plotly's script with maps, curves and bars alone (`plotly.js-cartesian-dist-min` of npm, of the version in the
-    package `plotly`)."""
+    """Return plotly's script with only maps, curves and bars (`plotly.js-cartesian-dist-min` of npm, of the version in
+    the package `plotly`)."""
     return (ROOT / "effective_depth_lab" / "figure" / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def contents(case: Case) -> dict[str, object]:
-    """The variables of the template `report.html`, all but `plotly`, its script."""
+    """Return the variables of the template `report.html`, all but `plotly`, its script."""
     parts = sections(case)
     code = snippet(case)
     return dict(
@@ -61,7 +61,7 @@ def contents(case: Case) -> dict[str, object]:
 
 @lru_cache(maxsize=1)
 def templates() -> Environment:
-    """The templates of this folder, which escape every word they take."""
+    """Return the environment of this folder's templates, which escape every word they take."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -76,27 +76,28 @@ def templates() -> Environment:
 
 
 def _sha256(script: str) -> str:
+    """Return the SHA-256 of a script in base64, as the page's security policy names it."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @lru_cache(maxsize=1)
 def _packed(script: str) -> str:
-    """A script in zlib's deflate and base64, which `report.js` unpacks."""
+    """Return a script in zlib's deflate and base64, which `report.js` unpacks."""
     return base64.b64encode(zlib.compress(script.encode(), 9)).decode()
 
 
 def _by_prompts(section: Section) -> Collection[View]:
-    """A view for each of the section's prompts: its tokens."""
+    """Return one view for each of the section's prompts, for its tokens."""
     return {view.prompts: view for view in section.views}.values()
 
 
 def _certificate(result: ProbeResult) -> str:
-    """The birth certificate as JSON."""
+    """Return the result's provenance as JSON."""
     return json.dumps(dict(result.provenance), indent=1, ensure_ascii=False)
 
 
 def plain(drawing: Drawing) -> dict[str, Any]:
-    """A figure without plotly's own theme, which would fix the colour of letters."""
+    """Return a figure as JSON's values, without plotly's own theme, which would fix the colour of letters."""
     figure: dict[str, Any] = json.loads(drawing.figure.to_json())
     figure["layout"].pop("template", None)
     return figure
@@ -104,21 +105,21 @@ def plain(drawing: Drawing) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _reader() -> MarkdownIt:
-    """A reader of CommonMark with tables. HTML is text; pictures are off, as one would be loaded from a server; links
-    that run code are refused by the library and stay text."""
+    """Return a reader of CommonMark with tables. HTML is text; pictures are off, as one would be loaded from a server;
+    links that run code are refused by the library and stay text."""
     reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table").disable("image")
     reader.add_render_rule("link_open", _link)
     return reader
 
 
 def _link(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
-    """A link that sends no referrer and opens in another tab."""
+    """Return the HTML of a link that sends no referrer and opens in another tab."""
     tokens[at].attrSet("rel", "noopener noreferrer nofollow")
     tokens[at].attrSet("target", "_blank")
     return self.renderToken(tokens, at, options, env)
 
 
 def to_html(notes: str) -> str:
-    """A stranger's Markdown as harmless HTML: none of its tags, no pictures, no script in a link."""
+    """Return a stranger's Markdown as harmless HTML: none of its tags, no pictures, no script in a link."""
     html: str = _reader().render(notes)
     return html

@@ -48,9 +48,9 @@ DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range 
 
 @dataclass(frozen=True)
 class Page:
-    """One page, and its entry in the index. `kind`: the heading of the entry, like "Case studies"; `place`: its file in
-    the site; `lead`: a sentence; `facts`: the small print; `words`: the text that a search reads; `picture`: a data
-    URI, or ""; `files`: the page and its downloads."""
+    """One page of the site, and its entry in the index. `kind`: the heading of the entry, like "Case studies"; `place`:
+    its file in the site; `lead`: a sentence; `facts`: the small print; `words`: the text that a search reads;
+    `picture`: a data URI, or ""; `files`: the page and its downloads."""
 
     kind: str
     place: str
@@ -67,33 +67,43 @@ class Page:
 
 
 def write(pages: Iterable[Page], out: Path) -> list[Page]:
-    """The pages, without their files, of a site that is now in a folder: one that is new, empty, or was published
-    before. All of it is made before the folder is touched."""
+    """Write a site into the folder `out`, which is new, empty, or was published before, and return its pages without
+    their files. All of it is made before the folder is touched."""
     before, written = _published(out), []
     try:
-        with disk.hidden(out) as made:
+        with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # next to `out` may be read-only
             for page in pages:
                 _put(made, page.files)
                 written.append(replace(page, files={}))
             _put(made, _shared(written))
             files = sorted(file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file())
-            _put(made, {MARKER: json.dumps({"format": FORMAT, "files": files}, indent=0).encode()})
+            out.mkdir(parents=True, exist_ok=True)
+            _mark(out, {*before, *files})
+            for name in files:
+                (out / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(made / name, out / name)
             for name in {*before} - {*files}:
                 (out / name).unlink(missing_ok=True)
-            shutil.copytree(made, out, dirs_exist_ok=True)
+            _mark(out, files)
     except OSError as error:
         raise PublishError(f"The site {out} cannot be written: {disk.why(error, '--out')}") from error
     return written
 
 
+def _mark(out: Path, names: Iterable[str]) -> None:
+    """Write the list of the site's files into its folder; with it an interrupted `write` can be run again."""
+    disk.write(out / MARKER, json.dumps({"format": FORMAT, "files": sorted(names)}, indent=0).encode())
+
+
 def _put(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, by their names, into a folder."""
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
 
 
 def _shared(pages: Iterable[Page]) -> dict[str, bytes]:
-    """The files that are no page's own."""
+    """Return the files that are no page's own: index, styles and scripts."""
     by_kind: dict[str, list[Page]] = {}
     for page in pages:
         by_kind.setdefault(page.kind, []).append(page)
@@ -106,12 +116,13 @@ def _shared(pages: Iterable[Page]) -> dict[str, bytes]:
 
 
 def render(template: str, **words: object) -> bytes:
-    """A page from a template, with the site's title."""
+    """Return a page from a template, filled with these words and the site's title."""
     return report.templates().get_template(template).render(site=settings.current().title, **words).encode()
 
 
 def _published(out: Path) -> list[str]:
-    """The files of the site in a folder; none where it is empty or missing."""
+    """Return the names of the site's files in a folder, [] where it is empty or missing; `PublishError` where it has
+    others."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return []
     try:
@@ -133,7 +144,7 @@ def _published(out: Path) -> list[str]:
 def publish(
     out: Path, case_ids: list[str], studies: list[Path], card_files: list[Path], *, own: bool, shipped: bool
 ) -> tuple[list[Page], list[str]]:
-    """The pages of a site that is now in `out`, and what could not be published: of what is named, of everything kept
+    """Write a site into `out`; return its pages, and what could not be published: of what is named, of everything kept
     here (`own`, or where nothing is named) and of what is `shipped`. Something named that cannot be published is an
     error."""
     kept, places = Kept(), set()
@@ -148,6 +159,7 @@ def publish(
         raise PublishError("Nothing is kept here; give --shipped for what comes with the product.")
 
     def pages() -> Iterator[Page]:
+        """Yield the pages that can be made, and note the others in `problems`."""
         for make, of_kind in ((lambda id: of_case(kept, id), cases), (of_study, folders), (of_card, files)):
             for one in dict.fromkeys(of_kind):
                 try:
@@ -166,7 +178,7 @@ def publish(
 
 
 def of_case(kept: Kept, id: str) -> Page:
-    """A case study as a page: its report, and its file to import elsewhere."""
+    """Return a case study as a page: its report, and its file to import elsewhere."""
     case, _ = kept.open(id)
     data = kept.read(id)
     card = bundle.card(io.BytesIO(data))
@@ -187,7 +199,8 @@ def of_case(kept: Kept, id: str) -> Page:
 
 
 def of_study(out: Path) -> Page:
-    """A study as a page: figures, report, and its file to open elsewhere; `PublishError` where it has no depths."""
+    """Return a study as a page: figures, report, and its file to open elsewhere; `PublishError` where it has no
+    depths."""
     folder = open_folder(out)
     verdict = tables.stored(folder)
     if not verdict.num_rows:
@@ -226,7 +239,7 @@ def of_study(out: Path) -> Page:
 
 
 def of_card(file: Path) -> Page:
-    """A depth card as a page, with its document and its Markdown."""
+    """Return a depth card as a page, with its document and its Markdown."""
     card = cards.read(file)
     model, set_name, title = card.model.name, card.set.name, f"Depth card: {card.model.name}"
     name = _file_name(f"{model}-{card.model.precision}-{set_name}-{card.about[:6]}").lstrip("-+.")
@@ -246,7 +259,7 @@ def of_card(file: Path) -> Page:
 
 
 def _drawings(folder: Folder) -> dict[str, list[Drawing]]:
-    """The figures by their headings: the depths on all sets, then of each set the curves that the rules read."""
+    """Return the figures by their headings: the depths on all sets, then of each set the curves that the rules read."""
     by_heading = {"Depths": [Drawing("Effective depth", DEPTHS, tables.figure(folder, tables.DEPTHS))]}
     verdict = tables.stored(folder).to_pylist()
     for series, labels in steps.series(folder).items():
@@ -267,9 +280,11 @@ def _drawings(folder: Folder) -> dict[str, list[Drawing]]:
 
 
 def _file_name(text: str) -> str:
+    """Return the text with "-" for every character that a file's name should not have."""
     return re.sub(r"[^\w.+-]", "-", text)
 
 
 def _short(text: str, most: int) -> str:
+    """Return the text on one line, cut to `most` characters with "…" at its end."""
     line = case_study.tidy(text)
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -33,7 +33,7 @@ class Snippet:
 
 
 def snippet(case: Case) -> Snippet:
-    """The commands of a case study."""
+    """Return the commands and the Python that compute a case study again."""
     views = case.views
     names = [f"case-{case.id}" + (f"-{i}" if len(views) > 1 else "") for i in range(1, len(views) + 1)]
     notes = "".join(f"# {note}\n" for note in dict.fromkeys(note for view in views for note in _notes(view)))
@@ -45,8 +45,8 @@ def snippet(case: Case) -> Snippet:
 
 
 def opening(model: ModelSpec) -> dict[str, str | int]:
-    """The arguments of `ed_core.open` that open a model, without those at their defaults. A checkpoint that is stored
-    quantized opens as "auto"."""
+    """Return the arguments of `ed_core.open` that open a model, without those at their defaults. A checkpoint that is
+    stored quantized opens as "auto"."""
     if model.precision == SERVED:
         return {"source": model.source}
     arguments: dict[str, str | int] = {
@@ -62,7 +62,8 @@ def opening(model: ModelSpec) -> dict[str, str | int]:
 
 
 def run_command(probes: Iterable[Probe], model: ModelSpec, prompts: str, out: str, **options: object) -> str:
-    """The `run` of these probes in the shell, with every parameter that is not at its default, an option a line."""
+    """Return the `run` command of these probes for the shell, with every parameter that is not at its default, an
+    option a line. `prompts`, `out`: its files."""
     probes = list(probes)
     named = {NAMES.get(name, name): value for name, value in opening(model).items()}
     settings = tuple(f"{p.name}.{name}={_text(value)}" for p in probes for name, value in p.settings().items())
@@ -71,11 +72,12 @@ def run_command(probes: Iterable[Probe], model: ModelSpec, prompts: str, out: st
 
 
 def _probes(view: View) -> list[Probe]:
+    """Return the probes of a view's results, with their parameters."""
     return [probe_of(item.result) for item in view.by_probe.values()]
 
 
 def _notes(view: View) -> Iterator[str]:
-    """What another machine needs in its place, one line each, in ASCII."""
+    """Yield what another machine needs in its place, one line each, in ASCII."""
     model = view.models[0]
     if model.precision == SERVED:
         yield f"Measured remotely, {model.device}: it takes a key in {KEY}, and in Python ED_NDIF=true."
@@ -94,12 +96,14 @@ def _notes(view: View) -> Iterator[str]:
 
 
 def _shell(view: View, name: str) -> str:
+    """Return the shell lines that compute a view again; `name`: of its files, without ending."""
     line = shlex.quote(json.dumps(json.loads(to_jsonl([view.prompts[0]])), ensure_ascii=True))
     command = run_command(_probes(view), view.models[0], f"{name}.jsonl", f"{name}.npz", no_cache=True)
     return f"printf '%s\\n' {line} > {name}.jsonl\n{command}"
 
 
 def _python(view: View) -> str:
+    """Return the Python expression of a view, for the list in `PYTHON`."""
     model, prompt = view.models[0], view.prompts[0]
     calls = (
         f"{type(probe).__name__}({', '.join(f'{name}={value!a}' for name, value in probe.settings().items())})"
@@ -115,7 +119,7 @@ def _python(view: View) -> str:
 
 
 def _text(value: object) -> str:
-    """A parameter's value for the command line."""
+    """Return a parameter's value for the command line."""
     if isinstance(value, Prompt):
         return to_jsonl([value]).strip()
     if isinstance(value, tuple):

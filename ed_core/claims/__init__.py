@@ -29,7 +29,7 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def find(name: str) -> Claim:
-    """The claim of that id; a `ParameterError` names the nearest known one."""
+    """Return the claim with the id `name`; a `ParameterError` suggests the nearest known id."""
     for claim in CLAIMS:
         if claim.id == name:
             return claim

@@ -46,7 +46,7 @@ class Claim:
         return tuple(q for q in self.quantities if not q.shown)
 
     def refusal(self, of: Evidence) -> str:
-        """Why this evidence cannot answer, "" where it can."""
+        """Return why this evidence cannot answer the claim, "" where it can."""
         levels = len(of.level_names)
         needs = (
             (of.n_layers >= SHALLOWEST, f"It needs {SHALLOWEST} layers at least; the model has fewer."),
@@ -68,7 +68,7 @@ class Claim:
         return next((why for met, why in needs if not met), of.trouble)
 
     def of(self, evidence: Evidence) -> Measured:
-        """The estimates from the evidence; `ClaimRefused` where it cannot answer."""
+        """Return the estimates of the claim's quantities; `ClaimRefused` where the evidence cannot answer."""
         if why := self.refusal(evidence):
             raise ClaimRefused(why)
         if lacking := next((name for name in self.parts if name not in evidence.parts), ""):
@@ -76,8 +76,9 @@ class Claim:
         return self.measure(evidence)
 
     def finding(self, measured: Measured | str, control: Measured | None = None) -> Found:
-        """The record of the claim before any adjustment, from the estimates of the model and of its untrained copy, or
-        from the reason why it does not apply; `adjusted` judges several together."""
+        """Return the record of the claim, judged without other claims (`adjusted` judges several together). `measured`:
+        the model's estimates, or why the claim does not apply; `control`: the untrained copy's estimates, None
+        without."""
         about: dict[str, Any] = {"id": self.id, "title": self.title, "source": self.source}
         if isinstance(measured, str):
             return Found(**about, verdict=DOES_NOT_APPLY, unadjusted=DOES_NOT_APPLY, reason=measured)
@@ -109,12 +110,13 @@ class Claim:
 
 
 def claim(id: str, title: str, **about: Any) -> Callable[[Callable[[Evidence], Measured]], Claim]:
-    """Declare a claim above the function that measures it; `about`: the other fields of `Claim`."""
+    """Return a decorator that makes a `Claim` of the function that measures it; `about`: the other fields of
+    `Claim`."""
     return lambda measure: Claim(id, title, measure, **about)
 
 
 def adjusted(findings: Sequence[Found]) -> tuple[Found, ...]:
-    """Findings judged together, by Holm's adjustment over all that were tested."""
+    """Return the findings judged together, by Holm's adjustment over all that were tested."""
     p = [math.nan if one.p is None else one.p for one in findings]
     tested = sum(map(math.isfinite, p))
     after = together([one.unadjusted for one in findings], p)
@@ -124,6 +126,7 @@ def adjusted(findings: Sequence[Found]) -> tuple[Found, ...]:
 
 
 def _value(estimate: Estimate) -> Value:
+    """Return an estimate with its 5 to 95 % over prompts and over layers, as a record stores it."""
     if not math.isfinite(estimate.value):
         return Value(value=None)
     low, high, undefined = interval(estimate.draws[0] if estimate.draws else np.full(1, np.nan))
@@ -132,4 +135,5 @@ def _value(estimate: Estimate) -> Value:
 
 
 def _are(n: int) -> str:
+    """Return "is 1", "are 2", …."""
     return f"{'is' if n == 1 else 'are'} {n}"

@@ -43,8 +43,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Measured:
-    """An estimate of each quantity, in their order; the number of prompts, and in words what is independent among them;
-    a note."""
+    """The estimates of a claim's quantities, in their order; `prompts`: how many they rest on; `over`: in words what is
+    independent among these; `note`: a remark."""
 
     estimates: tuple[Estimate, ...]
     prompts: int
@@ -53,21 +53,21 @@ class Measured:
 
     @classmethod
     def of(cls, part: Part, *estimates: Estimate, note: str = "") -> Measured:
-        """The estimates from the prompts of a part."""
+        """Return the estimates with the number of prompts of a part, and in words what is independent among them."""
         return cls(estimates, len(part), part.units.words, note)
 
 
 def fisher(correlation: np.ndarray) -> np.ndarray:
-    """Correlations on Fisher's scale, on which their spread does not depend on them; ±1 is cut to a finite number."""
+    """Return correlations on Fisher's scale, on which their spread does not depend on them; ±1 is cut to a finite
+    number."""
     bound = 1 - statistics.SMALLEST
     return np.asarray(np.arctanh(np.clip(correlation, -bound, bound)))
 
 
 def line(values: Sequence[np.ndarray], parts: Sequence[Part], scale: float = 1.0) -> tuple[Estimate, str]:
-    """The slope of the straight line through the prompts' own values `[prompt]` of each level, in units of `scale` a
-    level, and in words what is independent: pairs (a mark that each level has once) where there are enough of them,
-    else each level's prompts. A prompt without a value (NaN) is left out. Undefined, with no words, where a level is
-    left with too few."""
+    """Return the slope of the straight line through the prompts' own `values` `[prompt]` of each level, in units of
+    `scale` a level, and in words what is independent: pairs (a mark that each level has once) where enough, else each
+    level's prompts. A NaN is left out. Undefined, with no words, where a level is left with too few prompts."""
     finite = [np.isfinite(v) for v in values]
     values, parts = [v[f] for v, f in zip(values, finite)], [p.keep(f) for p, f in zip(parts, finite)]
     steps = np.arange(len(parts)) - (len(parts) - 1) / 2

@@ -41,7 +41,8 @@ class Quantity:
     shown: bool = False
 
     def moved(self, share: float) -> Quantity:
-        """The quantity with its limits moved by a share: a range grows about its middle, a single limit itself does."""
+        """Return the quantity with its limits moved by `share` (0.2 is 20 %): a range grows about its middle, a single
+        limit itself does."""
         low, high = self.limits
         if math.isfinite(low) and math.isfinite(high):
             middle, half = (low + high) / 2, (high - low) / 2 * (1 + share)
@@ -71,17 +72,17 @@ class Estimate:
 
     @classmethod
     def of(cls, number: Resampled, *draws: np.ndarray, layers: np.ndarray | None = None) -> Estimate:
-        """A single number with its own draws, and more kinds of `draws`."""
+        """Return the estimate of one number with its own draws and with more kinds of `draws`."""
         return cls(float(number.value), (number.draws, *draws), layers)
 
     @classmethod
     def undefined(cls, why: str) -> Estimate:
-        """A quantity that could not be measured."""
+        """Return an estimate without a value (NaN); `why`: the reason in words."""
         return cls(math.nan, why=why)
 
     @property
     def refusal(self) -> str:
-        """Why it cannot be judged, "" where it can."""
+        """Why the estimate cannot be judged, "" where it can."""
         if self.why:
             return self.why
         if not math.isfinite(self.value) and self.contrary is None:  # rule 1: what is undefined decides nothing
@@ -99,7 +100,7 @@ class Estimate:
 
 
 def judge(quantity: Quantity, estimate: Estimate) -> Errors:
-    """The errors of saying that a quantity is within its limits and outside; `UNKNOWN` where it is not judged.
+    """Return the errors of saying that a quantity is within its limits and outside; `UNKNOWN` where it is not judged.
 
     All rules about a single quantity are here and in `Estimate.refusal`; `verdict` combines a claim's quantities,
     `together` several claims."""
@@ -112,6 +113,8 @@ def judge(quantity: Quantity, estimate: Estimate) -> Errors:
     sides = [(end, above) for end, above in ((low, True), (high, False)) if math.isfinite(end)]
 
     def error(end: float, above: bool) -> float:
+        """Return the error of saying that the quantity is above (or below) `end`, the largest over all kinds of
+        draws."""
         return max(beyond(one, end, above) for one in draws)
 
     holds = max(error(end, above) for end, above in sides)  # rule 2: within a margin fixed before, not just near it
@@ -124,8 +127,8 @@ def judge(quantity: Quantity, estimate: Estimate) -> Errors:
 
 
 def verdict(quantities: Sequence[Quantity], estimates: Sequence[Estimate]) -> tuple[str, float]:
-    """A claim's verdict before any adjustment, and its probability of error: of *undecided* the smaller one of both,
-    NaN where a quantity is not judged.
+    """Return a claim's verdict before any adjustment, and its probability of error: of *undecided* the smaller one of
+    both, NaN where a quantity is not judged.
 
     A claim holds where each of its quantities does; it fails where one does, the error then being the smallest times
     their number (Bonferroni: each had its chance to contradict). One that is not judged makes it undecided."""
@@ -138,14 +141,14 @@ def verdict(quantities: Sequence[Quantity], estimates: Sequence[Estimate]) -> tu
 
 
 def flips(quantities: Sequence[Quantity], estimates: Sequence[Estimate], moving: Quantity) -> tuple[str, str]:
-    """Rule 6: the verdicts with the limits of one quantity moved by 20 % inwards and outwards."""
+    """Return the verdicts with the limits of `moving` moved by 20 % inwards and outwards (rule 6)."""
     inwards, outwards = ([q.moved(share) if q is moving else q for q in quantities] for share in MOVES)
     return verdict(inwards, estimates)[0], verdict(outwards, estimates)[0]
 
 
 def together(verdicts: Sequence[str], p: Sequence[float]) -> list[tuple[str, float]]:
-    """Rule 5: verdicts reached together, after Holm's adjustment, and the adjusted p of each. What does not keep 5 %
-    becomes undecided; every claim that was tested counts, whatever its verdict."""
+    """Return the verdicts of several claims after Holm's adjustment, each with its adjusted p (rule 5). What does not
+    keep 5 % becomes undecided; every claim that was tested counts, whatever its verdict."""
     return [
         (UNDECIDED if one in (HOLDS, FAILS) and not adjusted <= LEVEL else one, float(adjusted))
         for one, adjusted in zip(verdicts, holm(p), strict=True)

@@ -42,6 +42,8 @@ INF = math.inf
     parts=("contributions",),
 )
 def turn(evidence: Evidence) -> Measured:
+    """Return the share of the layers up to the turn (NaN where they do not turn), and the mean cosine before and
+    after."""
     part, n = evidence.parts["contributions"], evidence.n_layers
     part.require()
     fit = _two_levels(part)
@@ -56,12 +58,13 @@ def turn(evidence: Evidence) -> Measured:
     order = fit.p * ALONE / turns.LEVEL  # the permutation is exact: its 5 % need no reserve
 
     def one_sign(at: slice, above: bool) -> float:
-        """The error of saying that the mean cosine of these layers is on one side of 0."""
+        """Return the error of saying that the mean cosine of these layers is above (or below) 0."""
         over_prompts = part.mean(sums[:, at].mean(1), tokens).draws
         return max(beyond(over_prompts, 0.0, above), beyond(stretch_mean(curve, at), 0.0, above))
 
     def contrary(limits: Range) -> tuple[float, float]:
-        """The errors of saying that the layers before the lower limit strengthen, and those after the upper erase."""
+        """Return the errors of saying that the layers before the lower limit strengthen, and those after the upper
+        erase."""
         first, last = slice(math.ceil(limits[0] * n)), slice(math.ceil(limits[1] * n) - 1, None)
         return one_sign(first, True), one_sign(last, False)
 
@@ -79,6 +82,7 @@ def turn(evidence: Evidence) -> Measured:
 
 
 def _two_levels(part: Part) -> turns.Turn | None:
+    """Return the split of the layers' mean cosine into two levels; None where a sum is not finite."""
     sums, tokens = part.cosine()
     return turns.fit_over_prompts({"": sums}, tokens, part.units, part.seed) if np.isfinite(sums).all() else None
 
@@ -96,6 +100,7 @@ def _two_levels(part: Part) -> turns.Turn | None:
     parts=("future",),
 )
 def second_half_weak(evidence: Evidence) -> Measured:
+    """Return the effect of skipping a second-half layer on later tokens, over that of a first-half layer."""
     part, half, least = evidence.parts["future"], (evidence.n_layers + 1) // 2, 1e-12
     effects = layer_effect(part["effect"])[:, :-1]
     finite = np.isfinite(effects).all(1)
@@ -103,6 +108,7 @@ def second_half_weak(evidence: Evidence) -> Measured:
     part.require("prompts with tokens after a split point")
 
     def log_ratio(at: np.ndarray, curves: np.ndarray) -> np.ndarray:
+        """Return the log of the second half's mean effect over the first half's, for the layers `at`."""
         if not (at >= half).any():
             return np.full(curves.shape[:-1], np.nan)
         return np.asarray(np.log(np.maximum(curves[..., at >= half].mean(-1) / curves[..., at < half].mean(-1), least)))
@@ -129,6 +135,8 @@ def second_half_weak(evidence: Evidence) -> Measured:
     parts=("one",),
 )
 def one_layer_robust(evidence: Evidence) -> Measured:
+    """Return the share of best guesses kept without the worst inner layer, its mean, and the share of layers below
+    0.72."""
     part, bound = evidence.parts["one"], 0.72
     part.require()
     kept = part.per_token("top1_kept")
@@ -167,11 +175,13 @@ def one_layer_robust(evidence: Evidence) -> Measured:
     parts=("one",),
 )
 def cosine_weak_proxy(evidence: Evidence) -> Measured:
+    """Return the rank correlation of two cosine scores of a layer, over layers, with the loss without that layer."""
     part = evidence.parts["one"]
     part.require()
     loss, order = part.per_token("nll").value, part.order("nll")
 
     def against_loss(name: str) -> Estimate:
+        """Return the rank correlation of the score `name` with the loss without the layer."""
         score = part.read(lambda c: fisher(rank_correlations(c[name], c["nll"])), name, "nll")
         value, own = float(score.value), part.per_token(name).value
         layers = np.tanh(statistics.correlated_layers(value, own, loss, evidence.n_layers))
@@ -204,11 +214,14 @@ def cosine_weak_proxy(evidence: Evidence) -> Measured:
     parts=("turns",),
 )
 def even_turns(evidence: Evidence) -> Measured:
+    """Return the relative spread and the mean of the angles by which middle layers turn the stream, and the mean angle
+    between neighbouring updates, in degrees."""
     part, n = evidence.parts["turns"], evidence.n_layers
     part.require()
     middle, between = slice(n // 4, n - n // 4), slice(n // 4, n - n // 4 - 1)
 
     def variation(angles: np.ndarray) -> np.ndarray:
+        """Return the angles' standard deviation over their mean, NaN for a single layer."""
         several = angles.shape[-1] > 1  # one layer has none
         return np.asarray(angles.std(-1) / angles.mean(-1)) if several else np.full(angles.shape[:-1], np.nan)
 
@@ -216,6 +229,7 @@ def even_turns(evidence: Evidence) -> Measured:
         return np.asarray(angles.mean(-1))
 
     def over(measure: str, at: slice, read: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+        """Return the number that `read` makes of a measure's curve on the layers `at`."""
         curve = part.per_token(measure).value[at]
         layers = over_layers(lambda _, own: float(read(own)), n, curve, mean=True)
         number = part.read(lambda curves: read(curves[measure][:, at]), measure)
@@ -247,6 +261,8 @@ def even_turns(evidence: Evidence) -> Measured:
     parts=("replacement",),
 )
 def usefulness(evidence: Evidence) -> Measured:
+    """Return the share of layers that no linear map can replace, and the rank correlation of a map's cost with
+    depth."""
     part, limit = evidence.parts["replacement"], 1 + RAISED
     part.require()
     loss, whole_loss = part["loss"], part["whole"]  # costs are shares of the whole model's loss
@@ -258,6 +274,7 @@ def usefulness(evidence: Evidence) -> Measured:
     finite = replace(cost, value=value, error=error)
 
     def falls(costs: np.ndarray) -> np.ndarray:
+        """Return the rank correlation of costs with depth, on Fisher's scale."""
         return fisher(rank_correlations(costs, np.broadcast_to(depths, costs.shape)))
 
     falling = part.read_curve(falls, loss, whole_loss)
@@ -310,16 +327,19 @@ def usefulness(evidence: Evidence) -> Measured:
     stretches=True,
 )
 def deep_skips_late(evidence: Evidence) -> Measured:
+    """Return the middle of the stretch with the smallest angle, as a share of the depth, and its loss minus the median
+    stretch's: by the last token, then by all tokens without sinks."""
     part, n = evidence.parts["stretch"], evidence.n_layers
     part.require()
     loss, added = part.per_token("nll"), part.mean(*part.added_loss())
     length = n - len(loss.value) + 1
 
     def place(curves: np.ndarray) -> np.ndarray:
+        """Return the middle of the stretch with the smallest angle, as a share of the depth."""
         return np.where(np.isfinite(curves).all(1), (curves.argmin(1) + length / 2) / n, np.nan)
 
     def chosen(sums: np.ndarray, tokens: np.ndarray) -> tuple[int | None, Estimate, Estimate]:
-        """The stretch of the smallest angle, where it is and what it costs."""
+        """Return the start of the stretch with the smallest angle (None: undefined), its middle, and what it costs."""
         curve = sums.sum(0) / tokens.sum()
         if not np.isfinite(curve).all():
             return None, *(Estimate.undefined("an angle is undefined"),) * 2

@@ -38,6 +38,7 @@ MEAN = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
     twin=False,
 )
 def static_ratio(evidence: Evidence) -> Measured:
+    """Return the slope of mean depth / L per tenfold parameters over a family's models, by KL and by overlap."""
     models = sorted((m for m in evidence.family if m.parameters), key=lambda m: m.parameters or 0)
     if len({m.parameters for m in models}) < 3:
         raise ClaimRefused(f"It needs three models of different known sizes, and there are {len(models)}.")
@@ -51,6 +52,7 @@ def static_ratio(evidence: Evidence) -> Measured:
     for rule in MEAN:
 
         def slope(curves: dict[str, np.ndarray], rule: str = rule) -> np.ndarray:
+            """Return the slope of mean depth / L on log10(parameters), `[resample]`."""
             ratios = [MEAN_DEPTH[rule](curves[m.name]) / m.n_layers for m in models]
             return np.asarray(np.stack(ratios, -1) @ weights)
 
@@ -78,6 +80,7 @@ def static_ratio(evidence: Evidence) -> Measured:
     levels=True,
 )
 def no_harder_deeper(evidence: Evidence) -> Measured:
+    """Return the slope over levels, in shares of the layers, of the depth score and of mean depth by KL and overlap."""
     names, n = evidence.level_names, float(evidence.n_layers)
     skipped, lens = (evidence.parts[part].by_level(names) for part in ("future", "logit_lens"))
     lines = [line([np.asarray(depth_score(layer_effect(p["effect"]))) for p in skipped], skipped, n)]
@@ -107,6 +110,7 @@ def no_harder_deeper(evidence: Evidence) -> Measured:
     levels=True,
 )
 def adaptive(evidence: Evidence) -> Measured:
+    """Return the slope over levels, in layers, of the depth from which the answer stays among the lens's best five."""
     part, names = evidence.parts["answers"], evidence.level_names
     parts = part.by_level(names)
     values = [p["stays_depth"] for p in parts]
@@ -135,6 +139,8 @@ def adaptive(evidence: Evidence) -> Measured:
     answers=True,
 )
 def deep_thinking(evidence: Evidence) -> Measured:
+    """Return the rank correlation over prompts of the share of written tokens with a divergence that falls late, with
+    whether the answer is correct."""
     writing, answers = evidence.parts["writing"], evidence.parts["answers"]
     _, mine, theirs = np.intersect1d(writing.index, answers.index, return_indices=True)
     part = writing.keep(mine)
@@ -148,7 +154,7 @@ def deep_thinking(evidence: Evidence) -> Measured:
     rank = statistics.ranks(ratio[None])[0] / len(ratio)
 
     def of_ranks(curves: np.ndarray) -> np.ndarray:
-        """Their correlation with 0 or 1, from means, squares and product."""
+        """Return the correlation of ranks with 0 or 1, on Fisher's scale, from means, squares and product."""
         r, y, rr, ry = curves.T
         with np.errstate(divide="ignore", invalid="ignore"):
             return fisher((ry - r * y) / np.sqrt((rr - r * r) * (y - y * y)))
@@ -185,6 +191,7 @@ def likelihood_or_generation(evidence: Evidence) -> Measured:
     likely = part["loss"] - part["loss_whole"][:, None]
 
     def apart(at: np.ndarray, *curves: np.ndarray) -> float:
+        """Return by how many layers the first curve's centre is deeper than the second's."""
         centres = [at @ c / c.sum() if c.sum() > 0 else np.nan for c in curves]
         return float(centres[0] - centres[1])
 
@@ -223,6 +230,8 @@ def likelihood_or_generation(evidence: Evidence) -> Measured:
     worked=True,
 )
 def reasoning_breaks(evidence: Evidence) -> Measured:
+    """Return the share of exact answers that a left-out layer costs, worked-out prompts minus one-step prompts, and the
+    same for two layers in a row."""
     parts = evidence.parts
     pairs, worked = _answered(parts["answers"], parts["worked"])
     pairs.require("pairs that the whole model answers correctly both in one step and worked out")
@@ -234,15 +243,16 @@ def reasoning_breaks(evidence: Evidence) -> Measured:
 
 
 def _lost(n_layers: int, pairs: Part, worked: Part) -> Estimate:
-    """The mean over layers of the share of exact answers lost, worked out less in one step."""
+    """Return the mean over layers of the share of exact answers lost, worked out minus one step, for pairs in one
+    order."""
     lost = (1 - worked["exact"]) - (1 - pairs["exact"])
     layers = over_layers(lambda _, c: float(c.mean()), n_layers, pairs.mean(lost).value, mean=True)
     return Estimate.of(pairs.mean(lost.mean(1)), layers=layers)
 
 
 def _answered(one: Part, worked: Part) -> tuple[Part, Part]:
-    """The pairs that have more to write where they are worked out, and that the whole model answers both: the prompts
-    in one step, and those worked out in the same order."""
+    """Return the pairs that the whole model answers both in one step and worked out, with a longer worked-out answer:
+    the one-step prompts, and the worked-out ones in the same order."""
     marks = [{(p.levels[i], p.pairs[i]): i for i in range(len(p))} for p in (one, worked)]
     shared = [mark for mark in marks[0] if mark in marks[1] and mark[1]]
     one, worked = (p.keep(np.array([m[mark] for mark in shared], int)) for p, m in zip((one, worked), marks))

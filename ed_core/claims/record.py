@@ -12,6 +12,7 @@ from ..files import Bounds, Head, Kind
 
 
 def _finite(value: Any) -> Any:
+    """Return None for a float that is not finite, any other value as it is."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -21,16 +22,16 @@ R = TypeVar("R", bound="Record")
 
 
 class Record(BaseModel):
-    """A part of a document."""
+    """Base of all parts of a stored document: immutable, and without unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     def but(self: R, **changes: Any) -> R:
-        """The same with other values."""
+        """Return a copy with these fields changed."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def fields(self) -> dict[str, Any]:
-        """As JSON, without what every file has."""
+        """Return the record as a dict for JSON, without the fields that every file has."""
         return self.model_dump(exclude=set(Head.model_fields))
 
 
@@ -100,7 +101,7 @@ class Report(Record):
 
 
 class Header(Report, Head, extra="allow"):
-    """The file."""
+    """The document as its file has it, with the fields of every file."""
 
 
 KIND = Kind(

@@ -46,8 +46,8 @@ REPLACED, MAPS = 100, 3  # prompts of the maps in the layers' place; raise when 
 
 @dataclass(frozen=True)
 class Taken:
-    """A part of what is measured: its probe, on how many prompts, with which parameters. `answered`: it needs known
-    answers; `worked`: it is measured on the worked-out counterpart of the set."""
+    """How one part of the evidence is measured: its probe, on how many prompts, with which parameters. `answered`: it
+    needs known answers; `worked`: it is measured on the worked-out counterpart of the set."""
 
     probe: str
     prompts: int
@@ -91,19 +91,19 @@ class Asked:
 
     @property
     def set_name(self) -> str:
-        """The name of its set in the study."""
+        """The name of the prompt set in the study: the bundled set's, or the file's without its ending."""
         name = self.prompts if self.prompts in set_names() else Path(self.prompts).stem
         return re.sub(r"[^\w.,+ -]", "-", name).strip(" -.")[:70] or "prompts"
 
     @property
     def counterpart(self) -> str:
-        """The bundled set of the same tasks worked out step by step; "" where there is none."""
+        """The bundled set of the same tasks worked out step by step; "" for none."""
         other = f"{self.prompts}{WORKED}"
         return other if other in set_names() else ""
 
     @property
     def command(self) -> str:
-        """The command that makes it again; a file by its name alone, a list of precisions with commas."""
+        """The command line that makes the run again; a file by its name only, a list of precisions with commas."""
         options = changed(self) | {"prompts": self.prompts if self.prompts in set_names() else Path(self.prompts).name}
         if "others" in options:
             options["others"] = ",".join(options["others"])
@@ -111,10 +111,12 @@ class Asked:
         return command_line(self.name, **named, out="FOLDER")
 
     def capped(self, n: int) -> int:
+        """Return `n`, or `most` where that is given and smaller."""
         return min(n, self.most) if self.most else n
 
     def entry(self, n: int = 0, levels: int = 0, **more: Any) -> SetEntry:
-        """The set, of which the first `n` prompts are taken: as many of each of its `levels`."""
+        """Return the study's entry of the set: its first `n` prompts (0: all), divided evenly over `levels` levels (0:
+        as they come). `more`: further fields. `StudyError` where the set is unknown."""
         some: dict[str, Any] = {"per_level": math.ceil(n / levels)} if levels and n else {"limit": n} if n else {}
         some = {"name": self.set_name} | some | more
         if self.prompts in set_names():
@@ -128,24 +130,24 @@ class Asked:
         return SetEntry(file=str(file), **some)
 
     def load(self, n: int = 0, levels: int = 0) -> sets.PromptSet:
-        """The whole set, or the first `n` prompts of it."""
+        """Return the whole set, or its first `n` prompts, divided evenly over `levels` levels."""
         return sets.load(self.entry(n, levels), Path(), self.model)
 
     def ref(self, source: str = "", control: str = "") -> ModelRef:
-        """The model, or the one called `source`, or a copy of it."""
+        """Return the reference of the model, or of the one called `source`, or of its copy of the kind `control`."""
         adapter = "" if source else self.adapter
         return settle(ModelRef.parse(source or self.model, self.precision, self.device, adapter, control=control))
 
     def chosen(self) -> list[Claim]:
-        """The claims, all unless some are named."""
+        """Return the claims to check: those that are named, else all."""
         return [find(name) for name in dict.fromkeys(self.claims)] or list(CLAIMS)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured: one study in the folder `out`, and the losses with maps in the layers' place. `whole`: the
-    whole set; `examples`: those that were taken, by set. `bare`: the evidence without its parts; `replaced`: those
-    losses by label. `troubles`: why a label, or its maps, could not be measured."""
+    """What was measured: one study in the folder `out`, and the losses with linear maps in place of layers. `whole`:
+    the whole set; `examples`: those that were taken, by set. `bare`: the evidence without its parts; `replaced`: the
+    losses with maps by label. `troubles`: why a label, or its maps, could not be measured."""
 
     asked: Asked
     out: Path
@@ -158,17 +160,19 @@ class Measurement:
 
     @cached_property
     def folder(self) -> Folder:
+        """The opened folder of the study."""
         return open_folder(self.out)
 
     @property
     def about(self) -> str:
-        """A digest of model, prompts and settings."""
+        """A digest of model, prompts and settings: findings of runs with the same digest go into one report."""
         versions = {taken.probe: find_probe(taken.probe).version for taken in PARTS.values()}
         prompts, setup = digest_of_prompts([e.prompt for e in self.whole.examples]), self.asked
         return digest_of(KIND.version, self.spec.identity(), prompts, setup.also, setup.most, setup.seed, versions)
 
     def part(self, name: str, label: str = MODEL) -> Part | None:
-        """A part's sums of a model; None where nothing was measured."""
+        """Return one part of the evidence on the model `label`; None where nothing was measured. `name`: one of
+        `PARTS`, `REPLACEMENT`, or another probe's column."""
         if name == REPLACEMENT:
             return self.replaced.get(label)
         taken = PARTS.get(name, Taken(name, 0))
@@ -185,7 +189,7 @@ class Measurement:
         return part
 
     def evidence(self, label: str) -> Evidence:
-        """Everything that was measured of the model, or of its untrained copy."""
+        """Return everything that was measured of the model `label`: `MODEL`, or `TWIN` for its untrained copy."""
         every = {name: self.part(name, label) for name in (*PARTS, REPLACEMENT)}
         parts = {name: part for name, part in every.items() if part is not None}
         evidence = replace(self.bare, parts=parts, trouble=self.troubles.get(label, ""))
@@ -202,7 +206,8 @@ class Measurement:
 
 
 def _set_of(taken: Taken, asked: Asked, names: Collection[str]) -> str:
-    """The set that a part is measured on: of prompts with a known answer the set itself where all have one."""
+    """Return the name of the set that a part is measured on: the worked-out counterpart, the set's prompts with a known
+    answer where only some have one, else the set."""
     if taken.worked:
         return asked.counterpart
     answered = f"{asked.set_name}{ANSWERED}"
@@ -218,8 +223,9 @@ def measure(
     others: Sequence[str] = (),
     fits: str = "",
 ) -> Measurement:
-    """Measure what is missing. `more`: parts that no claim needs; `others`: precisions that the rules are read in too;
-    `fits`: fitted lenses, by the names of their files."""
+    """Measure what the claims lack in the folder `out`, and return everything measured. `more`: parts that no claim
+    needs; `others`: precisions that the rules are read in too; `fits`: fitted lenses, by the names of their files.
+    Raises `ClaimRefused` where the set is too small, `StudyError` where the model cannot be measured."""
     spec = asked.ref()
     _require_family(asked, spec)
     full_set = asked.load()
@@ -253,6 +259,7 @@ def measure(
     for i, label in enumerate((MODEL, TWIN) if REPLACEMENT in needed else ()):
 
         def within(done: float, i: int = i) -> None:
+            """Report the share `done` of the maps of the model with index `i`."""
             turn.tell(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
 
         try:
@@ -268,7 +275,8 @@ def measure(
 def _study(
     asked: Asked, needed: Collection[str], whole: sets.PromptSet, layers: int, others: Sequence[str], fits: str
 ) -> Study:
-    """The study of all that is measured but the maps in the layers' place."""
+    """Return the study that measures everything but the maps in place of layers. `needed`: names of `PARTS`; `layers`:
+    how many the model has."""
     levels, answers = len(whole.levels), sum(bool(e.prompt.answer) for e in whole.examples)
     most = asked.capped(max(taken.prompts for taken in PARTS.values()))
     entries = [asked.entry(most, levels)]
@@ -310,7 +318,7 @@ def _study(
 
 
 def _plan(study: Study, out: Path, device: str) -> planning.Plan:
-    """The plan of the study, or of an earlier one in this folder that includes it and is complete."""
+    """Return the plan of the study, or of an earlier one in the folder `out` that includes it and is complete."""
     with contextlib.suppress(StudyError):
         earlier = read_study(out / planning.STUDY)
         same = (earlier.models, earlier.sets, earlier.seed) == (study.models, study.sets, study.seed)
@@ -322,7 +330,8 @@ def _plan(study: Study, out: Path, device: str) -> planning.Plan:
 
 
 def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable[[float], None]) -> Part:
-    """The losses with maps in the layers' place; read where they were made before."""
+    """Return the losses with linear maps in place of layers, read where they were made before. `within`: gets the share
+    done."""
     from ..lenses import replacement
 
     spec = asked.ref(control="" if label == MODEL else "untrained")
@@ -340,8 +349,9 @@ def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable
 
 
 def run(asked: Asked, out: Path, turn: Turn) -> Report:
-    """Measure what is missing, judge the claims together with those of earlier runs on the same model and prompts, and
-    write both files. A claim that does not apply says so; what makes all of them impossible is refused."""
+    """Measure what is missing, judge the claims together with those of earlier runs on the same model and prompts,
+    write both files into `out`, and return the report. A claim that does not apply says so; what makes all of them
+    impossible is refused."""
     claims = asked.chosen()
     measured = measure(asked, out, claims, turn)
     report = _with_earlier(judged(measured, claims), asked, out)
@@ -352,7 +362,7 @@ def run(asked: Asked, out: Path, turn: Turn) -> Report:
 
 
 def judged(m: Measurement, claims: Sequence[Claim]) -> Report:
-    """The report on the claims, each judged without the others."""
+    """Return the report on the claims, each judged without the others."""
     mine, twin = m.evidence(MODEL), m.evidence(TWIN)
     without_maps = m.troubles.get(f"{MODEL}/{REPLACEMENT}", "")
     findings = []
@@ -373,7 +383,7 @@ def judged(m: Measurement, claims: Sequence[Claim]) -> Report:
 
 
 def _measured(claim: Claim, evidence: Evidence) -> Measured | str:
-    """The estimates of a claim, or why there are none."""
+    """Return the estimates of a claim, or a sentence why it cannot be answered."""
     try:
         return claim.of(evidence)
     except ClaimRefused as error:
@@ -381,20 +391,20 @@ def _measured(claim: Claim, evidence: Evidence) -> Measured | str:
 
 
 def read(out: Path) -> Report:
-    """The report of a run; `StudyError` where it is damaged, `OSError` where there is none."""
+    """Return the report of an earlier run in `out`; `StudyError` where it is damaged, `OSError` where it is missing."""
     with open_sealed(out / FOUND, KIND) as sealed:
         return sealed.head
 
 
 def write(report: Report, out: Path) -> None:
-    """Write the report of a run as JSON and as Markdown."""
+    """Write the report of a run into `out` as JSON and as Markdown."""
     with planning.writing(out):
         disk.write(out / FOUND, seal(KIND, report.fields()))
         disk.write(out / REPORT, words.markdown(report).encode())
 
 
 def _with_earlier(report: Report, asked: Asked, out: Path) -> Report:
-    """The findings, and those of earlier runs on the same model and prompts."""
+    """Return the report with the findings of earlier runs in `out` on the same model and prompts added."""
     try:
         earlier = read(out)
     except (StudyError, OSError):
@@ -408,7 +418,7 @@ def _with_earlier(report: Report, asked: Asked, out: Path) -> Report:
 
 
 def _require_family(asked: Asked, spec: ModelRef) -> None:
-    """Refuse models of another family."""
+    """Raise `StudyError` where a further model (`--also`) is of another family."""
     own = spec.config().get("model_type", "")
     for source in asked.also:
         other = asked.ref(source).config().get("model_type", "")

@@ -36,6 +36,7 @@ INF = math.inf
     answers=True,
 )
 def decided_before_read(evidence: Evidence) -> Measured:
+    """Return the mean over prompts of the commitment depth minus the lens's settle depth, as a share of the depth."""
     part = evidence.parts["patching"]
     apart = (part["commitment"] - part["settle_depth"]) / evidence.n_layers
     finite = np.isfinite(apart)
@@ -60,11 +61,13 @@ def decided_before_read(evidence: Evidence) -> Measured:
     parts=("logit_lens",),
 )
 def kinds_explain_depth(evidence: Evidence) -> Measured:
+    """Return the share of the variance of prompts' mean settle depth that their mix of kinds of tokens explains."""
     part = evidence.parts["logit_lens"]
     part.require()
     depth, expected = kinds.by_prompt(part["kinds"])
 
     def share(means: np.ndarray) -> np.ndarray:
+        """Return the share of variance explained, from means and mean squares; NaN without variance."""
         depths, squares, left, left_squares = np.moveaxis(means, -1, 0)
         variance = squares - depths**2
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -86,6 +89,7 @@ def kinds_explain_depth(evidence: Evidence) -> Measured:
     parts=("logit_lens",),
 )
 def headroom(evidence: Evidence) -> Measured:
+    """Return the mean over tokens of the settle depth minus the first depth with the output's best token, over L."""
     part = evidence.parts["logit_lens"]
     part.require()
     sums = kinds.over_kinds(part["kinds"])

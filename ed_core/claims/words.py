@@ -21,7 +21,7 @@ HEAD = ("claim", "verdict", "here (5 to 95 %)", "the paper", "one untrained copy
 
 
 def value(q: Judged, of: Value | None) -> str:
-    """A value with its intervals, in a cell."""
+    """Return the value `of` a quantity with its intervals, for a cell; where undefined the words for that, or "–"."""
     if of is None or of.value is None:
         return q.nothing or "–"
     over_layers = f"; over layers {_interval(*of.layers, q.digits)}" if of.layers else ""
@@ -29,11 +29,13 @@ def value(q: Judged, of: Value | None) -> str:
 
 
 def _interval(low: Number, high: Number, digits: int) -> str:
+    """Return an interval in words, "no interval" where an end is unknown."""
     return "no interval" if low is None or high is None else say.interval(low, high, digits)
 
 
 def limits(q: Judged | Quantity) -> str:
-    """Between which values the statement is true: "below 0.5", "within ±0.1", "above 0.35 and below 0.75"."""
+    """Return in words for which values the statement is true: "below 0.5", "within ±0.1", "above 0.35 and below
+    0.75"."""
     low, high = (None if end is None or not math.isfinite(end) else end for end in q.limits)
     if low is not None and high is not None and low == -high:
         return f"within ±{high:g}"
@@ -41,18 +43,19 @@ def limits(q: Judged | Quantity) -> str:
 
 
 def short(found: Found) -> str:
-    """The verdict in a cell, with the verdict before the adjustment for several claims where that changed it."""
+    """Return the verdict for a cell, with the verdict before the adjustment for several claims where that changed
+    it."""
     return found.verdict if found.unadjusted == found.verdict else f"{found.verdict} (alone: {found.unadjusted})"
 
 
 def sentence(found: Found, model: str, name: str) -> str:
-    """The verdict as a sentence to quote: never more than this model and these prompts."""
+    """Return the verdict as a sentence to quote: never more than this model and these prompts (the set `name`)."""
     values = found.reason or "; ".join(f"{q.name}: {value(q, q.value)}" for q in found.judging) + "."
     return f"{found.title}: {found.verdict} for {model} on {name}. {values[:1].upper()}{values[1:]}"
 
 
 def reasons(found: Found) -> list[str]:
-    """Why the verdict is what it is, a sentence or two each."""
+    """Return why the verdict is what it is, in entries of a sentence or two; [] where the claim does not apply."""
     if found.verdict == DOES_NOT_APPLY:
         return []
     out = [f"Intervals are 5 to 95 % over {found.over}.", found.note]
@@ -72,6 +75,7 @@ def reasons(found: Found) -> list[str]:
 
 
 def _distance(q: Judged) -> str:
+    """Return how far the value is from its nearest limit, in words; "" without a value."""
     if q.value is None or q.value.value is None:
         return ""
     apart = min(abs(q.value.value - end) for end in q.limits if end is not None)
@@ -79,7 +83,8 @@ def _distance(q: Judged) -> str:
 
 
 def counted(findings: Sequence[Found], adjusted: bool = True) -> str:
-    """How many claims have which verdict, "1 holds, 2 fail", and are decided before and after the adjustment."""
+    """Return how many claims have which verdict, "1 holds, 2 fail", and how many are decided before and after the
+    adjustment."""
     counts = Counter(one.verdict for one in findings)
     text = ", ".join(f"{counts[name]} {verbs[counts[name] > 1]}" for name, verbs in VERBS.items() if counts[name])
     before, after = (
@@ -91,7 +96,8 @@ def counted(findings: Sequence[Found], adjusted: bool = True) -> str:
 
 
 def rows(findings: Sequence[Found]) -> Iterator[tuple[str, str, str, str, str]]:
-    """A table's rows: claim, verdict, value, the paper's finding, untrained copy; one per quantity that judges."""
+    """Yield a table's rows: claim, verdict, value, the paper's finding, untrained copy; one per quantity that
+    judges."""
     for one in findings:
         if not one.judging:
             yield one.title, short(one), one.reason, "–", "–"
@@ -101,7 +107,7 @@ def rows(findings: Sequence[Found]) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def markdown(report: Report) -> str:
-    """The report of a run: a table, then each claim with its reasons."""
+    """Return the report of a run as Markdown: a table, then each claim with its reasons."""
     from . import find
 
     table = [HEAD, *((f"**{title}**" if title else "", *more) for title, *more in rows(report.findings))]

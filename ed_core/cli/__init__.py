@@ -39,7 +39,7 @@ for group, commands in (
 
 
 def main(words: list[str] | None = None) -> int:
-    """Return the exit code of a command line, `sys.argv`'s unless given."""
+    """Return the exit code of a command line, `sys.argv`'s unless given as `words`."""
     atexit.register(gc.freeze)  # skips the collector's last look at everything torch holds: a second
     words = (sys.argv[1:] if words is None else words) or ["--help"]
     try:
@@ -64,13 +64,14 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _refuse(why: str) -> int:
+    """Print why a command is refused, and return its exit code, 2."""
     print(f"ed_core: {why}", file=sys.stderr)
     return 2
 
 
 def shell() -> int:
-    """`main` with the rights of somebody who has a shell on this machine. Characters that the terminal's encoding
-    lacks are escaped."""
+    """Run `main` with the rights of somebody who has a shell on this machine, and return its exit code. Characters that
+    the terminal's encoding lacks are escaped."""
     permits.as_owner()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -122,4 +122,5 @@ def publish(
 
 
 def _day(seconds: float) -> str:
+    """Return a time (Unix seconds) as text in UTC."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))

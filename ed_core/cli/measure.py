@@ -98,7 +98,8 @@ def run(
 
 
 def probe_settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
-    """Return `probe.parameter=value` texts as a dict of dicts; refuse a probe that does not run."""
+    """Return `probe.parameter=value` texts as values by probe and parameter; raise a `ParameterError` for a probe that
+    is not among `names`."""
     settings: dict[str, dict[str, str]] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

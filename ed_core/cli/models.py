@@ -105,6 +105,7 @@ def models(
 
 
 def _families() -> None:
+    """Print where the modules of every supported family are read, and which families are refused."""
     from ..models.families import FAMILIES, REFUSED
 
     for family in FAMILIES:

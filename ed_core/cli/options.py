@@ -20,7 +20,7 @@ MODEL = "A bundled name, a folder, a GGUF file or a hub id"
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the fields of each dataclass among its parameters as options of their own."""
+    """Return the command with the fields of each dataclass among its parameters as options of their own."""
     parameters = inspect.signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {p.name: p.annotation for p in parameters.values() if is_dataclass(p.annotation)}
 
@@ -39,7 +39,8 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named_precision(text: str) -> str:
-    """Return the name of a precision, "auto" included; the library's long names are known too."""
+    """Return the short name of a precision, "auto" included; the library's long names are known too. Raises
+    `typer.BadParameter` for others."""
     from ..models.sizes import PRECISIONS
 
     if text != "auto" and text not in PRECISIONS:
@@ -89,12 +90,13 @@ class Opening:
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Which copy (0 unless given).")] = None
 
     def arguments(self) -> dict[str, Any]:
-        """As `ed_core.open` takes them."""
+        """Return the options as keyword arguments of `ed_core.open`."""
         given = asdict(self)
         return given | {"control_seed": control_seed(self.control, given.pop("seed"))}
 
     def ref(self, model: str) -> ModelRef:
-        """The model; which precision `auto` chose is printed on stderr."""
+        """Return the model of this name, opened as the options say; which precision `auto` chose is printed on
+        stderr."""
         ref = notebook.ref_of(model, **self.arguments())
         if ref.why:
             print(f"ed_core: precision {ref.why}", file=sys.stderr)
@@ -103,7 +105,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class OnSet:
-    """Which model and prompts claims and cards are about."""
+    """The model and prompts that claims and cards are about."""
 
     model: ModelOption
     set: Annotated[
@@ -122,7 +124,7 @@ class OnSet:
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the bootstrap over prompts.")] = 0
 
     def arguments(self, device: str) -> dict[str, Any]:
-        """As `claims.running.Asked` takes them."""
+        """Return the options as keyword arguments of `claims.running.Asked`."""
         given = asdict(self)
         prompts, device = given.pop("set") or default_set(self.model), notebook.device_of(device)[0]
         return given | {"prompts": prompts, "also": tuple(self.also or ()), "device": device}
@@ -145,6 +147,6 @@ class Workers:
     ] = ""
 
     def arguments(self) -> dict[str, Any]:
-        """As `foreground.run` takes them; the device matters only to several processes."""
+        """Return the options as keyword arguments of `foreground.run`; the device matters only to several processes."""
         here = self.processes == 1 and not self.ray
         return asdict(self) | {"device": "cpu" if here else notebook.device_of(self.device)[0]}

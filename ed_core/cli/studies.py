@@ -115,7 +115,7 @@ def card(
 
 
 def _export(place: Path, names: list[str]) -> int:
-    """Write a study's folder as each of these files; all are made before one is written."""
+    """Write a study's folder as each of the files `names`, all made before one is written; return the exit code 0."""
     from ..studies.items import open_folder
 
     folder = open_folder(place)
@@ -132,6 +132,7 @@ def _export(place: Path, names: list[str]) -> int:
 
 
 def _exported(folder: Folder, file: Path) -> bytes:
+    """Return the bytes of a study's file in the format of its ending; a `ParameterError` for an unknown one."""
     from ..studies import bundle, tables
 
     kind = untrusted.ending(file).lstrip(".")

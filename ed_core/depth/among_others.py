@@ -28,9 +28,8 @@ APART = 0.2  # of their ranges: any two falling curves agree by rank, so the sam
 
 @dataclass(frozen=True)
 class Spread:
-    """A prompt's curve over layers, next to the spread of the same curve over `n` other prompts.
-
-    `quantiles` `[3, layer]`: low end, median and high end over the others (`ends`); empty below `FEWEST` of them."""
+    """This prompt's curve, and at every layer low end, median and high end (`ends`) over `n` other prompts (empty below
+    `FEWEST`)."""
 
     curve: Curve
     values: np.ndarray
@@ -41,8 +40,8 @@ class Spread:
 def curves_of(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Return by name a probe's curves, averaged over the tokens of these prompts, and the numbers derived from them.
-    `first_token`: whether each prompt's first token counts."""
+    """Return by name a probe's mean curves over these prompts, and those derived from them. `first_token`: whether it
+    counts."""
     curves = aggregate(probe, summaries, first_token)
     return curves | probe.derive(curves)
 
@@ -50,8 +49,8 @@ def curves_of(
 def spreads(
     probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True
 ) -> list[Spread]:
-    """Return for each of a probe's curves this prompt's curve with its `Spread` over other prompts. Others are left out
-    where the probe calls them unsound or the curve has a NaN."""
+    """Return a `Spread` for each of a probe's curves: this prompt's and the others'. Other prompts that are not sound,
+    or on which a curve is not defined, are left out."""
     mine = curves_of(probe, [this], first_token)
     theirs = [curves_of(probe, [s], first_token) for s in others if probe.sound(s)]
     return [Spread(curve, mine[curve.name], *quantiles_of([c[curve.name] for c in theirs])) for curve in probe.curves]
@@ -81,9 +80,9 @@ def over_tokens(probe: Probe | type[Probe]) -> bool:
 def without_sinks(
     probe: Probe | type[Probe], results: Sequence[ProbeResult], first_token: bool = True
 ) -> list[Summary] | None:
-    """Return the summaries of results recomputed without the attention sinks' tokens (and without the first token
-    unless `first_token`). None where a prompt's sinks are unknown, as its `contributions` are not stored, or where a
-    curve is no mean over tokens."""
+    """Return the summaries of results over the tokens that are no attention sinks (nor the first, unless
+    `first_token`). None where a prompt's sinks are unknown, as its `contributions` are not stored, or where a curve is
+    no mean over tokens."""
     if not over_tokens(probe):
         return None
     summaries = []
@@ -122,8 +121,7 @@ def compared(
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
-    """Return a prompt's score from its curves: an average depth, a rule's layer, or a derived number; NaN if
-    undefined."""
+    """Return a score from a prompt's curves, NaN where not defined."""
     if score.mean_depth:
         return float(MEAN_DEPTH[score.mean_depth](curves[score.mean_depth][None])[0])
     depth = RULES[score.criterion].layer(curves) if score.criterion else curves[score.value]
@@ -132,8 +130,8 @@ def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
 
 @dataclass(frozen=True)
 class Likeness:
-    """A curve of the model and its control's: rank correlation over layers, and the largest distance once each is
-    scaled to its own range; both None where one is constant or too short."""
+    """How alike a curve of the model and its control's are: rank correlation over layers, and the largest distance once
+    each is scaled to its own range; both None where one is constant or too short."""
 
     curve: Curve
     spearman: float | None
@@ -148,7 +146,7 @@ class Likeness:
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
-    """Return, for each of the probe's curves, how alike the model's curve and that of its control are."""
+    """Return how alike the model's curve and its control's are, for each of the probe's curves."""
     mine, theirs = (curves_of(probe, [one], first_token) for one in (this, control))
     return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in probe.curves]
 

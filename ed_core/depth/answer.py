@@ -20,7 +20,7 @@ LEAP = 2.0  # a layer that lifts the answer by less than this factor is not name
 
 @dataclass(frozen=True)
 class Seen:
-    """One token in the lens at the position before it.
+    """What the lens says of one token, at the position before it.
 
     `token`: its text. `given`: it belongs to the known answer; else it is the model's own next token. `best`: the
     smallest depth, 0..L, from which it is the lens's first choice through the output; None where the output's first
@@ -37,9 +37,8 @@ class Seen:
 
 
 def look(lens: ProbeResult) -> tuple[Seen, ...]:
-    """Return a `Seen` for each token of the known answer, read off one prompt's complete `logit_lens`.
-
-    Without a known answer: one for the model's own next token; empty where the result has no best tokens stored."""
+    """Return a `Seen` for each token of the known answer, else for the model's own next token, from a complete
+    `logit_lens`; () where it has no best tokens."""
     if "top_ids" not in lens.measures:
         return ()
     given = predicting(lens)[0] < lens.n_tokens - 1
@@ -47,7 +46,7 @@ def look(lens: ProbeResult) -> tuple[Seen, ...]:
 
 
 def _seen(lens: ProbeResult, pos: int, given: bool) -> Seen:
-    """Return what the lens says at one position of the token after it (`given`: a token of the known answer)."""
+    """Return what the lens says at `pos` of the token after it (`given`: of the known answer)."""
     top, text = lens["top_ids"][:, pos], lens.token_text
     output = int(top[-1, 0])
     token = lens.token_ids[pos + 1] if given else output
@@ -64,26 +63,25 @@ def _seen(lens: ProbeResult, pos: int, given: bool) -> Seen:
 
 
 def first_choice(seen: Sequence[Seen]) -> int | None:
-    """Return the depth from which every token is the lens's first choice through the output; None where one of them is
-    not in the output, or without tokens."""
+    """Return the depth from which every token is the lens's first choice through the output; None if one never is, or
+    without tokens."""
     depths = [one.best for one in seen if one.best is not None]
     return max(depths) if depths and len(depths) == len(seen) else None
 
 
 def lasting(holds: np.ndarray) -> int:
-    """Return the first depth from which a condition `[depth]` is true through the last depth, where it must be true."""
+    """Return the first depth from which a boolean array `[depth]` stays true; its last entry must be true."""
     return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax())
 
 
 def predicting(lens: ProbeResult) -> range:
-    """Return the positions that predict the answer's tokens (each the position before one); without a known answer the
-    last."""
+    """Return the positions that predict the answer's tokens; the last one where no answer is known."""
     start, n = lens.answer_start, lens.n_tokens
     return range(start - 1, n - 1) if start is not None and 0 < start < n else range(n - 1, n)
 
 
 def is_right(continuation: ProbeResult) -> bool | None:
-    """Return whether the model's greedy continuation is the known answer (`prompts.exact`); None without an answer."""
+    """Return whether the greedy continuation is the known answer (`prompts.exact`); None without an answer."""
     answer, start = continuation.request.prompts[0].answer, continuation.answer_start
     if not answer.strip():
         return None
@@ -93,7 +91,7 @@ def is_right(continuation: ProbeResult) -> bool | None:
 
 def echo(lens: ProbeResult) -> float:
     """Return the share of tokens, in [0, 1], for which the lens at depth 0 puts the token just read first, as with tied
-    embedding and head; 0 where no best tokens are stored."""
+    embedding and head; 0 without best tokens."""
     if "top_ids" not in lens.measures:
         return 0.0
     return float(np.mean(lens["top_ids"][0, :, 0] == np.asarray(lens.token_ids)))
@@ -101,12 +99,11 @@ def echo(lens: ProbeResult) -> float:
 
 @dataclass(frozen=True)
 class Course:
-    """How the lens comes to one token of a prompt's answer, depth by depth.
+    """How the lens comes to one token of a prompt's answer.
 
-    `at`: the position that predicts it. `ranks` `[depth]`: the lens's rank, from 1, of the token `word` that the output
-    predicts there. `words`, `shares` `[depth]`: the lens's first choice and its probability. `expected`,
-    `expected_ranks`: the right token where the output is wrong (else "") and its ranks, NaN below the `listed` best
-    tokens."""
+    `at`: the position that predicts it. `ranks` `[depth]`: from 1, of the token `word` that the output predicts there.
+    `words`, `shares` `[depth]`: the lens's first choice and its probability. `expected`, `expected_ranks`: the right
+    token where the output is wrong, else "", and its ranks, NaN below the `listed` best."""
 
     at: int
     ranks: np.ndarray
@@ -119,15 +116,15 @@ class Course:
 
     @classmethod
     def of(cls, lens: ProbeResult) -> Course:
-        """Return the course of a prompt's answer from its complete `logit_lens`: at the first wrong token where the
-        answer is wrong, else at the token that is decided last; without a known answer at the prompt's end."""
+        """Return the course of the answer's token that is decided last, or of the first wrong one; at the end where no
+        answer is known."""
         places, start, ids = predicting(lens), lens.answer_start, lens.token_ids
         wrong = [pos for pos in places if start and int(lens["top_ids"][-1, pos, 0]) != ids[pos + 1]]
         pos = wrong[0] if wrong else max(places, key=lambda pos: lasting(lens["rank"][:, pos] == 1))
         best, before = lens["top_ids"][:, pos], lens.tokens[: pos + 1]
 
         def name(token: int) -> str:
-            """Return a token's text for reading, by its id."""
+            """Return a token's text by its id."""
             if start and token == ids[pos + 1]:
                 return spelled(lens.tokens)[pos + 1]
             return following(before, lens.token_text.get(token, f"id {token}"))
@@ -157,8 +154,7 @@ class Course:
 
     @property
     def leap(self) -> int | None:
-        """The depth at which the token's rank improves by the largest factor; None where every factor is below
-        `LEAP`."""
+        """The depth at which the token's rank improves by the largest factor; None where that is below `LEAP`."""
         lifts = np.log(self.ranks[:-1] / self.ranks[1:])
         step = int(lifts.argmax())
         return step + 1 if lifts[step] >= math.log(LEAP) else None

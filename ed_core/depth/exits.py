@@ -2,9 +2,7 @@
 
 The oracle leaves each token at the first depth whose best token is the output's; no rule that keeps the output can
 spare more. A fixed exit leaves all tokens at one depth; a confident one each at the first depth whose best token is
-sure enough.
-
-Shapes: `confidence`, `agreement` `[depth, token]`, of `early_exit`, or of what `generation` wrote."""
+sure enough."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def written(ids: np.ndarray) -> int:
 
 
 def text(result: ProbeResult) -> str:
-    """Return the text that a `generation` result has written so far."""
+    """Return the text that a `generation` result has so far."""
     ids = result["ids"]
     pieces = "".join(result.token_text.get(i, "") for i in ids[ids >= 0].tolist())
     return str(result.provenance.get("written", pieces))
@@ -35,10 +33,10 @@ def text(result: ProbeResult) -> str:
 
 @dataclass(frozen=True)
 class Exits:
-    """What leaving at the first depth of at least this confidence (`threshold`) does to `n` tokens, each judged with
-    the whole model's keys and values before it. `changed`: how many it would change. `depth`: the mean depth at which
-    tokens leave. `settled`: the lower median of the depths from which tokens are the first choice, None where that was
-    not measured. `guesses`: the tokens are given or drawn, so that the first choice changes, not the text."""
+    """The effect on `n` tokens of leaving at the first depth of at least this confidence (`threshold`), each judged
+    with the whole model's keys and values before it. `changed`: how many it would change. `depth`: the mean depth at
+    which tokens leave. `settled`: the lower median of the depths from which tokens are the first choice, None where
+    that was not measured. `guesses`: the tokens are given or drawn, so that the first choice changes, not the text."""
 
     n: int
     changed: int
@@ -55,7 +53,7 @@ class Exits:
 
 
 def exits(result: ProbeResult) -> Exits:
-    """Return the effect of leaving early on the tokens that a `generation` result has written so far, one at least."""
+    """Return the effect of early exits on the tokens that a `generation` result has so far, at least one."""
     n, probe = written(result["ids"]), probe_of(result)
     return Exits(
         n,
@@ -69,7 +67,7 @@ def exits(result: ProbeResult) -> Exits:
 
 
 def exits_of_prompts(results: Sequence[ProbeResult], threshold: float) -> Exits:
-    """Return the effect of leaving early at this `threshold` over all tokens of all prompts of `early_exit`."""
+    """Return the effect of early exits on all tokens of `early_exit` results."""
     n = sum(result.n_tokens for result in results)
     agree, depth = (sum(float(r.summary[f"exit_{name}.sum"]) for r in results) for name in ("agrees", "depth"))
     return Exits(n, round(n - agree), depth / n, results[0].n_layers, threshold, guesses=True)
@@ -77,15 +75,15 @@ def exits_of_prompts(results: Sequence[ProbeResult], threshold: float) -> Exits:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The lens on one prompt's tokens: `confidence` `[depth, token]`, the best token's probability, and `agreement`
-    `[depth, token]`, whether that token is the output's."""
+    """The lens on one prompt's tokens, `[depth, token]`: the best token's probability (`confidence`), and whether it is
+    the output's (`agreement`)."""
 
     confidence: np.ndarray
     agreement: np.ndarray
 
     @classmethod
     def of(cls, result: ProbeResult) -> Tokens:
-        """Return the tokens of an `early_exit` result, or those that a `generation` result has written so far."""
+        """Return the tokens of an `early_exit` result, or those that `generation` has written so far."""
         if "agreement" in result.measures:
             return cls(result["confidence"], result["agreement"] > 0)
         n, best = written(result["ids"]), result["best_ids"]
@@ -98,30 +96,29 @@ class Tokens:
 
     @property
     def oracle(self) -> np.ndarray:
-        """The first depth at which the best token is the output's, `[token]`, even if it changes again."""
+        """The first depth at which the best token is the output's, `[token]`."""
         return np.asarray(self.agreement.argmax(0))
 
     def leaving(self, threshold: float) -> np.ndarray:
-        """Return the first depth at which each token's confidence reaches `threshold`, `[token]`; the output's depth if
-        none."""
+        """Return the first depth at which each token's confidence reaches `threshold`, at the latest the output
+        `[token]`."""
         leaves = self.confidence >= threshold
         leaves[-1] = True
         return np.asarray(leaves.argmax(0))
 
     def runs(self) -> np.ndarray:
-        """Return the number of runs of consecutive tokens that agree with the output, at each depth `[depth]`."""
+        """Return the number of runs of tokens in a row that agree with the output, `[depth]`."""
         begins = self.agreement & ~np.pad(self.agreement[:, :-1], ((0, 0), (1, 0)))
         return np.asarray(begins.sum(1))
 
 
 @dataclass(frozen=True)
 class Headroom:
-    """The layers that early exits spare over several prompts; intervals are over the bootstrap units `over`.
+    """The layers that early exits spare over prompts, with intervals over the bootstrap units `over`; `n` tokens.
 
-    `fixed` `[depth]`: share of tokens that keep the output when all leave at one depth; `accepted` `[depth]`: the mean
-    length of runs of such tokens; `confident` `[threshold, 2]`: that share and the layers spared when each leaves once
-    sure; `oracle`: layers spared by leaving as soon as right; `headroom`: mean settle depth less mean oracle depth.
-    `n`: tokens."""
+    `fixed` `[depth]`: agreement with the output of leaving at a depth; `accepted` `[depth]`: the mean length of runs of
+    agreeing tokens; `confident` `[threshold, 2]`: agreement and layers spared of leaving once sure; `oracle`: layers
+    spared by leaving once right; `headroom`: mean settle depth less mean oracle depth."""
 
     n_layers: int
     n: int
@@ -134,12 +131,12 @@ class Headroom:
 
 
 def headroom(prompts: Sequence[Tokens], over: Units, seed: int = 0) -> Headroom:
-    """Return the layers that early exits would spare over the tokens of these prompts, at least one token each. `over`:
-    what the bootstrap draws (prompts or templates)."""
+    """Return the layers that early exits spare over these prompts, at least one token each, with intervals over
+    `over`."""
     n_layers, n = len(prompts[0].agreement) - 1, np.array([one.agreement.shape[1] for one in prompts])
 
     def over_tokens(sums: Sequence[np.ndarray]) -> Resampled:
-        """Return per-prompt sums as a mean over all tokens, with its interval."""
+        """Return per-prompt sums as a mean over tokens."""
         return mean(np.stack(sums), n, over, seed)
 
     agreeing = np.stack([one.agreement.sum(1) for one in prompts])

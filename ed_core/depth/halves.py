@@ -31,11 +31,8 @@ def interleaved(layers: ArrayLike, half: ArrayLike) -> np.ndarray:
 
 
 def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
-    """Return the average depth of one curve read every half layer: in [1, L] by "kl", in [0, L] by "overlap"; None
-    where not defined.
-
-    By "kl" the curve counts from depth 1 on, as it does by whole layers. Of a curve that falls, the depth is up to half
-    a layer below that by whole layers."""
+    """Return the average depth of one curve read every half layer: in [1, L] by "kl" (from depth 1 on, as by layers),
+    in [0, L] by "overlap"; None where not defined. Of a curve that falls, up to half a layer below that by layers."""
     first = int(LOWEST[name])
     rows = interleaved(whole, half)[2 * first :].astype(np.float64)
     if name == "kl":  # its formula passes over a row 0
@@ -46,8 +43,7 @@ def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
 
 
 def branch_at(depth: float) -> tuple[str, int]:
-    """Return the branch right before a depth (a multiple of ½) and its layer from 0: ("attention" or "MLP", layer);
-    ("embedding", 0) at depth 0."""
+    """Return the branch right before a depth (a multiple of ½) and its layer, from 0; ("embedding", 0) at depth 0."""
     steps = round(2 * depth)
     if steps == 0:
         return EMBEDDING, 0
@@ -56,11 +52,11 @@ def branch_at(depth: float) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Brought:
-    """The share of attention and MLPs in the prediction of one prompt, by the lens at half layers.
+    """Which branches bring a prompt's prediction, over tokens.
 
-    `counts`: by branch, the tokens that get their final best guess for good from it. `attention`, `mlp` `[L]`: how much
-    each layer's branch takes off the divergence from the output, nats, means over tokens (negative: adds); all of them
-    sum up to the divergence at depth 0."""
+    `counts`: by branch, the tokens that get the final best guess for good from it. `attention`, `mlp` `[L]`: how much
+    each layer's branch takes off the divergence from the output, nats, means (negative: adds); together the divergence
+    at depth 0."""
 
     counts: Mapping[str, int]
     attention: np.ndarray

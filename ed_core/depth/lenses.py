@@ -26,11 +26,11 @@ CONTROLS = {"shuffled": "targets shuffled", "constant": "constant prediction"}
 
 @dataclass(frozen=True)
 class ByLens:
-    """The verdict on depth under each of several lenses.
+    """The verdict on depth under each lens.
 
     `verdicts[lens]`: KL and overlap rules and average depths. `curves[measure][lens]`, `[depth]`: means over tokens.
     `agree[(lens, lens)]`: Spearman's correlation of two lenses' settle depths over tokens, None where not defined.
-    `settle[lens]`: the mean settle depth."""
+    `settle[lens]`: their mean."""
 
     verdicts: Mapping[str, Verdict]
     curves: Mapping[str, Mapping[str, np.ndarray]]
@@ -40,7 +40,7 @@ class ByLens:
 
 
 def by_lens(results: Sequence[ProbeResult]) -> ByLens:
-    """Return the verdict on depth under each lens that all of these complete `lenses` results have."""
+    """Return the verdict under each lens that all of these complete results have."""
     lenses = [lens for lens in LENSES if all(f"{lens}_kl" in r.measures for r in results)]
     means = aggregate.aggregate(Lenses, [r.summary for r in results])
     curves = {rule: {lens: means[f"{lens}_{rule}"] for lens in lenses} for rule in OF_LENS}
@@ -53,17 +53,15 @@ def by_lens(results: Sequence[ProbeResult]) -> ByLens:
 
 
 def sample(lens: str, columns: Mapping[str, np.ndarray], forms: Sequence[str] = (), seed: int = 0) -> Sample:
-    """Return a `Sample` (the sums that a verdict is read from) of one lens, from columns of stored summaries.
-
-    The Jacobian lens's divergence is left out, as it enters no verdict. `forms`: each prompt's template."""
+    """Return the `Sample` of one lens, for a verdict, from columns of summaries; without the Jacobian lens's
+    divergence, which enters none. `forms`: each prompt's template."""
     measures = [name for name in OF_LENS if not (name == "kl" and lens == UNCALIBRATED)]
     own = {f"{name}.sum": columns[f"{lens}_{name}.sum"] for name in measures}
     return Sample.of_sums({LENS: own | {"n_tokens": columns["n_tokens"]}}, forms={LENS: forms}, seed=seed)
 
 
 def constant(result: ProbeResult) -> np.ndarray | None:
-    """Return the mean divergence of a constant prediction from the output, repeated over all depths `[L + 1]`; None
-    where the result has none."""
+    """Return the constant prediction's mean divergence from the output, at all depths; None where none was measured."""
     if "constant_kl" not in result.measures:
         return None
     return np.full(result.n_layers + 1, np.nanmean(result["constant_kl"]), np.float32)
@@ -81,11 +79,11 @@ class HeldOut:
 
 
 def held_out(certificate: Mapping[str, Any]) -> HeldOut:
-    """Return the curves of a fitted lens and its controls on held-out prompts, from the lens's certificate."""
+    """Return the curves of a fitted lens and its controls in its certificate."""
     judged, names = certificate["held_out"], {"lens": LENSES[certificate["kind"]], "logit": LENSES["logit"]}
 
     def curves(of: str, named: Mapping[str, str]) -> dict[str, np.ndarray]:
-        """Return by label the certificate's curves of one figure."""
+        """Return by label the curves of one figure."""
         return {
             name: np.asarray(judged[of][key], np.float32) for key, name in named.items() if key in judged.get(of, {})
         }
@@ -95,7 +93,7 @@ def held_out(certificate: Mapping[str, Any]) -> HeldOut:
 
 
 def below(ends: Mapping[str, Sequence[float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return at which depths the whole interval of a difference is below 0, and at which above, boolean `[depth]` each.
-    `ends`: the curves "low" and "high"."""
+    """Return at which depths the interval (`ends`: "low", "high") of a difference is wholly below 0, and at which
+    above, `[depth]` each."""
     low, high = (np.asarray(ends[name], float) for name in ("low", "high"))
     return high < 0, low > 0

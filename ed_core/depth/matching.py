@@ -21,8 +21,8 @@ FEW = 3  # sources that match, below which no slope is read
 
 @dataclass(frozen=True)
 class Matching:
-    """Where in B each of A's taps is found again. Taps 0 are left out, as the paper's plot does: entry `k` is tap `k +
-    1`.
+    """The best match in model B of each of model A's taps (streams after a layer). Taps 0 are left out, as the paper's
+    plot does: entry `k` is tap `k + 1`.
 
     `best` `[L_A]`: B's tap `j >= 1` of the smallest error. `error`, `shuffled`, `mean` `[L_A]`: the map's error there
     and the controls' at the same tap of B. `matches` `[L_A]`: whether the error is below `MARGIN` times the smaller of
@@ -42,8 +42,7 @@ class Matching:
 
 
 def match(maps: Maps, by: str = "error") -> Matching:
-    """Return where each of A's taps (streams after a layer) is best matched in B, from the maps between two models.
-    `by`: the smallest "error" or the largest "r2"."""
+    """Return the best match in B of each of A's taps. `by`: the smallest "error" or the largest "r2"."""
     rows = np.arange(1, maps.n_layers[0] + 1)
     off = maps.error[1:, 1:] if by == "error" else -maps.r2[1:, 1:]
     best = np.where(np.isfinite(off), off, np.inf).argmin(1) + 1
@@ -53,11 +52,9 @@ def match(maps: Maps, by: str = "error") -> Matching:
 
 
 def reading(found: Matching) -> str:
-    """Return in one word how A's layers match B's.
-
-    "unclear": fewer than half of A's layers, or than `FEW`, beat the controls. "unordered": matches do not follow A's
-    depth. "same": they are at the same share of the depth. "part": so are they, but A's last layers match none. "late":
-    A's last layers match, but B's last are no match. "neither": any other order."""
+    """Return a word for how A's layers match B's: "unclear" (fewer than half of them, or than `FEW`, beat the
+    controls), "unordered" (matches do not follow A's depth), "same" (at the same share of the depth), "part" (so are
+    they, but A's last layers match none), "late" (A's last layers match, but B's last are no match), "neither"."""
     n_a, n_b = found.n_layers
     if found.matches.sum() < max(FEW, n_a / 2):
         return "unclear"
@@ -80,6 +77,6 @@ def raised(loss: np.ndarray, whole: float | np.ndarray) -> np.ndarray:
 
 
 def usefulness(loss: np.ndarray, whole: float) -> float:
-    """Return the share of blocks whose linear replacement raises the `loss` `[L]` by more than 10 % over the `whole`
-    model's, or leaves it not finite."""
+    """Return the share of blocks whose linear replacement raises the loss by more than 10 %, or leaves it not
+    finite."""
     return float(np.mean(~(raised(loss, whole) <= RAISED)))

@@ -18,9 +18,9 @@ from ..statistics import Interval, Resampled, Units
 
 
 def mean_depth_kl(kl: ArrayLike) -> np.ndarray:
-    """Return the average depth of curves of the lens's divergence from the output, `[n, L + 1]` → `[n]` in [1, L].
+    """Return the average depth of curves of divergence from the output, `[n, L + 1]` → `[n]` in [1, L].
 
-    `1 + Σ_{l ≥ 1} e[l]`, `e[l] = max_{j ≥ l} kl[j] / max_{j ≥ 1} kl[j]`. Depth 0 is left out, as tied embeddings
+    It is `1 + Σ_{l ≥ 1} e[l]`, `e[l] = max_{j ≥ l} kl[j] / max_{j ≥ 1} kl[j]`. Depth 0 is left out, as tied embeddings
     predict the token just read there. NaN where no divergence from depth 1 on is above 0, or one is not finite."""
     later = np.asarray(kl, np.float64)[:, 1:]
     highest = later.max(1)
@@ -30,11 +30,10 @@ def mean_depth_kl(kl: ArrayLike) -> np.ndarray:
 
 
 def mean_depth_overlap(overlap: ArrayLike) -> np.ndarray:
-    """Return the average depth of curves of the share of best tokens that lens and output share, `[n, L + 1]` → `[n]`
-    in [0, L].
+    """Return the average depth of curves of the share of best tokens common to lens and output, `[n, L + 1]` → `[n]`.
 
-    `Σ_{l ≥ 0} e[l]`, `e[l] = max_{j ≥ l} (1 - overlap[j])`. NaN where all are shared at every depth, or a value is not
-    finite."""
+    It is `Σ_{l ≥ 0} e[l]`, `e[l] = max_{j ≥ l} (1 - overlap[j])`, in [0, L]. NaN where all are common at every depth,
+    or a value is not finite."""
     missing = 1 - np.asarray(overlap, np.float64)
     return np.where(missing.max(1) > 0, _highest_from(missing).sum(1), np.nan)
 
@@ -45,8 +44,8 @@ LOWEST = {"kl": 1.0, "overlap": 0.0}  # the smallest possible depth
 
 
 def middle_half(kl: ArrayLike) -> tuple[int, int] | None:
-    """Return the depths from which one divergence curve `[L + 1]` stays below 3/4 and below 1/4 of its largest value:
-    half of all thresholds give a depth between them. None where `mean_depth_kl` is not defined."""
+    """Return the depths that the thresholds 3/4 and 1/4 give on one curve `[L + 1]` of divergence: half of all
+    thresholds give one between them. None where `mean_depth_kl` is not defined."""
     later = np.asarray(kl, np.float64)[None, 1:]
     if not later.max() > 0 or not np.isfinite(later).all():
         return None
@@ -56,9 +55,8 @@ def middle_half(kl: ArrayLike) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class MeanDepth:
-    """The average depth of one curve by a lens's measure `name` ("kl" or "overlap"), in [0, L]; None where not defined.
-
-    `interval`: over prompts, None for one prompt or too few."""
+    """The average depth of one curve ("kl" or "overlap"), in [0, L], None where not defined. `interval`: over prompts,
+    None for one prompt or too few."""
 
     name: str
     depth: float | None
@@ -67,26 +65,25 @@ class MeanDepth:
 
     @property
     def ratio(self) -> float | None:
-        """The average depth as a share of the layers; None where not defined."""
+        """The average depth as a share of the layers."""
         return None if self.depth is None else self.depth / self.n_layers
 
 
 def of_curve(name: str, curve: ArrayLike) -> MeanDepth:
-    """Return the average depth of one curve `[L + 1]` by a lens's measure `name`, without an interval."""
+    """Return the average depth of one curve `[L + 1]`, by "kl" or "overlap" (`name`)."""
     curve = np.asarray(curve, np.float64)
     return MeanDepth(name, _defined(MEAN_DEPTH[name](curve[None])[0]), len(curve) - 1)
 
 
 def resampled(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed: int = 0, **more: int) -> Resampled:
-    """Return the average depth of the mean curve over prompts, with its bootstrap resamples.
-
-    `sums` `[prompt, L + 1]`: over tokens; `tokens` `[prompt]`: their number; `over`: what the bootstrap draws."""
+    """Return the average depth of the mean curve over prompts, with its resamples over `over`. `sums` `[prompt, L + 1]`
+    over `tokens` `[prompt]`."""
     depth = statistics.read_off(lambda c: MEAN_DEPTH[name](c[name]), {name: sums}, tokens, over, seed, **more)
     return depth.bounded(LOWEST[name], np.asarray(sums).shape[1] - 1.0)
 
 
 def of_prompts(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed: int = 0) -> MeanDepth:
-    """Return the average depth of the mean curve over prompts, with its interval. Parameters as of `resampled`."""
+    """Return the average depth of the mean curve over prompts, with its interval over `over`."""
     sums, n_layers = np.asarray(sums, np.float64), np.asarray(sums).shape[1] - 1
     if not np.sum(tokens):
         return MeanDepth(name, None, n_layers)
@@ -97,7 +94,7 @@ def of_prompts(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed:
 
 
 def _highest_from(curves: np.ndarray) -> np.ndarray:
-    """Return for every depth the highest value from there to the end, `max_{j ≥ l}`, `[n, depth]`."""
+    """Return for every depth the highest value from there on, `[n, depth]`."""
     return np.maximum.accumulate(curves[:, ::-1], 1)[:, ::-1]
 
 

@@ -26,7 +26,7 @@ PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS = "paper", "stable", "from_depth_1", 
 
 @dataclass(frozen=True)
 class Rule:
-    """A published rule that reads a model's effective depth off one curve (Hu et al.).
+    """A rule of Hu et al. that reads the effective depth off a curve.
 
     `label`: its name in a sentence. `title`, `axis`, `unit`: of that curve, the mean of these `measures` of `probe`.
     `threshold`: the paper's; `band`: others around it. `variants`: the paper's rule first."""
@@ -58,13 +58,11 @@ class Rule:
         return tuple(other for other in self.band if not math.isclose(other, threshold, abs_tol=1e-9))
 
     def means(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
-        """Return the mean of the curves of the rule's measures, taken by name from `means`; a lens's with the output's
-        row."""
+        """Return the mean of the curves of the rule's measures; a lens's with the output's row."""
         return np.asarray(np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0))
 
     def curve(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
-        """Return the curve `[layer]` that the rule reads, from the mean curves of its measures; without the output's
-        row."""
+        """Return the curve `[layer]` that the rule reads, from mean curves by measure."""
         return self.means(means)[:-1] if self.of_lens else self.means(means)
 
     def layer(self, means: Mapping[str, ArrayLike]) -> int | None:
@@ -74,8 +72,8 @@ class Rule:
     def layers(
         self, curve: ArrayLike, variant: str = PAPER, threshold: float | None = None
     ) -> tuple[int | None, int | None]:
-        """Return the layer, from 0, that a variant gives on one curve `[layer]`, and that from which the rule holds to
-        the end; None where not defined."""
+        """Return the layer that a variant gives on one curve `[layer]`, and that from which the rule is true to the
+        end; None where not defined."""
         c = np.asarray(curve, np.float64)[None]
         both = (depths(self.name, c, variant, threshold, lasting)[0] for lasting in (False, True))
         depth, stable = (int(one) if np.isfinite(c).all() and not np.isnan(one) else None for one in both)

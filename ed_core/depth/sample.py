@@ -33,9 +33,11 @@ UNTRAINED = "untrained"
 
 @dataclass(frozen=True)
 class Curves:
-    """One probe's curves as sums over tokens: `sums` by measure `[prompt, place]`, over `tokens` `[prompt]`; `forms`:
-    the template of each prompt, where known. `without_sinks`: the same over the tokens that are no sinks, None where
-    a prompt's sinks are unknown or no other token is left."""
+    """One probe's curves over several prompts, as sums over tokens.
+
+    `sums`: by measure `[prompt, layer or depth]`; `tokens` `[prompt]`: the number summed. `forms`: each prompt's
+    template, where known. `without_sinks`: the curves without attention sinks' tokens, None where sinks are unknown or
+    no other token is left."""
 
     sums: Mapping[str, np.ndarray]
     tokens: np.ndarray
@@ -44,24 +46,23 @@ class Curves:
 
     @cached_property
     def units(self) -> Units:
-        """What a bootstrap draws: templates where enough are known, else prompts."""
+        """The units that a bootstrap draws: templates where enough are known, else prompts."""
         return units(len(self.tokens), self.forms)
 
     @cached_property
     def means(self) -> dict[str, np.ndarray]:
-        """By measure the mean over all tokens of all prompts, `[place]`; empty where no token counts."""
+        """By measure the mean curve over all tokens of all prompts; empty where no token counts."""
         total = self.tokens.sum()
         return {name: values.sum(0) / total for name, values in self.sums.items()} if total else {}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A model's sums on prompts, under one condition.
+    """The sums of one model on prompts that a verdict is read from.
 
-    `curves`: by probe, those that were measured. `twins`: the same of copies of the model, of this kind of `control`.
-    `sinks`: of each prompt, None where unknown. `answers`: of each prompt what the lens says at its answer; both are
-    empty where only sums are known. `read_for`: the tokens that count. `best`: tokens whose overlap is compared.
-    `seed`: of the bootstrap."""
+    `curves`: by probe. `twins`: the samples of copies of the model, of this kind of `control`. `sinks`: of each prompt,
+    None where unknown. `answers`: of each prompt what the lens says at its answer; both are empty where only sums are
+    known. `read_for`: the tokens that count. `best`: tokens whose overlap is compared. `seed`: of the bootstrap."""
 
     n_layers: int
     curves: Mapping[str, Curves]
@@ -86,9 +87,11 @@ class Sample:
         control: str = UNTRAINED,
         seed: int = 0,
     ) -> Sample:
-        """From complete `contributions` and `logit_lens`, of one prompt or of several in one order; either may be
-        missing. `first_token`: whether the cosine over all tokens counts the first one. `forms`: the template of each
-        prompt. `twins`: the same results of copies of the model, a pair for each."""
+        """Return a sample from complete results of `contributions` and `logit_lens`, of one prompt or of several in one
+        order; either may be missing.
+
+        `of`: the tokens that count. `first_token`: whether the cosine over all tokens counts the first one. `forms`:
+        each prompt's template. `twins`: for each copy of the model its pair of results."""
         written, read = _listed(contributions), _listed(lens)
         some = written or read
         known = tuple(sinks.of_result(result) for result in written)
@@ -124,9 +127,10 @@ class Sample:
         control: str = UNTRAINED,
         seed: int = 0,
     ) -> Sample:
-        """From stored sums. `columns`: by probe, named as in a result's summary, a row for each prompt: `n_tokens`,
-        `<measure>.sum`, `<measure>.first` (where `first_token` is False), and where sinks are known `n_no_sinks`,
-        `<measure>.no_sinks`, `first_is_sink`. `forms`: by probe the template of each of its prompts."""
+        """Return a sample from stored sums. `columns`: by probe, named as in a result's summary, a row for each prompt:
+        `n_tokens`, `<measure>.sum`, `<measure>.first` (where `first_token` is False), and where sinks are known
+        `n_no_sinks`, `<measure>.no_sinks`, `first_is_sink`. `forms`: by probe each prompt's template. A `ValueError`
+        where no columns of either probe are given."""
         curves = {}
         for probe in READS:
             own = {name: np.asarray(values, np.float64) for name, values in columns.get(probe, {}).items()}
@@ -144,17 +148,18 @@ class Sample:
 
     @property
     def n_prompts(self) -> int:
+        """The number of prompts."""
         return max(len(of_one.tokens) for of_one in self.curves.values())
 
     @property
     def units(self) -> Units:
-        """What the intervals are over."""
+        """The units that intervals are drawn over: templates or prompts."""
         return (self.curves.get(LENS) or self.curves[CONTRIBUTIONS]).units
 
 
 def positions(result: ProbeResult, of: Tokens) -> frozenset[int] | None:
-    """The positions of these tokens: of `ANSWER` those that predict it (the last one where none is known); None for
-    `ALL`. A `ValueError` for a position that the prompt does not have."""
+    """Return the positions that `of` names; for `ANSWER` those that predict the answer (the last one where none is
+    known); None for `ALL`. A `ValueError` for a position that the prompt does not have."""
     n = result.n_tokens
     if of == ALL:
         return None
@@ -172,8 +177,10 @@ def prompt_sums(
     first_token: bool,
     left_out: Sequence[Collection[int]] | None = None,
 ) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Per-prompt sums over tokens `[prompt, place]` and token counts, from the summaries. `left_out`: positions that do
-    not count, of each prompt; the sums are then made of the measures, whose summaries cannot leave a token out."""
+    """Return each prompt's sums over tokens `[prompt, layer or depth]` by measure, and its number of tokens.
+
+    `left_out`: positions of each prompt that do not count; the sums are then made from the whole measures, as summaries
+    cannot leave a token out."""
     if left_out is not None:
         start = int(not first_token)
         kept = [[t for t in range(start, r.n_tokens) if t not in out] for r, out in zip(results, left_out, strict=True)]
@@ -188,6 +195,7 @@ def prompt_sums(
 
 
 def _listed(results: Results) -> list[ProbeResult]:
+    """Return one result or several as a list."""
     return [results] if isinstance(results, ProbeResult) else list(results)
 
 
@@ -199,11 +207,12 @@ def _curves(
     found: Sequence[Sequence[Sink] | None],
     forms: tuple[str, ...],
 ) -> Curves:
-    """A probe's curves. `others`: of each prompt the positions that do not count, empty where all do; `found`: of each
-    prompt its sinks, empty where nothing is known of them."""
+    """Return a probe's curves from results. `others`: each prompt's positions that do not count, empty where all count;
+    `found`: each prompt's sinks, empty where none are known."""
     names = [n for n in measures if all(f"{n}.sum" in r.summary and (not others or n in r.measures) for r in results)]
 
     def read(left_out: Sequence[Collection[int]] | None) -> Curves:
+        """Return the curves without these positions."""
         sums, counts = prompt_sums(results, names, first_token, left_out)
         return Curves(sums, np.asarray(counts), forms)
 
@@ -217,9 +226,10 @@ def _curves(
 
 
 def _of_columns(own: Mapping[str, np.ndarray], names: Sequence[str], first: bool, forms: tuple[str, ...]) -> Curves:
-    """A probe's curves from its columns; `first`: whether the first token counts."""
+    """Return a probe's curves from its columns of stored sums (`own`); `first`: whether the first token counts."""
 
     def read(sums: str, tokens: str, dropped: np.ndarray) -> Curves:
+        """Return the curves from the columns of these names."""
         return Curves(
             {n: own[f"{n}.{sums}"] - (dropped[:, None] * own[f"{n}.first"] if dropped.any() else 0) for n in names},
             own[tokens] - dropped,

@@ -57,8 +57,8 @@ MATCHES = {  # by `matching.reading`
 
 
 def number(value: float | np.floating[Any], form: str = ".3g") -> str:
-    """Return a number as text in a format such as `+.2g`, with a true minus sign; as a power of ten from 10⁹ on and
-    below 10⁻⁴; "–" where not finite."""
+    """Return a number in a format such as `+.2g`, with a true minus sign; as a power from 10⁹ on and below 10⁻⁴; "–"
+    where not finite."""
     if not np.isfinite(value):
         return "–"
     text = f"{value:{form}}"
@@ -77,8 +77,8 @@ def share(value: float) -> str:
 
 
 def interval(low: float, high: float, digits: int = 1, over: str = "") -> str:
-    """Return the ends of an interval as text, "20.7 to 22.2 (50 prompts)", with up to three decimals more than `digits`
-    where they would print alike; one number where they are equal."""
+    """Return an interval as text, "20.7 to 22.2 (50 prompts)", with up to three decimals more than `digits` where the
+    ends would print alike; one number where they are equal."""
     n = next((n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), digits)
     both = dict.fromkeys(number(end, f".{n}f") for end in (low, high))
     return " to ".join(both) + (f" ({over})" if over else "")
@@ -102,28 +102,28 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 
 
 def quoted(token: str) -> str:
-    """Return a token in quotation marks, cut, with characters that would move or hide other words spelled out."""
+    """Return a token in quotation marks, cut, characters that would move or hide other words spelled out."""
     return f"“{''.join(c if c.isprintable() else repr(c)[1:-1] for c in token[:LONGEST])}”"
 
 
 def _lower(title: str) -> str:
-    """Return a title for the middle of a sentence, lower-case unless an abbreviation begins it."""
+    """Return a title for the middle of a sentence."""
     return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
 
 
 def verdict(found: Verdict) -> str:
-    """Return the verdict as one paragraph."""
+    """Return the verdict on depth in one text."""
     return " ".join(lines(found))
 
 
 def lines(found: Verdict) -> list[str]:
-    """Return the verdict as sentences: first choice, average depth, switch of the cosine, rules."""
+    """Return the verdict on depth, a sentence a line."""
     return list(filter(None, [lead(found), average(found), turn(found.turn), rules(found)]))
 
 
 def lead(found: Verdict) -> str:
-    """Return the sentence on the layer from which the answer, or the model's next token, is the lens's first choice; ""
-    where no lens was read."""
+    """Return the sentence on where the answer, or the model's next token, is the first choice; "" where no lens was
+    read."""
     looks = [look for look in found.sample.answers if look]
     if len(looks) == found.sample.n_prompts == 1:
         return _answer(looks[0])
@@ -166,7 +166,7 @@ def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
 
 
 def _answer(seen: Sequence[Seen]) -> str:
-    """Return the sentence on one prompt's answer in the lens."""
+    """Return the sentence on where one prompt's answer is the first choice."""
     one, n = seen[0], len(seen)
     if (depth := first_choice(seen)) is not None and n > 1:
         return f"Each of the answer's {n} tokens is the first choice{_since(depth, one.n_layers)}."
@@ -189,8 +189,8 @@ def _since(depth: int, n_layers: int) -> str:
 
 
 def average(found: Verdict) -> str:
-    """Return the sentence on the average depth, with its interval over prompts and the depths of copies of the model;
-    "" without a lens."""
+    """Return the sentence on the average depth, with its interval over prompts and that of copies of the model; ""
+    without a lens."""
     mean, n = next((mean for mean in found.means.values() if mean.depth is not None), None), found.sample.n_prompts
     if mean is None or mean.depth is None:
         return "No average depth: the lens is the output from layer 1 on, or not finite." if found.means else ""
@@ -204,14 +204,13 @@ def average(found: Verdict) -> str:
 
 
 def _where(found: Verdict) -> str:
-    """Return the words for the tokens that a verdict is read for, "of the answer" or "at token 5"."""
+    """Return where a verdict's predictions are read, "of the answer" or "at token 5"."""
     of_answer = any(look and look[0].given for look in found.sample.answers) and found.sample.read_for == ANSWER
     return "of the answer" if of_answer else f"at {read_for(found.sample.read_for, False)}"
 
 
 def _copies(found: Verdict, name: str, digits: int = 1) -> str:
-    """Return a clause on the average depths of the model's copies, ", untrained copies by 12 to 14"; "" without
-    copies."""
+    """Return the copies' average depths, ", untrained copies by 12 to 14"; "" without copies."""
     if not (depths := found.twin_means(name)):
         return ""
     by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
@@ -273,13 +272,16 @@ def _layer(depth: int | None) -> str:
 
 
 def rule_table(found: Verdict) -> list[dict[str, str]]:
-    """Return a table row per rule, cells by heading: its layer (in the papers' count, from 0), at nearby thresholds,
-    from where it lasts, without sinks, over prompts, in copies of the model, and whether it is robust."""
+    """Return a row per rule: its layer (in the papers' count, from 0), over nearby thresholds, from where it lasts,
+    without sinks, over prompts, in copies of the model, and whether it is robust."""
     rows = []
     for one in found.rules.values():
         ends = one.interval.ends if one.interval is not None else None
         copies = [depth for depth in one.twins if depth is not None]
         of_copies = f"{interval(min(copies), max(copies), 0)} ({one.near} of {len(one.twins)} near)" if copies else "–"
+        robust = "yes" if one.clear else "so far" if one.so_far else f"no: {', '.join(one.doubts) or one.reason}"
+        if one.shared and one.depth is not None and not one.doubts:
+            robust = "undecided"
         cells = {variant: _layer(depth).removeprefix("layer ") for variant, depth in one.variants.items()}
         row = {
             "Rule": rule_name(one),
@@ -289,14 +291,14 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
             "Without sinks": cells.get(WITHOUT_SINKS, "–"),
             "Over prompts": interval(*ends, 0) if ends else "–",
             COPIES[found.sample.control][1].capitalize(): of_copies,
-            "Robust": "yes" if one.clear else "so far" if one.so_far else f"no: {', '.join(one.doubts) or one.reason}",
+            "Robust": robust,
         }
         rows.append({name: text for name, text in row.items() if name != "Over prompts" or found.sample.n_prompts > 1})
     return rows
 
 
 def why(found: Verdict) -> list[str]:
-    """Return sentences behind the verdict: the average depth by both measures, and why the cosine shows no switch."""
+    """Return sentences behind the verdict: the average depth by both measures, and why no switch is clear."""
     by = [f"{depth(mean)} by {RULES[name].label}{_copies(found, name)}" for name, mean in found.means.items()]
     out = [f"Average depth, over all thresholds of the lens: {'; '.join(by)}."] if by else []
     if found.turn is not None and found.turn.failed:
@@ -323,7 +325,7 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
         return f"No attention sink: before the output no token is {FACTOR:g} {longer}."
 
     def span(one: Span) -> str:
-        """Return the depths and the writer of a span."""
+        """Return a span in words."""
         return f"at depth {interval(one.start, one.end, 0)} (written by {writer(one)})"
 
     named = (
@@ -334,7 +336,7 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
 
 
 def writer(found: Span) -> str:
-    """Return who writes a span of a sink: "layer 2's MLP" (from 1) or "the embedding"."""
+    """Return who writes a span of a sink: "layer 2's MLP"."""
     return "the embedding" if found.layer is None else f"layer {found.layer + 1}'s {found.branch.replace('mlp', 'MLP')}"
 
 
@@ -349,13 +351,13 @@ def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
-    """Return the sentence on tokens that are long after the last layer only; "" for none."""
+    """Return the sentence on tokens that are long only after the last layer; "" for none."""
     named = listed(f"{pos} {quoted(tokens[pos])}" for pos in positions[:NAMED])
     return f"Long only after the last layer, so no attention sink: token {named}." if positions else ""
 
 
 def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
-    """Return a phrase counting the attention sinks of several prompts. `found`: each prompt's, None where unknown."""
+    """Return the number of attention sinks of several prompts in words. `found`: of each, None where unknown."""
     known = [sinks for sinks in found if sinks is not None]
     writers = Counter(writer(s.written) for sinks in known for s in sinks)
     some = f"{count(writers.total(), 'attention sink')} in {sum(map(bool, known))} of {count(len(known), 'prompt')}"
@@ -380,8 +382,7 @@ def spread(n: int, what: str) -> str:
 
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
-    """Return the sentence on how many controls of one kind show the model's curves. `found`: each control's
-    likenesses."""
+    """Return the sentence on how many controls of one kind have the model's curves. `found`: each one's likenesses."""
     n, alike = len(found), [sum(one.shape == 0 for one in likenesses) for likenesses in zip(*found, strict=True)]
     shares = (f"{same} of {n} for {_lower(one.curve.title)}" for same, one in zip(alike, found[0]))
     needs = "training" if kind == UNTRAINED else "the trained order of layers"
@@ -390,7 +391,7 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
 
 
 def pair(found: Pair) -> str:
-    """Return the sentence on where two curves differ most, and how alike their shapes are."""
+    """Return the sentence on where two results' curves differ most, and how alike their shapes are."""
     title, place = found.curve.title, found.largest
     if place is None:
         return f"{title}: no layer has a value on both sides."
@@ -402,7 +403,7 @@ def pair(found: Pair) -> str:
 
 
 def both(a: Verdict, b: Verdict) -> str:
-    """Return the sentence on where the words of A and B settle, as shares of the depth; "" where either is unknown."""
+    """Return the sentence on where the words of A and B settle, as shares of the depth; "" where unknown."""
     x, y = (side.means.get("kl") for side in (a, b))
     if x is None or y is None or x.ratio is None or y.ratio is None:
         return ""
@@ -424,17 +425,17 @@ def checks(result: ProbeResult) -> str:
 
 
 def stretch(i: int, j: int) -> str:
-    """Return the layers of the array's stretch `[i, j)`, from 1: "layer 5" for [4, 5), "layers 5–7" for [4, 7)."""
+    """Return the layers, from 1, of a stretch `[i, j)` from 0: "layer 5", "layers 5–7"."""
     return f"layer {j}" if j == i + 1 else f"layers {i + 1}–{j}"
 
 
 def variant(found: surgery.Choice) -> str:
-    """Return the layers that one change concerns: "layers 4–6", or "layers 3 and 7" that are exchanged."""
+    """Return the layers of one change: "layers 4–6", or "layers 3 and 7" of two that are exchanged."""
     return f"layers {found.i + 1} and {found.j + 1}" if found.kind == "swap" else stretch(found.i, found.j)
 
 
 def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
-    """Return the sentence on the change of a kind that costs least. `whole`: the whole model's loss."""
+    """Return the sentence on the drop, swap or repeat (`kind`) that costs least. `whole`: the whole model's loss."""
     if not found:
         return "No variant of this kind gives a finite loss."
     best, n = found[0].best, found[0].n
@@ -446,8 +447,8 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
 
 
 def cheapest_cut(curves: Mapping[str, np.ndarray], n: int, pruned: ProbeResult) -> str:
-    """Return the sentence on the `n` layers that cost least to remove. `curves`: aggregates of `prune`; `pruned`: one
-    of their results."""
+    """Return the sentence on the `n` layers that cost least, from the aggregates of `prune`; `pruned`: one of their
+    results."""
     start = surgery.best_stretch(curves["kl"], n)[0]
     costs = surgery.costs(curves, start)
     kept = f"{share(costs['top1_kept'])} of first choices stay"
@@ -503,7 +504,7 @@ def certificate(kind: str, found: Mapping[str, Any]) -> str:
 
 
 def matching(maps: Maps) -> str:
-    """Return the sentence on how many of A's layers have counterparts in B, and where."""
+    """Return the sentence on how many layers of model A have counterparts in model B, and where."""
     pairs, other, (a, b) = match(maps), match(maps, "r2"), maps.names
     which = reading(pairs)
     unsure = "" if which in ("unclear", reading(other)) else " (by R² instead of the error this does not hold)"
@@ -520,7 +521,7 @@ def replacement(found: Replacement) -> str:
 
 
 def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
-    """Return sentences on which branch (attention or MLP) brings the first choice, from a lens read at half layers."""
+    """Return sentences on which branch brings the first choice, by the lens at half layers."""
     pos = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][pos]))
     word, branches = quoted(result.token_text.get(int(result["top_ids"][-1, pos, 0]), "")), brought(result, left_out)
@@ -534,7 +535,7 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
 
 
 def loops(aggregates: Mapping[str, np.ndarray]) -> str:
-    """Return sentences on the pass by which a looped model's words settle, and what one pass fewer or more changes."""
+    """Return sentences on the pass by which a looped model's words settle, and what a pass fewer or more changes."""
     n = len(aggregates["times_kl"]) // 2
     readout = aggregates["readout_kl"][n, : n + 1]
     mean, first = float(MEAN_DEPTH["kl"](readout[None])[0]), first_pass(readout)
@@ -545,15 +546,19 @@ def loops(aggregates: Mapping[str, np.ndarray]) -> str:
 
 
 def exits(found: Exits) -> str:
-    """Return the sentence on what leaving early would change and save."""
-    settled = "" if found.settled is None else f"Half of the words are the first choice from {layers(found.settled, found.n_layers)} on. "
+    """Return the sentence on what early exits would change and save."""
+    settled = (
+        ""
+        if found.settled is None
+        else f"Half of the words are the first choice from {layers(found.settled, found.n_layers)} on. "
+    )
     would = f"would change {found.changed} of {count(found.n, 'first choice' if found.guesses else 'word')}"
     gain = f" and save {found.n_layers - found.depth:.1f} layers on average" if found.usable else ""
     return f"{settled}Leaving at {found.threshold:g} confidence {would}{gain}."
 
 
 def contributions(result: ProbeResult) -> tuple[str, str]:
-    """Return a sentence on what the layers write, and one on how sure that is."""
+    """Return a sentence on whether the layers switch to strengthening, and one on the cosine rule."""
     reached = verdict_of(Sample.of(result))
     return turn(reached.turn), f"{_one_prompt(result)} {rule(reached.rules['cosine'])}"
 
@@ -565,8 +570,7 @@ def logit_lens(result: ProbeResult) -> tuple[str, str]:
 
 
 def skip(result: ProbeResult) -> tuple[str, str]:
-    """Return a sentence on the layers needed most and least, and one on what stays without the latter; "" where not
-    finite."""
+    """Return a sentence on the layers needed most and least, and one on what stays without the latter."""
     output = result["output"]
     if not np.isfinite(output).all():
         return "", ""
@@ -577,8 +581,7 @@ def skip(result: ProbeResult) -> tuple[str, str]:
 
 
 def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, str]:
-    """Return a sentence on the layer up to which the tokens are needed, and one on the largest effect of erasing
-    one."""
+    """Return a sentence on the layer up to which tokens are needed, and one on the largest effect of erasing one."""
     effect = np.array(result["effect"], float)
     effect[:, list(left_out)] = np.nan
     curve, n = np.nan_to_num(np.fmax.reduce(effect, axis=1)), result.n_layers
@@ -592,8 +595,8 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
 
 
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
-    """Return a sentence on the tokens that the answer rests on most, and one on how sure that is. `blank`: failed
-    layers."""
+    """Return a sentence on the tokens that the answer rests on most, and a note. `blank`: layers that did not
+    settle."""
     size = np.nansum(np.abs(result["attribution"]), axis=0)
     if not size.max() > 0:
         return "", ""
@@ -621,7 +624,7 @@ def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: 
 
 
 def mix(found: Mix, n_layers: int) -> str:
-    """Return the sentence on how deep a prompt's tokens settle, and what their kinds by themselves would give."""
+    """Return the sentence on how deep a prompt's tokens settle, and how deep their kinds let expect."""
     return (
         f"The words settle by layer {found.depth:.1f} of {n_layers} on average; their mix of kinds alone would give "
         f"{found.expected:.1f}, and {count(found.n, 'other prompt')} settle by {found.others:.1f}."

@@ -23,13 +23,14 @@ DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different d
 
 
 def relative_depth(n: int, n_layers: int) -> np.ndarray:
-    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) are."""
+    """Return the relative depth, in [0, 1], of each entry of a curve over layers (`n == L`) or depths (`n == L +
+    1`)."""
     return (np.arange(n) + (n == n_layers)) / n_layers
 
 
 def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Two curves entry by entry: as they are where the models are equally deep, else both at the relative depths of the
-    shallower one, where the deeper one's is read off the straight line between its layers."""
+    """Return two models' curves entry by entry: unchanged if the models are equally deep, else both at the relative
+    depths of the shallower one, the deeper one's interpolated."""
     if n_layers[0] == n_layers[1]:
         return a, b
     x_a, x_b = (relative_depth(len(c), n) for c, n in zip((a, b), n_layers))
@@ -38,7 +39,9 @@ def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np
 
 @dataclass(frozen=True)
 class Pair:
-    """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries."""
+    """One curve of two results A and B.
+
+    `likeness`: of their shapes; `difference`: B - A, `[layer]`, at the entries of `matched`."""
 
     curve: Curve
     a: np.ndarray
@@ -54,7 +57,7 @@ class Pair:
 
     @property
     def largest(self) -> int | None:
-        """Where B differs most from A; None where no entry has a value in both."""
+        """The index of the entry where B differs most from A; None where no entry has a value in both."""
         return int(np.nanargmax(np.abs(self.difference))) if np.isfinite(self.difference).any() else None
 
 
@@ -64,8 +67,8 @@ def pairs(
     b: ProbeResult,
     sinks: tuple[Collection[int], Collection[int]] = ((), ()),
 ) -> list[Pair]:
-    """Every curve of a probe for two complete results; each with its own parameters (`first_token` changes how means
-    are taken), means over tokens without each side's own `sinks` (their positions)."""
+    """Return every curve of a probe as a `Pair` of two complete results, each read with its own parameters in `probes`.
+    `sinks`: positions that each side's means over tokens leave out."""
     first = [getattr(p, "first_token", True) for p in probes]
     summaries = [a.summary, b.summary]
     if any(sinks) and over_tokens(probes[0]):
@@ -81,7 +84,7 @@ def pairs(
 
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
-    """Why the two have no map of differences: cells must mean the same on both sides. "" where there is one."""
+    """Return why two results have no map of differences, cells not meaning the same on both sides; "" where they do."""
     if "step" in dims:
         return "Each side writes its own tokens: columns do not correspond, so no map of differences is drawn."
     if "pos" in dims and a.tokens != b.tokens:
@@ -91,15 +94,15 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
 
 
 def shown_values(result: ProbeResult, measure: str) -> np.ndarray:
-    """What a map of this measure shows: of a list of best tokens the first."""
+    """Return the array that a map of a measure shows; of a list of best tokens the first."""
     values = result[measure]
     first: np.ndarray = values[..., 0] if result.measures[measure].spec.dims[-1:] == ("rank",) else values
     return first
 
 
 def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
-    """For every layer (or depth, of which there is one more) of the shallower model, the one of `n_layers` that is
-    nearest in relative depth; of equals the lower."""
+    """Return for every layer (or depth, of which a model has one more) of the shallower model the index of the layer,
+    of `n_layers`, that is nearest in relative depth; of equals the lower."""
     first, more = (0, 1) if depths else (1, 0)
     x, own = (first + np.arange(n + more) for n in (shallower, n_layers))  # whole numbers: ties are ties
     layers: np.ndarray = np.abs(own * shallower - x[:, None] * n_layers).argmin(1)
@@ -107,7 +110,8 @@ def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
 
 
 def common(a: ProbeResult, b: ProbeResult, measure: str) -> tuple[np.ndarray, np.ndarray]:
-    """What the maps of both show, cell by cell; of models of different depth at the shallower one's layers."""
+    """Return the arrays that maps of both results show, of one shape: of models of different depth at the shallower
+    one's layers."""
     both, n = [], min(a.n_layers, b.n_layers)
     for result in (a, b):
         values = shown_values(result, measure).astype(np.float64)
@@ -119,7 +123,8 @@ def common(a: ProbeResult, b: ProbeResult, measure: str) -> tuple[np.ndarray, np
 
 
 def difference(a: ProbeResult, b: ProbeResult, measure: str) -> np.ndarray:
-    """B - A, cell by cell, NaN where either is missing, over `common` layers; a `ValueError` says why there is none."""
+    """Return B - A of a measure, cell by cell, over `common` layers, NaN where either is missing. A `ValueError` where
+    cells do not mean the same on both sides."""
     if reason := no_difference(a, b, a.measures[measure].spec.dims):
         raise ValueError(reason)
     mine, theirs = common(a, b, measure)

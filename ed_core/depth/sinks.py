@@ -32,11 +32,11 @@ BRANCHES = ("attention", "mlp")
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive depths at which a token is long, `start..end`, both counted, in 0..L, and who writes it.
+    """Consecutive depths at which a token's stream is long, `start..end`, both counted, in 0..L, and who writes it.
 
-    `layer` is the index of the layer behind its largest rise and `branch` whose addition is the longer one there,
-    "attention" or "mlp" (attention, of equals; a family's third branch is not distinguished); of depth 0 the embedding:
-    `layer` None, `branch` "embedding". `rise`: `|h[d]| - |h[d - 1]|` of that depth d. `lasts`: whether it ends at L."""
+    `layer` (from 0) and `branch` ("attention" or "mlp"; attention, of equals; a family's third branch is not
+    distinguished): the longer addition at the largest rise; at depth 0 None and "embedding". `rise`: `|h[d]| - |h[d -
+    1]|` of that depth d. `lasts`: whether it ends at L."""
 
     start: int
     end: int
@@ -48,10 +48,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Sink:
-    """One token that is a sink, and who makes it one.
+    """One token that is an attention sink, and who makes it one.
 
-    `pos`: its position, from 0. `ratio`: the largest of its norm over the median token's within the spans; at least
-    `FACTOR`. `spans`: where it is long, each with its writer, in order; never depth L alone."""
+    `pos`: its position, from 0. `ratio`: the largest ratio of its norm to the median token's, at least `FACTOR`.
+    `spans`: where it is long, in order; never depth L only."""
 
     pos: int
     ratio: float
@@ -59,7 +59,7 @@ class Sink:
 
     @property
     def depth(self) -> int:
-        """The first depth at which it is long."""
+        """The first depth at which the token is long."""
         return self.spans[0].start
 
     @property
@@ -69,24 +69,28 @@ class Sink:
 
     @property
     def layer(self) -> int | None:
+        """The layer, from 0, that writes the sink; None for the embedding."""
         return self.written.layer
 
     @property
     def branch(self) -> str:
+        """The branch that writes the sink: "attention", "mlp" or "embedding"."""
         return self.written.branch
 
 
 def times(resid_norm: ArrayLike) -> np.ndarray:
-    """Every token's norm over the median token's (of those from the second on), `[L + 1, pos]`; 0 where that median is
-    0. At least two tokens."""
+    """Return every token's stream norm over the median token's (of those from the second on), `[L + 1, pos]`; 0 where
+    that median is 0. At least two tokens."""
     stream = np.asarray(resid_norm, np.float64)
     median = np.median(stream[:, 1:], axis=1, keepdims=True)
     return np.divide(stream, median, out=np.zeros_like(stream), where=median > 0)
 
 
 def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[int, int]]]:
-    """Where each token is long, by position: first and last depth of every span, in order. Tokens that are long nowhere
-    are left out, and so is everything of fewer than `FEWEST` tokens. A depth whose median is 0 has no threshold."""
+    """Return by position the spans of depths (first, last) at which a token's norm is at least `factor` times the
+    median.
+
+    Other tokens are left out; {} for fewer than `FEWEST` tokens. A depth with a median of 0 counts for none."""
     stream = np.asarray(resid_norm, np.float64)
     if stream.shape[1] < FEWEST:
         return {}
@@ -100,8 +104,8 @@ def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[
 
 
 def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, factor: float = FACTOR) -> tuple[Sink, ...]:
-    """The sinks of one prompt, by position, from the finite norms of stream `[L + 1, pos]` and additions `[L, pos]`;
-    none among fewer than `FEWEST` tokens."""
+    """Return one prompt's attention sinks, by position, from the finite norms of the stream `[L + 1, pos]` and of what
+    attention and MLP add `[L, pos]`; none among fewer than `FEWEST` tokens."""
     stream, *added = (np.asarray(values, np.float64) for values in (resid_norm, attn_norm, mlp_norm))
     ratio, rise, last = times(stream), np.diff(stream, axis=0, prepend=0.0), len(stream) - 1
     sinks = []
@@ -118,7 +122,8 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
 
 
 def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
-    """A span with its writer, from one token's rises `[depth]` and the lengths of what is added to it, `[layer]`."""
+    """Return a span with its writer, from one token's rises `[depth]` and the lengths of what is added to it,
+    `[layer]`."""
     depth = start + int(rise[start : end + 1].argmax())
     if depth == 0:
         return Span(start, end, end == last, None, "embedding", float(rise[0]))
@@ -127,8 +132,8 @@ def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray
 
 
 def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
-    """The sinks of one prompt, from its `contributions`; None where they are unknown: a norm is missing (another
-    probe's result) or not finite (a partial one)."""
+    """Return one prompt's attention sinks from its `contributions`; None where they are unknown: a norm is missing
+    (another probe's result) or not finite (a partial one)."""
     if not all(name in result.measures for name in READS):
         return None
     stream, attn, mlp = (result[name] for name in READS)
@@ -136,8 +141,8 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
 
 
 def long_at_end(result: ProbeResult) -> tuple[int, ...]:
-    """The tokens of one prompt that are long at depth L and nowhere before: no attention reads them there. None where
-    its norms are not all there."""
+    """Return the positions of tokens that are long at depth L only, where no attention reads them; () also where the
+    norms are missing."""
     if "resid_norm" not in result.measures or not np.isfinite(result["resid_norm"]).all():
         return ()
     last = result.n_layers

@@ -12,7 +12,7 @@ LONGEST = 3  # tokens before one that its character may have begun in
 
 
 def spelled(tokens: Sequence[str]) -> list[str]:
-    """Tokens for reading: those that are the bytes of one character show it, each with the number of its part."""
+    """Return tokens for reading: bytes of one character show that character, each with the number of its part."""
     out, start = list(tokens), 0
     while start < len(tokens):
         data, end = b"", start
@@ -28,8 +28,8 @@ def spelled(tokens: Sequence[str]) -> list[str]:
 
 
 def following(before: Sequence[str], token: str) -> str:
-    """A token that may follow those `before`, for reading: the last byte of a character shows it, a first byte the
-    letters that may begin so ("À…ÿ"), any other "…"."""
+    """Return a token that follows those `before`, for reading: the last byte of a character shows this, a first byte
+    the letters that may begin so ("À…ÿ"), any other "…"."""
     if (part := BYTES.fullmatch(token)) is None:
         return token
     for n in range(1, LONGEST + 1):
@@ -42,4 +42,5 @@ def following(before: Sequence[str], token: str) -> str:
 
 
 def _bytes(found: re.Match[str]) -> bytes:
+    """Return the bytes that a matched token spells."""
     return bytes.fromhex(found[2].replace("<0x", "").replace(">", ""))

@@ -13,20 +13,24 @@ from ..types import ProbeResult
 
 
 def best_stretch(kl: ArrayLike, n: int) -> list[int]:
-    """The stretch of n blocks whose removal changes the predictions least, of those with a finite divergence."""
+    """Return the `n` consecutive blocks, from 0, whose removal changes predictions least. `kl`: divergence by first
+    block; NaN never wins."""
     start = int(np.argmin(np.nan_to_num(np.asarray(kl, np.float64), nan=np.inf)))
     return list(range(start, start + n))
 
 
 def whole_passes(n: int, pruned: ProbeResult) -> bool:
-    """Whether every stretch of n blocks is a whole pass of a looped model, or several: each leaves the same layers."""
+    """Return whether every stretch of n blocks is one or more whole passes of a looped model: each leaves the same
+    layers."""
     passes = int(pruned.provenance.get("passes", 1))
     return passes > 1 and n * passes % pruned.n_layers == 0
 
 
 def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, float]:
-    """What a pruning costs, from the aggregates of `prune`: of the stretch that begins at `start`, or of the chosen set
-    (None). Without a perplexity where there is no loss, as of a single token."""
+    """Return what removing layers costs: KL (nats), share of first choices kept, and perplexity before and after
+    (missing without a loss).
+
+    `curves`: the aggregates of `prune`. `start`: the stretch's first block, None for the chosen set."""
     cost = {
         name: curves[name][start] if start is not None else curves[f"drop_{name}"]
         for name in ("kl", "top1_kept", "nll")
@@ -48,7 +52,9 @@ PROXIES = {  # proxy: what it is called, and whether it takes the largest value
 
 @dataclass(frozen=True)
 class Choice:
-    """One variant: the stretch `[i, j)`, or the two layers, and its figures over the prompts."""
+    """One way to change the model's layers, and its figures over the prompts.
+
+    `kind`: "drop" or "repeat" the blocks `[i, j)`, or "swap" i and j. `loss`, `kl`: nats per token."""
 
     kind: str
     i: int
@@ -58,7 +64,7 @@ class Choice:
     top1_kept: float
 
     def order(self, n_layers: int) -> list[int]:
-        """The model's layers as they then run."""
+        """Return the indices of the layers in the order in which they then run."""
         every = list(range(n_layers))
         if self.kind == "drop":
             return every[: self.i] + every[self.j :]
@@ -70,9 +76,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """All variants of one length (of one distance, where two layers change places): the one that costs least, the
-    median loss over all `n` of them; of stretches that are left out what each proxy chooses; of repeats the loss with
-    as many passes through `random_layer`."""
+    """All changes of one length (for swaps, distance) compared.
+
+    `best`: the one that costs least; `median`: the median loss over all `n`; `chosen`: for drops, what each proxy
+    chooses; `random_loss`: for repeats, the loss with as many passes through `random_layer`."""
 
     length: int
     n: int
@@ -84,12 +91,13 @@ class Row:
 
 
 def kinds_of(curves: Curves) -> list[str]:
-    """Which maps there are, with all three of their values."""
+    """Return the kinds of change ("drop", "swap", "repeat") with all three figures in the aggregates."""
     return [kind for kind in KINDS if all(f"{kind}_{name}" in curves for name in ("loss", "kl", "top1_kept"))]
 
 
 def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Row]:
-    """The variants by length, shortest first; lengths without a finite loss are left out."""
+    """Return the changes by length, shortest first; lengths without a finite loss are left out. `random_layer`: by
+    length the one that a control repeats."""
     loss, cheapest = np.asarray(curves[f"{kind}_loss"], np.float64), []
     for length in range(1, len(loss) + 1):
         places = [(i, i + length) for i in range(len(loss)) if i + length < loss.shape[1]]
@@ -112,13 +120,13 @@ def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Ro
 
 
 def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:
-    """One variant of a kind and what it costs: loss and KL in nats per token, the share of best guesses kept."""
+    """Return one change of the layers and what it costs, from the aggregates `[i, j]`."""
     return Choice(kind, i, j, *(float(curves[f"{kind}_{name}"][i, j]) for name in ("loss", "kl", "top1_kept")))
 
 
 def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Loss above the whole model's by length, `[length]` from 0 (the whole model itself: 0): of the variant that costs
-    least, of the median one, and of what the proxies choose, or of the random layer."""
+    """Return by name the loss above the whole model's by length, `[length]` from 0: of the cheapest change, the median
+    one, and those that the proxies choose, or the random layer."""
     baseline = float(curves["loss_whole"])
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in found:

@@ -23,11 +23,13 @@ FEWEST = 8  # layers that a turn needs: of seven, 6 % of the orders part them as
 
 @dataclass(frozen=True)
 class Turn:
-    """The cosine's turn as a two-level fit. `split`: the last layer of the first level, whatever the verdict; `before`,
-    `after`: the mean cosine of both levels. `p`: share of random orders of the layers that are explained as well by
-    their best split.
-    `failed`: why there is no turn, "" where there is one: "sign" (the levels do not lie below and above 0), "order"
-    (random orders are explained as well), "twins" (half of the untrained copies or more turn there too)."""
+    """The layer at which the mean cosine turns from negative (erasing) to positive (strengthening), fitted as two
+    levels.
+
+    `split`: the last layer of the first level, from 0, even if the turn failed; `before`, `after`: both levels' mean.
+    `p`: share of random orders of the layers that two levels explain as well. `failed`: why there is no turn, else "":
+    "sign" (the levels are not below and above 0), "order" (`p` is too large), "twins" (half of the untrained copies or
+    more turn there too)."""
 
     n_layers: int
     split: int
@@ -38,18 +40,18 @@ class Turn:
 
     @property
     def layer(self) -> int | None:
-        """The last layer before the turn; None where there is none."""
+        """The last layer before the turn, from 0; None where the fit failed."""
         return None if self.failed else self.split
 
     @property
     def ratio(self) -> float | None:
-        """The share of the layers up to the turn, `(layer + 1) / L`."""
+        """The share of the layers up to the turn, `(layer + 1) / L`; None where the fit failed."""
         return None if self.failed else (self.split + 1) / self.n_layers
 
 
 def fit(curve: ArrayLike, seed: int = 0) -> Turn | None:
-    """The turn of one mean-cosine curve `[L]`; without prompts there are no intervals, so the signs alone count. None
-    for fewer than three layers or values that are not finite."""
+    """Return the turn of one mean-cosine curve `[L]`, judged by signs and random orders, without intervals. None for
+    fewer than three layers or values that are not finite."""
     curve = np.asarray(curve, np.float64)
     if len(curve) < 3 or not np.isfinite(curve).all():
         return None
@@ -61,9 +63,10 @@ def fit(curve: ArrayLike, seed: int = 0) -> Turn | None:
 
 
 def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Units, seed: int = 0) -> Turn | None:
-    """The layer at which the mean cosine over all tokens of all prompts turns from negative to positive, as a fit of
-    two levels; None without tokens or with too few layers. `sums`: of `attn_cos`, `mlp_cos` and `layer_cos`,
-    `[prompt, layer]`, over `tokens` `[prompt]`. The interval of each level's mean must be on its side of 0."""
+    """Return the turn of the mean cosine over all tokens of all prompts; None without tokens or with too few layers.
+
+    `sums`: of `attn_cos`, `mlp_cos` and `layer_cos`, `[prompt, layer]`, over `tokens` `[prompt]`. The interval of each
+    level's mean must be on its side of 0."""
     if not np.sum(tokens):
         return None
     cosine = np.mean([np.asarray(values, np.float64) for values in sums.values()], axis=0)
@@ -77,24 +80,28 @@ def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Uni
 
 
 def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
-    """The same with the third condition: fewer than half of the untrained copies turn within a tenth of the depth."""
+    """Return the turn, failed as "twins" where half or more of the untrained copies turn near it (a tenth of the
+    depth)."""
     near_it = sum(t is not None and t.layer is not None and near(t.split, turn.split, turn.n_layers) for t in twins)
     return replace(turn, failed="twins") if twins and not turn.failed and 2 * near_it >= len(twins) else turn
 
 
 def best_split(curves: ArrayLike) -> np.ndarray:
-    """The last layer of the first of the best two levels, `[n, layer]` → `[n]`; of equals the first."""
+    """Return the last layer of the first of two levels that explain each curve best, `[n, layer]` → `[n]`; of equals
+    the first."""
     return np.asarray(_between(curves).argmax(1))
 
 
 @lru_cache(maxsize=16)
 def orders(n_layers: int, seed: int = 0) -> np.ndarray:
-    """`[order, layer]`: the layers' own order, then random ones. From `DEEP` layers on blocks of `BLOCK` neighbours are
-    moved together; each order cuts the layers into blocks at another place, as a ring, since a step between two blocks
-    that never change would recur in many orders and look like chance."""
+    """Return orders of the layers, `[order, layer]`: their own first, then random ones.
+
+    From `DEEP` layers on, blocks of `BLOCK` neighbours are moved together; each order cuts the layers into blocks at
+    another place, as a ring, since a step between two blocks that never change would look like chance."""
     draw, own = np.random.default_rng(seed), np.arange(n_layers)
 
     def order() -> np.ndarray:
+        """Return one random order."""
         if n_layers < DEEP:
             return draw.permutation(n_layers)
         ring = np.roll(own, draw.integers(n_layers))
@@ -107,7 +114,7 @@ def orders(n_layers: int, seed: int = 0) -> np.ndarray:
 
 
 def _between(curves: ArrayLike) -> np.ndarray:
-    """For each split, `[n, layer - 1]`: the sum of squares between its two levels."""
+    """Return for each split the sum of squares between its two levels, `[n, layer - 1]`."""
     c = np.asarray(curves, np.float64)
     c, n = c - c.mean(1, keepdims=True), c.shape[1]
     first = np.cumsum(c, 1)[:, :-1]

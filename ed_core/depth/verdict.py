@@ -48,12 +48,12 @@ TWINS = "untrained copies"  # half or more of them have it there
 
 @dataclass(frozen=True)
 class RuleVerdict:
-    """The layer that a rule of Hu et al. gives on a sample, and how far it can be trusted.
+    """The layer, from 0, that a rule of Hu et al. gives on a sample, and how far it can be trusted.
 
-    `curve`: the mean curve `[layer]` that it reads, None where no token counts. `layers`: by variant the layer that it
-    gives and that from which it holds to the end; without sinks only where these are known. `intervals`: by variant
-    over prompts, None for too few. `bands`: the layer at each threshold of the band, NaN for none. `twins`: the layer
-    of each copy of this kind of `control`. `several`: several prompts."""
+    `curve`: the mean curve `[layer]` that it reads, None where no token counts. `layers`: by variant that layer and the
+    one from which the rule is true to the end; without sinks only where these are known. `intervals`: by variant over
+    prompts, None for too few. `bands`: the layer at each threshold of the band, NaN for none. `twins`: the layer of
+    each copy of this kind of `control`. `several`: several prompts."""
 
     name: str
     n_layers: int
@@ -69,26 +69,27 @@ class RuleVerdict:
 
     @property
     def depth(self) -> int | None:
+        """The layer that the paper's rule gives, from 0; None where it gives none."""
         return self.layers[PAPER][0]
 
     @property
     def stable(self) -> int | None:
-        """From where the rule holds to the end."""
+        """The layer from which the rule is true to the end."""
         return self.layers[PAPER][1]
 
     @property
     def ratio(self) -> float | None:
-        """`(ED + 1) / L`, in (0, 1], or None."""
+        """`(ED + 1) / L`, ED the rule's layer, in (0, 1]; None without a layer."""
         return None if self.depth is None else (self.depth + 1) / self.n_layers
 
     @property
     def reason(self) -> str:
-        """Why it gives no layer."""
+        """Why the rule gives no layer; "" where it gives one."""
         return "" if self.depth is not None else reason(self.name, self.curve, self.threshold)
 
     @property
     def interval(self) -> Interval | None:
-        """The interval of the paper's rule."""
+        """The interval of the paper's rule over prompts."""
         return self.intervals.get(PAPER)
 
     @property
@@ -99,29 +100,29 @@ class RuleVerdict:
 
     @property
     def band(self) -> tuple[int, int] | None:
-        """Smallest and largest layer over the rule's thresholds."""
+        """The smallest and largest layer over the rule's thresholds."""
         finite = self.bands[np.isfinite(self.bands)]
         return (int(finite.min()), int(finite.max())) if len(finite) else None
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """Smallest and largest layer that rule, variants, thresholds and interval give."""
+        """The smallest and largest layer that rule, variants, thresholds and interval give."""
         depths = [float(layer) for both in self.layers.values() for layer in both if layer is not None]
         depths += [*map(float, self.band or ()), *((self.interval and self.interval.ends) or ())]
         return (math.floor(min(depths)), math.ceil(max(depths))) if depths else None
 
     def far(self, depth: float | None) -> bool:
-        """Whether a depth is more than a tenth of the layers from the rule's, or not defined."""
+        """Return whether a depth is more than a tenth of the layers from the rule's, or either is None."""
         return depth is None or self.depth is None or not near(depth, self.depth, self.n_layers)
 
     @property
     def near(self) -> int:
-        """How many copies have it within a tenth of the depth."""
+        """How many copies of the model give a layer within a tenth of the depth from it."""
         return sum(not self.far(depth) for depth in self.twins)
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:
-        """Why the layer is not robust."""
+        """The reasons why the rule's layer is not robust."""
         if self.depth is None or self.curve is None:
             return ()
         interval, (later, lasting) = self.interval, self.layers.get(FROM_DEPTH_1, (self.depth, self.stable))
@@ -136,7 +137,7 @@ class RuleVerdict:
             FEW: self.several and interval is None,
             INTERVAL: interval is not None and (interval.ends is None or any(map(self.far, interval.ends))),
             UNDEFINED: interval is not None and interval.undefined > OFTEN,
-            TWINS: self.control == UNTRAINED and 0 < len(self.twins) <= 2 * self.near,
+            TWINS: self.tested and self.shared,
         }
         return tuple(doubt for doubt, so in doubts.items() if so)
 
@@ -146,6 +147,11 @@ class RuleVerdict:
         return self.control == UNTRAINED and len(self.twins) >= FIVE
 
     @property
+    def shared(self) -> bool:
+        """Whether half or more of the untrained copies give a layer near this one."""
+        return self.control == UNTRAINED and 0 < len(self.twins) <= 2 * self.near
+
+    @property
     def clear(self) -> bool:
         """Whether the layer is robust: no doubt, with five untrained copies compared."""
         return self.depth is not None and self.tested and not self.doubts
@@ -153,13 +159,14 @@ class RuleVerdict:
     @property
     def so_far(self) -> bool:
         """Whether there is no doubt yet, with fewer than five untrained copies compared."""
-        return self.depth is not None and not (self.tested or self.doubts)
+        return self.depth is not None and not (self.tested or self.shared or self.doubts)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The numbers of a `sample`. `rules`: by name, never averaged. `means`: the average depth by "kl" and "overlap".
-    `turn`: of the cosine, None where there is nothing to fit. `twins`: the verdict of each copy."""
+    """The numbers on depth of a `sample`. `rules`: by name, never averaged. `means`: the average depth by "kl" and
+    "overlap". `turn`: where the cosine turns positive, None where it cannot be fitted. `twins`: the verdict of each
+    copy."""
 
     sample: Sample
     rules: Mapping[str, RuleVerdict]
@@ -169,21 +176,22 @@ class Verdict:
 
     @property
     def n_layers(self) -> int:
+        """The model's number of layers."""
         return self.sample.n_layers
 
     @property
     def layers(self) -> dict[str, int | None]:
-        """The layer that each rule gives."""
+        """The layer that each rule gives, from 0."""
         return {name: rule.depth for name, rule in self.rules.items()}
 
     def twin_means(self, name: str) -> list[float]:
-        """The copies' average depths, where defined."""
+        """Return the average depths of the model's copies, where defined."""
         depths = (twin.means[name].depth for twin in self.twins if name in twin.means)
         return [depth for depth in depths if depth is not None]
 
 
 def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_THRESHOLD) -> Verdict:
-    """The verdict on a sample with these thresholds of the KL and overlap rules."""
+    """Return the verdict on a sample, with these thresholds of the KL and overlap rules."""
     twins = tuple(verdict(twin, kl, overlap) for twin in sample.twins)
     thresholds = {"kl": kl, "overlap": overlap}
     rules = {
@@ -204,7 +212,7 @@ def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_T
 
 
 def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict, ...]) -> RuleVerdict:
-    """The verdict of one rule."""
+    """Return the verdict of one rule; `twins`: of the model's copies."""
     curves = sample.curves[rule.probe]
     without, curve = curves.without_sinks, rule.curve(curves.means) if curves.means else None
     layers: dict[str, tuple[int | None, int | None]] = {PAPER: (None, None)}
@@ -229,7 +237,7 @@ def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict,
 
 
 def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Interval | None:
-    """A variant's 5 to 95 % over prompts; None where there are too few."""
+    """Return a variant's 5 to 95 % of layers over prompts; None where these are too few."""
     drawn = resampled(rule, sample, variant, threshold)
     return None if drawn is None else statistics.interval(drawn)
 
@@ -247,6 +255,7 @@ def resampled(rule: Rule, sample: Sample, variant: str, threshold: float) -> np.
         return None
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the rule's layer on each mean curve."""
         curves = np.mean(list(means.values()), 0)
         return depths(rule.name, curves[:, :-1] if rule.of_lens else curves, variant, threshold)
 

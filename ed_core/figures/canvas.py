@@ -26,7 +26,7 @@ ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows
 
 
 def shown(token: str, limit: int = 24) -> str:
-    """A token as plain text on one line: white space marked, invisible characters spelled out, at most `limit`
+    """Return a token as plain text on one line: white space marked, invisible characters spelled out, at most `limit`
     characters."""
     text = "".join(_mark(char) for char in token[:limit])
     if len(token) > limit or len(text) > limit:
@@ -37,35 +37,36 @@ def shown(token: str, limit: int = 24) -> str:
 
 
 def visible(token: str, limit: int = 24) -> str:
-    """A token for plotly and for HTML: as `shown`, and escaped; quotes and the dollar too, as plotly hands $…$ to
-    MathJax where there is one."""
+    """Return a token for plotly and HTML: as `shown`, and escaped; quotes and the dollar too, as plotly hands $…$ to
+    MathJax where it is loaded."""
     return html.escape(shown(token, limit), quote=False).translate(ALSO_ESCAPED)
 
 
 def escaped(text: str) -> str:
-    """A name or a sentence for plotly: every word as `visible`, the spaces as they are."""
+    """Return a name or a sentence escaped for plotly: every word as `visible`, the spaces unchanged."""
     return " ".join(visible(word, 40) for word in text.split(" "))
 
 
 def width(token: str, limit: int = 24) -> int:
-    """How many columns the shown token takes: wide East Asian characters and emoji take two."""
+    """Return how many columns the shown token takes: wide East Asian characters and emoji take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown(token, limit))
 
 
 def letters(token: str, limit: int = 24) -> float:
-    """How many letters wide the shown token is drawn: as `width`, but the mark of a space is half as wide."""
+    """Return how many letters wide the shown token is drawn: as `width`, but the mark of a space is half as wide."""
     return width(token, limit) - 0.5 * shown(token, limit).count(MARKS[" "])
 
 
 def number(value: float | int | np.floating) -> str:
-    """A number as text: three significant digits with a real minus sign; "√2" for the largest distance of two
-    probability vectors."""
+    """Return a number as text: three significant digits, a real minus sign; "√2" for the largest distance of two
+    probability vectors; "not computed" for NaN."""
     if abs(value) == 2**0.5:
         return "√2" if value > 0 else "\u2212√2"
     return say.number(value) if value == value else "not computed"
 
 
 def _mark(char: str) -> str:
+    """Return a character; of a space or an invisible one a visible mark."""
     if char in MARKS:
         return MARKS[char]
     if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") or char.isspace():
@@ -89,13 +90,13 @@ ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 51
 
 
 def tick_step(n: int, fit: float | int) -> int:
-    """The distance between labels, a round number, so that at most `fit` of `n` are drawn."""
+    """Return the distance between axis labels, a round number, so that at most `fit` of `n` are drawn."""
     return next((step for step in ROUND_STEPS if n / step <= max(fit, 1)), n)
 
 
 def log_ticks(curves: Iterable[np.ndarray], form: Callable[[float], str] | None = None) -> dict[str, Any]:
-    """A logarithmic axis over these values, labelled (as `form` says) at the powers of ten, where these are few at
-    their doubles and halves too: plotly's own labels between them are small digits that say no size."""
+    """Return the layout of a logarithmic axis over these values, labelled (as `form` says) at powers of ten, where
+    these are few at 2 and 5 times them too: plotly's own labels between them are small digits that say no size."""
     numbers = np.concatenate([np.ravel(np.asarray(values, np.float64)) for values in curves] or [np.ones(1)])
     numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
     low, high = (float(end(numbers)) if len(numbers) else 1.0 for end in (np.min, np.max))
@@ -108,7 +109,7 @@ def log_ticks(curves: Iterable[np.ndarray], form: Callable[[float], str] | None 
 
 
 def size(value: float) -> str:
-    """A number as a label: −0.02, 500, 20k, 5M; beyond that as a power, 5·10⁹."""
+    """Return a number as an axis label: −0.02, 500, 20k, 5M; beyond that as a power, 5·10⁹."""
     if math.isinf(value):
         return "∞" if value > 0 else "\u2212∞"
     power = math.floor(math.log10(abs(value)) + 1e-9) if value else 0
@@ -120,50 +121,51 @@ def size(value: float) -> str:
 
 
 def first_place(axis: str) -> int:
-    """Where an axis begins: layers count from 1, so that layer n ends at depth n; depths and all else from 0."""
+    """Return where an axis begins: at 1 for layers, so that layer n ends at depth n; at 0 for depths and all else."""
     return int(bool({"layer", "skipped", "affected"} & set(axis.split())) and not axis.startswith("after"))
 
 
 def whole_ticks(n: int, first: int = 0) -> dict[str, Any]:
-    """Labels of an axis along which `n` layers run from `first`: few enough to be upright on a phone too."""
+    """Return the labels of an axis of `n` layers from `first`: few enough to be upright on a phone too."""
     step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= FEW), n)
     return dict(tickvals=[place for place in range(0, n + first, step) if place >= first], tickangle=0)
 
 
 def axis_title(text: str, standoff: int = 11) -> dict[str, Any]:
-    """An axis's name. Of `standoff` the template's padding of 8 (`chart.js`) is taken; the rest is the gap."""
+    """Return an axis's title. Of `standoff` the template's padding of 8 (`chart.js`) is taken; the rest is the gap."""
     return dict(text=text, standoff=standoff, font=dict(size=FONT))
 
 
 def layer_axis(n: int, title: str, **more: Any) -> dict[str, Any]:
-    """The x axis of a curve of `n` layers, or depths, as its title says."""
+    """Return the x axis of a curve of `n` layers, or depths, as its title says."""
     first = first_place(title)
     ends = [first - 0.5, first + n - 0.5]
     return PLAIN | dict(range=ends, title=axis_title(title, 8), **whole_ticks(n, first)) | more
 
 
 def share_axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis of shares of the depth."""
+    """Return an axis of shares of the depth."""
     return PLAIN | dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(title, 8)) | more
 
 
 def whiskers(values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str) -> dict[str, Any]:
-    """The range over prompts as bars on marks; none where it is NaN."""
+    """Return plotly's error bars from `low` to `high` around `values`; none where these are NaN."""
     ends = dict(array=np.nan_to_num(high - values), arrayminus=np.nan_to_num(values - low))
     return dict(type="data", symmetric=False, **ends, color=colour, thickness=1.5, width=3)
 
 
 def cut(name: str, most: int = 44) -> str:
-    """A name of at most so many letters."""
+    """Return a name of at most `most` letters."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 class Canvas:
-    """A figure being drawn."""
+    """A plotly figure being drawn; `figure()` returns it."""
 
     def __init__(self, height: int, margin: tuple[int, int, int, int], title: str = "", width_px: int = 600):
-        """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one
-        height. `width_px`: about how wide it will be on the screen, and as wide as it is printed."""
+        """Begin an empty figure. `margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height
+        have their plots at one height. `width_px`: about how wide it will be on the screen, and as wide as it is
+        printed."""
         self.data: list[dict[str, Any]] = []
         self.shapes: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
@@ -184,39 +186,41 @@ class Canvas:
         )
 
     def add(self, kind: str, **trace: Any) -> None:
+        """Add a trace of a plotly type."""
         self.data.append(dict(type=kind, **trace))
 
     def points(self, name: str, x: ArrayLike, y: ArrayLike, hover: Sequence[str] = (), **look: Any) -> None:
-        """A line, marks or (of the `type` "bar") bars, each of which says its `hover`; without it nothing."""
+        """Add a line, marks or (of the `type` "bar") bars, each with its `hover` text."""
         says = dict(text=list(hover), hoverinfo="text") if len(hover) else dict(hoverinfo="skip")
         kind = look.pop("type", "scatter")
         self.add(kind, name=name, x=x, y=y, **says, **look, **STEADY)
 
     def band(self, x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, name: str) -> None:
-        """A range behind a line, in the line's colour."""
+        """Add a shaded range from `low` to `high` behind a line, in the line's colour."""
         x, y = np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]])
         fill = colours.faint(colour)
         self.points(f"range {name}", x, y, mode="none", fill="toself", fillcolor=fill, showlegend=False)
 
     def line(self, colour: str, thickness: float | int, dash: str = "solid", **place: Any) -> None:
+        """Add a straight line; `place`: plotly's coordinates `x0`, `y0`, …"""
         self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash)) | place)
 
     def edge(self, light: float | int, dark: float | int, **place: Any) -> None:
-        """A line that is seen on any cell of a map: dark on a lighter one."""
+        """Add a dark line on a lighter one, `dark` and `light` pixels thick, to be seen on any cell of a map."""
         self.line(colours.LIGHT_EDGE, light, **place)
         self.line(colours.DARK_EDGE, dark, **place)
 
     def across(self, y: float | int, colour: str, thickness: float | int, dash: str = "solid", **more: Any) -> None:
-        """A line from one side of the plot to the other."""
+        """Add a line at height `y` from one side of the plot to the other."""
         self.line(colour, thickness, dash, xref="paper", x0=0, x1=1, y0=y, y1=y, **more)
 
     def across_zero(self, curves: Iterable[np.ndarray]) -> None:
-        """A line at 0 where one of these curves goes below it."""
+        """Add a line at 0 if one of these curves goes below it."""
         if any(np.fmin.reduce(values, initial=0.0) < 0 for values in curves):
             self.across(0, colours.GREY, 1, layer="below")
 
     def legend(self, shown: bool = True, **more: Any) -> None:
-        """The traces' names in one line above the plot."""
+        """Show the traces' names in one line above the plot, or none."""
         self.layout["showlegend"] = shown
         self.layout["legend"] = dict(
             orientation="h",
@@ -230,24 +234,25 @@ class Canvas:
         )
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
-        """Text; without a colour, in the page's own."""
+        """Add text; without a colour, in the page's own."""
         font = dict(size=size, color=colour) if colour else dict(size=size)
         self.annotations.append(dict(text=text, font=font, showarrow=False, borderpad=1, **place))
 
     def along(self, axis: str, n_layers: int, **more: Any) -> None:
-        """Say on which axis the depth runs, 0 to L, for the cursor that marks one depth in all figures of a page.
-        `more`: what else the browser needs to know (`cursor.js`)."""
+        """Record on which axis ("x" or "y") the depth runs, 0 to L, for the cursor that marks one depth in all figures
+        of a page. `more`: what else the browser needs to know (`cursor.js`)."""
         self.layout["meta"]["along"] = dict(axis=axis, n=n_layers, **more)
 
     def figure(self) -> go.Figure:
+        """Return the finished plotly figure."""
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 
     def draw_depths(self, lines: Mapping[str, int | None], layer_px: float) -> None:
-        """A dashed line per criterion, named next to it, over rows of `layer_px` pixels.
+        """Draw a dashed line per rule at its layer (None: none), named next to it, over rows of `layer_px` pixels.
 
         Hu et al. count blocks from 0: the cosine's is layer `depth + 1` here, with the line on its upper edge; the
         rules of the lens read the stream before their block, and the line is above row `depth` of the lens, the first
-        one past the threshold. Criteria that agree share one line, their dashes taking turns; names that would meet are
+        one past the threshold. Rules that agree share one line, their dashes taking turns; names that would meet are
         pushed apart."""
         depths = sorted((depth + 0.5 + (name == "cosine"), name) for name, depth in lines.items() if depth is not None)
         end = float(-LINE_LABEL)  # pixel where the last name was

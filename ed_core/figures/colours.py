@@ -60,26 +60,26 @@ DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, n
 
 
 def css() -> str:
-    """The roles as custom properties, for the pages' style sheet."""
+    """Return the colours by role as CSS custom properties, for the pages' style sheet."""
     roles = {"accent": (ACCENT, DARK[ACCENT]), "muted": (MUTED, DARK[MUTED]), "wrong": (WRONG, DARK[WRONG]), **OF_PAGES}
     properties = (f"--ed-{name}: light-dark({light}, {dark});" for name, (light, dark) in roles.items())
     return f":root {{ {' '.join(properties)} }}"
 
 
 def faint(colour: str) -> str:
-    """A colour of six digits as the ground of a line."""
+    """Return a colour "#rrggbb" made transparent, for the area behind a line."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.16)"
 
 
 def colour_of(name: str) -> str | None:
-    """The colour of what a measure or curve is about, by the first word of its name; None where it has none."""
+    """Return the colour of a measure or curve by the first word of its name; None where it has none."""
     return NAMED.get(name.lower().replace("_", " ").split(" ")[0])
 
 
 @dataclass(frozen=True)
 class Shade:
-    """A colour range: `low` and `high` in the measure's own unit, and the colour scale between them."""
+    """A colour range from `low` to `high`, in the measure's own unit, and the colour scale between them."""
 
     low: float
     high: float
@@ -88,27 +88,26 @@ class Shade:
 
 
 def linear(low: float, high: float, reverse: bool = False, scale: list[str] = SEQUENTIAL) -> Shade:
-    """Equal steps, equal colour steps. `reverse`: the low end is bright."""
+    """Return a shade with equal colour steps for equal steps of the value. `reverse`: the low end is bright."""
     return Shade(low, high, _stops(np.linspace(0, 1, 21), reverse, scale=scale))
 
 
 def steep(low: float, high: float, scale: list[str] = SEQUENTIAL) -> Shade:
-    """As `linear` but with colour after the square root, for ranges whose values crowd at the low end. The colour bar
-    shows it."""
+    """Return a shade with colour after the square root, for values that crowd at the low end."""
     u = np.linspace(0, 1, 33)
     return Shade(low, high, _stops(u, at=u**2, scale=scale))
 
 
 def signed(bound: float = 1.0) -> Shade:
-    """Diverging around 0, colour after the signed square root: most cosines are small, and their sign is what
-    matters."""
+    """Return a shade diverging around 0, from `-bound` to `bound`, colour after the signed square root: most cosines
+    are small, and their sign matters."""
     u = np.linspace(-1, 1, 41)
     stops = (np.sign(u) * u**2 + 1) / 2
     return Shade(-bound, bound, [[float(p), c] for p, c in zip(stops, sample_colorscale(DIVERGING, (u + 1) / 2))])
 
 
 def logarithmic(low: float | int, high: float | int, reverse: bool = False, scale: list[str] = SEQUENTIAL) -> Shade:
-    """From `10**low` to `10**high`: the stops are spaced by logarithm, so the values themselves stay as they are."""
+    """Return a shade from `10**low` to `10**high`, its stops spaced by logarithm, so that values need no conversion."""
     u = np.linspace(0, 1, 41)
     bottom, top = 10.0**low, 10.0**high
     stops = np.clip((10 ** (low + u * (high - low)) - bottom) / (top - bottom), 0, 1)
@@ -117,15 +116,16 @@ def logarithmic(low: float | int, high: float | int, reverse: bool = False, scal
 
 
 def without_zero(shade: Shade) -> list[list[Any]]:
-    """The shade's colour scale from 0 on, an exact 0 left clear: for arrays where 0 is by construction and
-    something else marks it."""
+    """Return the shade's colour scale from 0 on, an exact 0 left clear: for arrays with zeros by construction that are
+    marked otherwise."""
     (_, first), *rest = shade.colours
     places = [((shade.low + stop * (shade.high - shade.low)) / shade.high, colour) for stop, colour in rest]
     return [[0.0, CLEAR], [1e-9, first], [shade.low / shade.high, first], *map(list, places)]
 
 
 def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, int]) -> tuple[int, int]:
-    """Powers of ten that hold `values`, between two limits. Only widens while an array fills, and in whole decades."""
+    """Return the exponents (low, high) of the powers of ten that enclose positive `values`, no narrower than
+    `at_least`, no wider than `at_most`: the range only widens while an array fills."""
     positive = values[np.isfinite(values) & (values > 0)]
     if not positive.size:
         return at_least
@@ -137,9 +137,9 @@ def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, i
 def spread(
     values: np.ndarray, otherwise: tuple[int, int], quantiles: tuple[float, float] = (0.05, 0.9)
 ) -> tuple[float, float]:
-    """Powers of ten around `values` from their 5 % to their 90 % quantile, at steps of 1, 2 and 5, at least a factor of
-    four apart: what a few cells hold must not take the colours from all others. `otherwise`: where no value is above
-    0."""
+    """Return the exponents (low, high) of ten around the 5 % to 90 % quantiles of positive `values`, at steps of 1, 2
+    and 5, a factor of four apart at least: a few cells must not take the colours from all others. `otherwise`: where no
+    value is above 0."""
     positive = values[np.isfinite(values) & (values > 0)]
     if not positive.size:
         return float(otherwise[0]), float(otherwise[1])
@@ -155,13 +155,13 @@ def spread(
 
 
 def ceiling(values: np.ndarray, steps: tuple[float, ...]) -> float:
-    """The first of `steps` that is no smaller than any of `|values|`; the last if none is."""
+    """Return the first of `steps` that is no smaller than any of `|values|`; the last if none is."""
     largest = np.nanmax(np.abs(values)) if np.isfinite(values).any() else 0
     return next((step for step in steps if largest <= step), steps[-1])
 
 
 def luminance(rgb: np.ndarray) -> np.ndarray | np.floating:
-    """WCAG's relative luminance, 0 to 1."""
+    """Return WCAG's relative luminance, 0 to 1, of colours `[…, 3]`, 0 to 255."""
     u = np.asarray(rgb, np.float64) / 255
     light = np.where(u <= 0.04045, u / 12.92, ((u + 0.055) / 1.055) ** 2.4)
     brightness: np.ndarray | np.floating = light @ (0.2126, 0.7152, 0.0722)
@@ -169,27 +169,28 @@ def luminance(rgb: np.ndarray) -> np.ndarray | np.floating:
 
 
 def rgb(colour: str) -> np.ndarray:
-    """Red, green and blue, 0 to 255, of "#rrggbb" or "rgb(…)"; opacity is left out."""
+    """Return red, green and blue, 0 to 255, of "#rrggbb" or "rgb(…)"; opacity is left out."""
     if colour.startswith("#"):
         return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], np.float64)
     return np.array([float(n) for n in re.findall(r"[\d.]+", colour)[:3]])
 
 
 def seen(shade: Shade, values: np.ndarray) -> np.ndarray:
-    """The colours `[…, 3]` of values on a map: between two stops straight in red, green and blue, as browsers draw
-    it."""
+    """Return the colours `[…, 3]` of values on a map, interpolated in red, green and blue between stops, as browsers
+    do."""
     places = (np.asarray(values, np.float64) - shade.low) / (shade.high - shade.low)
     stops = np.array([rgb(colour) for _, colour in shade.colours])
     return np.stack([np.interp(places, [p for p, _ in shade.colours], channel) for channel in stops.T], -1)
 
 
 def letters(shade: Shade, values: np.ndarray) -> np.ndarray:
-    """Which of `LETTERS` is read best on the cells of these values, by its place."""
+    """Return the index in `LETTERS` (0 black, 1 white) of the letters that read best on cells of these values."""
     return np.asarray(luminance(seen(shade, values)) < MIDDLE, int)
 
 
 def _stops(
     u: np.ndarray, reverse: bool = False, at: np.ndarray | None = None, scale: list[str] = SEQUENTIAL
 ) -> list[Any]:
+    """Return the colour scale of plotly: pairs of a place (`at`, by default `u`) and the colour at `u` of `scale`."""
     colours = sample_colorscale(scale, 1 - u if reverse else u)
     return [[float(p), c] for p, c in zip(u if at is None else at, colours)]

@@ -31,10 +31,12 @@ def course(
     width_px: int = 1120,
     decided: int | None = None,
 ) -> go.Figure:
-    """The rank of the output's token after each layer, the first choice on top, by logarithm. Above it the words that
-    the lens reads. Grey: the range of the ranks `[depth]` in untrained `copies`, each of its own last word. Below the
-    axis what the published rules give, at the layer that they name; `decided`: the depth at which an answer that is
-    patched in from another prompt is decided."""
+    """Return the figure of an answer's course: the rank of the output's token after each layer, the first choice on
+    top, by logarithm; above it the words that the lens reads.
+
+    `reached`: a verdict, for the average depth and, below the axis, the published rules' layers. `copies`: ranks
+    `[depth]` in untrained copies, each of its own last word, as a grey range. `decided`: the depth at which an answer
+    that is patched in from another prompt is decided."""
     n, plot = len(found.ranks) - 1, height - TOP - BOTTOM
     canvas = Canvas(height, (LEFT, RIGHT, TOP, BOTTOM), width_px=width_px)
     lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
@@ -84,17 +86,18 @@ def course(
 
 
 def _side(x: float | int, n: int, shift: int) -> dict[str, Any]:
-    """Where a word next to a place on the axis is: towards the middle."""
+    """Return the place of a word next to `x` on an axis of `n` depths, towards the middle."""
     return dict(x=x, xanchor="right", xshift=-shift) if x > n / 2 else dict(x=x, xanchor="left", xshift=shift)
 
 
 def _ticks(n: int) -> list[int]:
-    """Few round depths, and the last."""
+    """Return few round depths, and the last."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= 10)
     return [*(d for d in range(0, n, step) if n - d >= 0.6 * step), n]
 
 
 def _band(canvas: Canvas, copies: Sequence[np.ndarray], lowest: float) -> None:
+    """Draw the range of the untrained copies' ranks."""
     ranks = np.stack([np.asarray(one, float) for one in copies])
     best, worst = ranks.min(0), ranks.max(0)
     depths = np.arange(len(best))
@@ -108,7 +111,7 @@ def _band(canvas: Canvas, copies: Sequence[np.ndarray], lowest: float) -> None:
 
 
 def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
-    """The expected answer, where it is among the best tokens."""
+    """Draw the ranks of the expected answer's token, where the output's is another."""
     if not found.expected:
         return
     look: dict[str, Any] = dict(
@@ -123,9 +126,10 @@ def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
 
 
 def _labels(canvas: Canvas, found: Course, n: int) -> None:
-    """What happens at the first choice and at the largest leap."""
+    """Write labels at the first choice and at the largest leap."""
 
     def label(d: int, text: str, shift: int, **more: Any) -> None:
+        """Write a label at depth `d`."""
         place = _side(d, n, 9)
         canvas.write(text, FONT + 1, colours.ACCENT, y=math.log10(found.ranks[d]), yshift=shift, **place, **more)
 
@@ -140,7 +144,7 @@ def _labels(canvas: Canvas, found: Course, n: int) -> None:
 
 
 def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
-    """A line at the average depth."""
+    """Draw a line at the average depth."""
     mean = next((mean for mean in reached.means.values() if mean.depth is not None), None)
     if mean is None or mean.depth is None:
         return
@@ -151,7 +155,7 @@ def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
 
 
 def _decided(canvas: Canvas, depth: int, n: int) -> None:
-    """A mark on the axis where a patched answer is decided."""
+    """Draw a mark on the axis where a patched answer is decided."""
     y = 10 ** canvas.layout["yaxis"]["range"][0]
     marker = dict(symbol="triangle-up", size=10, color=colours.MUTED)
     canvas.points("decided", [depth], [y], mode="markers", marker=marker, cliponaxis=False)
@@ -160,8 +164,8 @@ def _decided(canvas: Canvas, depth: int, n: int) -> None:
 
 
 def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
-    """A bracket below the axis over what the published rules give; the papers' layer l is after layer l, where the lens
-    is read, and the cosine's own block is layer l + 1."""
+    """Draw a bracket below the axis over what the published rules give; the papers' layer l is after layer l, where the
+    lens is read, and the cosine's own block is layer l + 1."""
     given = sorted(rule.depth for rule in reached.rules.values() if rule.depth is not None)
     if not given:
         return
@@ -178,7 +182,7 @@ def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
 
 
 def _strip(canvas: Canvas, found: Course, plot: int, depth_px: float) -> None:
-    """The lens's words, each over the depths at which it is the first choice."""
+    """Draw the lens's words, each over the depths at which it is the first choice."""
     low, high = 1 + GAP / plot, 1 + (GAP + STRIP) / plot
     canvas.write(
         "it would say",
@@ -208,8 +212,8 @@ def _strip(canvas: Canvas, found: Course, plot: int, depth_px: float) -> None:
 
 
 def small_map(figure: go.Figure, height: int = 178, sinks: Sequence[int] = ()) -> go.Figure:
-    """A panel's map alone, for a row of small multiples: no colour bar, no strip, no labels; a badge over `sinks`. What
-    pointing says, and the depth cursor, stay."""
+    """Return a panel's map for a row of small multiples: no colour bar, strip or labels, a badge over `sinks`. Hover
+    and the depth cursor stay."""
     z, meta = figure.data[0], figure.layout.meta
     canvas = Canvas(height, (0, 0, 14, 0), width_px=280)
     for trace in (z, *figure.data[1:]):

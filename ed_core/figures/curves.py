@@ -34,9 +34,11 @@ DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
 
 
 class Curves(Canvas):
-    """Layers, which count from 1, or depths to the right, the unit upwards, the legend in one line under the title."""
+    """A canvas for curves: layers, from 1, or depths (`x`) to the right, the `unit` upwards, the legend under the
+    title."""
 
     def __init__(self, n: int, view: View, x: str, unit: str, title: str = ""):
+        """Begin a figure of `n` layers or depths."""
         super().__init__(view.height, MARGIN, title, view.width_px)
         self.x, self.unit = x, unit
         self.legend(shown=False)
@@ -46,14 +48,14 @@ class Curves(Canvas):
             self.along("x", n - (x == "depth"))
 
     def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
-        """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
-        whoever took it from outside."""
+        """Add a curve with the hover that all curves have, in the figure's unit unless it has another; `name` is
+        escaped by the caller."""
         hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
         look = dict(meta=name, x=np.arange(len(values)) + first_place(self.x)) | look
         self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
 
     def references(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
-        """What the curves are held against."""
+        """Add curves for comparison, grey and dashed."""
         line = dict(color=colours.CONTROL, width=2, dash="dash")
         for name, values in curves.items():
             self.curve("scatter", values, escaped(name), unit=unit, mode="lines", line=line)
@@ -72,10 +74,10 @@ def layer_curves(
     ends: Mapping[str, tuple[np.ndarray, np.ndarray]] = {},
     n_layers: int | None = None,
 ) -> go.Figure:
-    """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own,
-    means are dotted. `behind` them, grey and dashed, what they are held against (a control's). `ends`: of a curve's
-    interval at every place, low and high, drawn as bars. `n_layers`: the model's, where curves over depths end before
-    the output."""
+    """Return a figure of one line per curve, colour by name: attention, MLP, both, or a rule; means are dotted.
+
+    `behind`: curves for comparison (a control's), grey and dashed. `ends`: by curve the low and high ends of its
+    interval, drawn as bars. `n_layers`: the model's, where curves over depths end before the output."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
     canvas = Curves(n, View(height, width_px), x, unit, title)
@@ -107,9 +109,11 @@ def spread_curve(
     log: bool = False,
     behind: Mapping[str, np.ndarray] = {},
 ) -> go.Figure:
-    """A curve over the spread of `others` ("10–90 % of 12 others"): grey from its lower to its upper end, dotted at the
-    median. `quantiles` holds these three rows, or none where the others are too few to speak of a spread. `behind`,
-    grey and dashed, a control's curve."""
+    """Return a figure of a curve over the spread of `others` ("10–90 % of 12 others"): grey from its lower to its upper
+    end, dotted at the median.
+
+    `quantiles`: these three rows, or none where the others are too few. `behind`: a control's curve, grey and
+    dashed."""
     canvas = Curves(len(values), View(height=height, width_px=width_px), x, unit)
     if len(quantiles):
         low, median, high = quantiles
@@ -129,7 +133,8 @@ def spread_curve(
 
 
 def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, limit_name: str) -> go.Figure:
-    """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
+    """Return a figure of one bar per layer under a line it must not pass; those that do have the colour of a
+    failure."""
     canvas = Curves(len(values), View(260), "layer", unit)
     values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
     failed = np.nan_to_num(values) > limit
@@ -142,7 +147,7 @@ def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, 
 
 
 def token_profile(result: ProbeResult, measure: str, token: int) -> go.Figure:
-    """One token's curve over layers; dotted, the mean over the tokens."""
+    """Return a figure of one token's curve over layers; dotted, the mean over the tokens."""
     values = values_of(result, measure, (result.n_layers, result.n_tokens))
     return layer_curves(
         {measure: values[:, token], mean_title(): mean_over_tokens(values)},
@@ -153,8 +158,8 @@ def token_profile(result: ProbeResult, measure: str, token: int) -> go.Figure:
 
 
 def output_bars(result: ProbeResult, view: View) -> go.Figure:
-    """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share
-    of tokens whose best prediction stays (dots)."""
+    """Return a figure per skipped block: bars for the change of the predicted distribution (a control's dashed), dots
+    for the share of tokens with an unchanged best prediction."""
     shape, unit = (result.n_layers,), unit_of(result, "output")
     canvas = Curves(result.n_layers, view, "skipped layer", "")
     change = values_of(result, "output", shape)
@@ -173,8 +178,8 @@ EXACT = 1e-12  # an error of exactly 0 has no logarithm: it is drawn at the bott
 
 
 def miss_map(result: ProbeResult, view: View) -> go.Figure:
-    """The error of every layer's sum on every token, colour by logarithm; hover tells it against rounding. The strip
-    holds the largest of a row."""
+    """Return a heatmap, layers × tokens, of the error of a layer's sum (stream before plus additions, against stream
+    after), colour by logarithm; hover adds what rounding can cause. The strip has the largest of a row."""
     shape = (result.n_layers, result.n_tokens)
     z, rounding = values_of(result, "miss", shape), values_of(result, "rounding", shape)
     low, high = colours.decades(z, (-9, -7), (-12, 1))
@@ -182,6 +187,7 @@ def miss_map(result: ProbeResult, view: View) -> go.Figure:
     strip = Strip(np.maximum(worst, 10.0**low), 10.0**low, 10.0**high, "largest", colours.GREY, log=True)
 
     def hover(row: int, column: int) -> str:
+        """Return a cell's error next to what rounding can cause."""
         if not np.isfinite(z[row, column]):
             return "not computed yet"
         return f"error {number(z[row, column])}<br>rounding can cause {number(rounding[row, column])}"
@@ -190,10 +196,11 @@ def miss_map(result: ProbeResult, view: View) -> go.Figure:
 
 
 def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
-    """Per layer the largest error of a token, what rounding can cause there, and the limit from which a model is
-    refused."""
+    """Return a figure per layer of the largest error of a token's sum, what rounding can cause there, and the limit
+    from which a model is refused."""
 
     def largest(name: str) -> np.ndarray:
+        """Return a measure's largest value per layer."""
         maxima: np.ndarray = np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
         return maxima
 
@@ -203,8 +210,8 @@ def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
 
 
 def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
-    """How far the slopes of both branches are from 1, within the limit's dashed lines; no mark where a branch is below
-    rounding."""
+    """Return a figure of how far the slopes of both branches (stream moved per unit added) are from 1, within the
+    limit's dashed lines; no mark where a branch is below rounding."""
     limit = result.provenance["limits"]["slope"]
     curves = {"attention": result["slope_attn"] - 1, "MLP": result["slope_mlp"] - 1}
     ends = {f"limit {sign}": np.full(result.n_layers, by * limit) for sign, by in (("+", 1), ("−", -1))}
@@ -215,7 +222,8 @@ def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
 
 
 def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
-    """Length of the first token's stream at every depth, against the median and the largest of the others."""
+    """Return a figure of the length of the first token's stream at every depth, against the others' median and
+    largest."""
     norms = result["resid_norm"]
     curves = {
         "first token": norms[:, 0],
@@ -226,8 +234,8 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
 
 
 def spared_layers(found: Headroom) -> go.Figure:
-    """Agreement with the output against the layers spared: leaving all tokens at one depth, each where it is sure
-    enough, and by an oracle. Bars: 5 to 95 % over the prompts."""
+    """Return a figure of agreement with the output against layers spared by early exits: all tokens at one depth, each
+    where it is sure enough, and an oracle. Bars: 5 to 95 % over the prompts."""
     canvas = Curves(found.n_layers + 1, View(280, 760), "layers spared on average", "share")
     agreement, spared = np.moveaxis(found.confident.value, -1, 0)
     left = found.n_layers - np.arange(found.n_layers + 1)

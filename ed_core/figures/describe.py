@@ -23,13 +23,14 @@ CALLED = {
 
 
 def is_map(figure: go.Figure) -> bool:
-    """Whether the figure's cells are a measure's own: else its curves alone tell what it shows."""
+    """Return whether the figure is a heatmap of a measure's own cells; else its curves say what it shows."""
     return bool(figure.data and figure.data[0].name == "z")
 
 
 def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> str:
-    """How large what a map shows of it is, its smallest and largest value and where, and how much of it has a value.
-    `boundary`: the place of the one that is shown, of a measure over several. Plain text: tokens are not escaped."""
+    """Return a sentence describing a map: the measure's size, smallest and largest value and their places, and the
+    share that has a value. `boundary`: the index of the one shown, of a measure over several. Plain text, not
+    escaped."""
     if measure not in result.measures:
         return f"{measure}: nothing computed yet."
     spec, values = result.measures[measure].spec, shown_values(result, measure)
@@ -53,10 +54,9 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
 
 
 def describe_curves(figure: go.Figure, about: str) -> str:
-    """A figure of curves, bars or marks: what it is `about`, the name of the upright axis, and of each its smallest and
-    largest value and where; one value alone is told as it is. A trace whose places have names on the axis lists them as
-    its `meta`. Where the upright axis is not shown, it only sets lines apart, and what is described is along the other
-    one. Plain text."""
+    """Return a sentence describing curves, bars or marks: `about`, the unit, and of each its smallest and largest value
+    and their places. A trace with named places lists them as its `meta`. Where the upright axis is hidden, it only sets
+    lines apart, and values run along the other one. Plain text."""
     axes = figure.layout.xaxis, figure.layout.yaxis
     along, up = ((axis.title.text or "").removesuffix(LOGARITHMIC) for axis in axes)
     flat = axes[1].visible is False
@@ -66,6 +66,8 @@ def describe_curves(figure: go.Figure, about: str) -> str:
 
 
 def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
+    """Return the words for one trace; "" where it has no name, values or hover. `flat`: its values run along the x
+    axis."""
     strip = trace.xaxis == "x2"  # next to a map, with its values along and its places up
     values, places, axis = (trace.x, trace.y, up) if flat or strip else (trace.y, trace.x, along)
     if trace.type not in ("scatter", "bar") or values is None or not trace.name or trace.hoverinfo == "skip":
@@ -79,6 +81,7 @@ def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
         where = [html.unescape(name) for name in trace.meta]
 
     def words(end: tuple[float, int]) -> str:
+        """Return a value and its place in words."""
         value, i = end
         if flat:
             return say.number(float(value))
@@ -91,7 +94,7 @@ def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
 
 
 def _place(at: Sequence[np.intp], dims: tuple[str, ...], result: ProbeResult) -> str:
-    """Where in the array: "layer 3, token 2 “·of”"."""
+    """Return an array index in words: "layer 3, token 2 “·of”"."""
     return ", ".join(
         f"token {i} “{shown(result.tokens[i])}”" if dim == "pos" else f"{CALLED.get(dim, dim)} {i + first_place(dim)}"
         for dim, i in zip(dims, at)

@@ -30,8 +30,8 @@ LINE, EDGE = 17, 8  # pixels
 
 
 def render(figure: go.Figure, kind: str, caption: str = "", origin: str = "") -> bytes:
-    """The figure as `kind` ("png", twice as fine as on the screen, or "svg"). `caption` and `origin` are plain text.
-    `ImageFailed` says why there is no picture."""
+    """Return the figure as an image, `kind` "png" (twice as fine as on the screen) or "svg". `caption`, `origin`: plain
+    text above and below. An `ImageFailed` where Chromium cannot draw."""
     import kaleido
 
     spec = json.loads(figure.to_json())
@@ -55,8 +55,8 @@ def render(figure: go.Figure, kind: str, caption: str = "", origin: str = "") ->
 
 
 def printing(layout: Mapping[str, Any], caption: str = "", origin: str = "") -> dict[str, Any]:
-    """What changes in a figure's layout when it is printed: size, colours, and annotations to add, with room for a line
-    or two above and below."""
+    """Return the changes to a figure's layout for print: size, colours, and `caption` and `origin` as annotations, with
+    room above and below."""
     width = int((layout.get("meta") or {}).get("width_px", 600))
     above, below = _wrapped(caption, width, 7.0), _wrapped(origin, width, 5.3)
     margin, notes = layout.get("margin", {}), []
@@ -83,7 +83,7 @@ def printing(layout: Mapping[str, Any], caption: str = "", origin: str = "") -> 
 
 
 def _wrapped(text: str, width: int, letter: float) -> list[str]:
-    """Plain text as escaped lines that fit; `letter`: pixels that one takes."""
+    """Return plain text as escaped lines that fit `width` pixels; `letter`: pixels that one takes."""
     return [
         html.escape(line, quote=False)
         for line in textwrap.wrap(" ".join(text.split()), max(20, int((width - 2 * EDGE) / letter)))
@@ -91,7 +91,7 @@ def _wrapped(text: str, width: int, letter: float) -> list[str]:
 
 
 def origin(results: Sequence[ProbeResult]) -> str:
-    """Where a figure came from, in one line: model, precision, run and time; of several results their number."""
+    """Return where a figure came from, in one line: model, precision, run and time; of several results their number."""
     if not results:
         return ""
     models = dict.fromkeys(full_name(m) for r in results for m in r.request.models)
@@ -118,10 +118,11 @@ CLIPPED = 0.02  # of the cells at either end share one colour: a single huge one
 
 
 def thumbnail(results: Sequence[ProbeResult]) -> list[list[int]]:
-    """Rows from layer 0 up, columns tokens or layers: 0 to 255, from the dark end of their map to the bright one, -1
-    where there is no value; empty where nothing is a map. What the case study is about represents all: of its probes
-    the one that few have (erasure, gradients), else the lens, whose reading the verdict begins with. Large maps are
-    thinned to at most `ROWS` × `COLUMNS` by taking evenly spaced cells."""
+    """Return a case study's thumbnail: rows from layer 0 up, columns tokens or layers, 0 (dark end of their map) to
+    255, -1 for no value; empty where nothing is a map.
+
+    One result represents all: of the probe that fewest studies have (erasure, gradients), else the lens. Large maps are
+    thinned to at most `ROWS` × `COLUMNS` evenly spaced cells."""
     pictured = [(find(r.request.probe).thumbnail, r) for r in results]
     pictured = [((rank, measure), r) for (rank, measure), r in pictured if measure in r.measures]
     if pictured:
@@ -136,6 +137,7 @@ def thumbnail(results: Sequence[ProbeResult]) -> list[list[int]]:
 
 
 def _thin(values: np.ndarray) -> list[list[int]]:
+    """Return an array thinned and scaled to 0 to 255, -1 for no value."""
     if not values.size:
         return []
     rows, columns = (
@@ -153,8 +155,8 @@ def _thin(values: np.ndarray) -> list[list[int]]:
 
 
 def png(rows: Sequence[Sequence[int]], colours: np.ndarray, cell: tuple[int, int] = (1, 1)) -> bytes:
-    """The thumbnail as a PNG, layer 0 at the bottom. `colours`: 256 of red, green, blue and opacity; a last one for
-    where there is no value (-1). `cell`: height and width of one in pixels; between larger ones a line is left free."""
+    """Return the thumbnail as a PNG, layer 0 at the bottom. `colours`: 256 of red, green, blue and opacity, and a last
+    one for no value (-1). `cell`: height and width of one in pixels; larger ones are parted by a line."""
     from PIL import Image
 
     buffer, (height, width) = io.BytesIO(), cell
@@ -166,18 +168,20 @@ def png(rows: Sequence[Sequence[int]], colours: np.ndarray, cell: tuple[int, int
 
 
 def data_uri(rows: Sequence[Sequence[int]]) -> str:
-    """`png` in the colours of all maps, as an address that a browser needs to ask nobody for."""
+    """Return the thumbnail as a PNG in a data address, in the colours of all maps."""
     return _uri(tuple(map(tuple, rows)))
 
 
 @lru_cache(maxsize=256)
 def _uri(rows: tuple[tuple[int, ...], ...]) -> str:
+    """Return the data address of these rows, from a cache."""
     cell = max(1, HEIGHT // len(rows)), max(1, WIDTH // len(rows[0]))
     return f"data:image/png;base64,{base64.b64encode(png(rows, _colours(), cell)).decode()}"
 
 
 @lru_cache(maxsize=1)
 def _colours() -> np.ndarray:
+    """Return the colours of all maps for `png`: 256, and a clear one."""
     from plotly.colors import sample_colorscale, unlabel_rgb
 
     from .colours import SEQUENTIAL

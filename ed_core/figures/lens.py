@@ -26,28 +26,28 @@ KL_ENDS = (5.0, 10.0, 20.0, 50.0)
 
 
 def lens_height(n_layers: int, view: View) -> int:
-    """Pixels that the lens takes: it grows with the layers, as every row can be read; of half layers twice as fast."""
+    """Return the height of the lens's map in pixels: it grows with its rows, as every one must be readable."""
     return max(view.height, TOP + ROTATED + BOTTOM + ROW * (n_layers + 1))
 
 
 def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "") -> go.Figure:
-    """What the stream would predict at every depth, rows 0 to L (row l has l blocks behind it, L is the output): the
-    best next token is in the cell where it is another than in the row below, and over the map what the output
-    predicts.
+    """Return a heatmap of what the lens predicts at every depth (rows 0 to L, the output) and token; cells name the
+    best next token where it is another than in the row below, and the output's is over the map.
 
-    `shade`: "prob" (probability of that token), "kl", "jsd", "entropy", "rank", or "token_rank" (of a token that was
-    followed); bright is always near the output or sure, but for early rows that only repeat the token that went in,
-    which are grey where sureness is shown (`echo`). The strip holds the mean KL, which the KL criterion reads, whatever
-    the shade. `lens`: what the names of its measures begin with, where a result has several lenses."""
+    `shade`: "prob" (probability of that token), "kl", "jsd", "entropy", "rank", or "token_rank" (of a followed token);
+    bright is near the output or sure, grey an early row that only repeats its input (`echo`). The strip has the mean KL
+    that the KL rule reads. `lens`: the prefix of its measures' names, where a result has several lenses."""
     view = replace(view, height=lens_height(result.n_layers, view))
 
     def shape(r: ProbeResult) -> tuple[int, int]:
+        """Return the shape of a result's map."""
         return (r.n_layers + 1, r.n_tokens)
 
     top_probs, kl = f"{lens}top_probs", f"{lens}kl"
     probs, ids = values_of(result, top_probs, (*shape(result), 1)), result.measures.get(f"{lens}top_ids")
 
     def shaded(r: ProbeResult) -> np.ndarray:
+        """Return the array that colours the cells."""
         if shade == "prob":
             return values_of(r, top_probs, (*shape(r), 1))[..., 0]
         return values_of(r, f"{lens}{shade}", shape(r))
@@ -68,6 +68,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
     above = 4 + LINE * lines if lines else ROTATED
 
     def hover(depth: int, token: int) -> str:
+        """Return a cell's best tokens with their probabilities."""
         if ids is None or ids.values[depth, token, 0] < 0:
             return missing(result)
         best = list(zip(ids.values[depth, token].tolist(), probs[depth, token].tolist()))[:TOP_SHOWN]
@@ -77,6 +78,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
         return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
 
     def on_cells(canvas: Canvas) -> None:
+        """Draw the tokens on the cells and over the map."""
         position = view.answer_start - 1 if view.answer_start else result.n_tokens - 1
         canvas.layout["meta"]["along"]["says"] = dict(at=position, first=shade == "prob")
         best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
@@ -88,12 +90,13 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
 
 
 def _same(z: np.ndarray, result: ProbeResult) -> list[np.ndarray]:
+    """Return one array as a list, whatever the result."""
     return [z]
 
 
 def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Figure:
-    """The lens with a row after attention within every layer: depth l + ½ between rows l and l + 1, all of half the
-    height. Only of a result that has them (`depth.halves`)."""
+    """Return the lens's map with a row after attention within every layer, depth l + ½ between rows l and l + 1, all of
+    half the height. The result must have such rows (`depth.halves`)."""
     n = result.n_layers
     measures = {
         name: replace(measure, values=halves.interleaved(measure.values, result[f"half_{name}"]))
@@ -119,15 +122,15 @@ def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Fi
 
 
 def echo(result: ProbeResult, best: np.ndarray) -> np.ndarray:
-    """`[depth, pos]`: whether the best guess, from depth 0 up to here, is the token that went in at that position,
-    where the output's is another: the stream still holds its input, and what the lens is sure of is no prediction."""
+    """Return `[depth, pos]`: whether the best guess, from depth 0 up to here, is the token that went in at that
+    position, and the output's is another; the lens then still reads its input, and predicts nothing."""
     same = np.array([[result.token_text.get(int(i)) == result.tokens[t] for t, i in enumerate(row)] for row in best])
     echoes: np.ndarray = np.logical_and.accumulate(same, axis=0) & ~same[-1]
     return echoes
 
 
 def _veil(canvas: Canvas, echoes: np.ndarray) -> None:
-    """Grey over cells that are an echo, in the place and with the gaps of the map below."""
+    """Draw grey over cells that are an echo, with the gaps of the map below."""
     if not echoes.any():
         return
     below = canvas.data[0]
@@ -138,13 +141,13 @@ def _veil(canvas: Canvas, echoes: np.ndarray) -> None:
 
 
 def lines_of(column: float | int) -> int:
-    """On how many lines predicted tokens are upright over columns of these pixels, however long they are; 0 where
-    they may be rotated."""
+    """Return on how many lines (1 or 2) predicted tokens are upright over columns of these pixels; 0 where they may be
+    rotated."""
     return next((n for n in (1, 2) if n * column >= (CUT + 0.5) * LETTER), 0)
 
 
 def lens_shade(shade: str, z: np.ndarray) -> colours.Shade:
-    """The colour scale of a lens's map `z`; `shade` as in `lens_map`."""
+    """Return the colour scale of a lens's map `z`; `shade` as in `lens_map`."""
     if shade == "prob":
         return colours.linear(0.0, 1.0)
     if shade == "jsd":
@@ -164,8 +167,8 @@ def cell_letters(
     above: int,
     grey: np.ndarray | None = None,
 ) -> None:
-    """The best tokens, each where the row below has another, black or white by the cell's colour, black on `grey`: a
-    trace of either, as a heatmap's own letters have one colour, and a click fades letters that have several."""
+    """Draw the best tokens on cells, each where the row below has another, black or white by the cell's colour, black
+    on `grey`. Two traces, as a heatmap's own letters have one colour, and a click fades letters that have several."""
     size = int(min(LARGEST_FONT, max(CELL_FONT, (view.plot_height - above) / (result.n_layers + 1) - 4)))
     fit = int((view.column_px(result.n_tokens) - 3) / (LETTER_SHARE * size))
     words = {i: cut(token, fit) for i, token in result.token_text.items()}
@@ -173,6 +176,7 @@ def cell_letters(
     before = result.tokens if len(result.tokens) == best.shape[1] else ()  # of a text that is written none is known
 
     def word(y: int, x: int) -> str:
+        """Return the text of a cell."""
         token = split.get(best[y, x])
         return words[best[y, x]] if token is None else cut(following(before[: x + 1], token), fit)
 
@@ -199,7 +203,7 @@ def cell_letters(
 
 
 def cut(token: str, fit: int) -> str:
-    """A token for a cell of `fit` letters: whole, else without the mark of its leading space, else cut; "" where not
+    """Return a token for a cell of `fit` letters: whole, else without its leading space's mark, else cut; "" where not
     even two letters fit."""
     for words in (token, token.removeprefix(" ") or token):
         if letters(words, 12) <= fit:
@@ -208,8 +212,7 @@ def cut(token: str, fit: int) -> str:
 
 
 def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray) -> None:
-    """Over the map the token that the output predicts after each of the prompt's; a label says what
-    each row of tokens is."""
+    """Draw over the map the token that the output predicts after each of the prompt's, and name both rows of tokens."""
     texts = [
         following(result.tokens[: position + 1], result.token_text.get(i, f"id {i}")) if i >= 0 else ""
         for position, i in enumerate(best.tolist())
@@ -236,15 +239,17 @@ def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray
 
 
 def first_position(result: ProbeResult) -> int:
-    """Where the first written token is: behind the question."""
+    """Return the position of the first written token, right after the question."""
     return result.answer_start or result.n_tokens
 
 
 def writing_map(result: ProbeResult, view: View) -> go.Figure:
-    """Written tokens to the right, depths upwards, as on the lens: bright is near the output, and what the lens would
-    say is in a cell where it is another token than in the row below. A bar is at the depth from which the best
-    token stays, a cross where the token would leave, red where it would say another. `view.window` and `selected` count
-    written tokens; a click tells a token's position in the whole text."""
+    """Return the lens's map of tokens being written, to the right: bright is near the output, cells name the lens's
+    token where it changes.
+
+    A bar is at the depth from which the best token stays, a cross where the token would leave, red where it would then
+    be another. `view.window` and `selected` count written tokens; a click gives a token's position in the whole
+    text."""
     view = replace(view, height=lens_height(result.n_layers, view), answer_start=None, sinks=())
     z, best = result["jsd"], result["best_ids"]
     ids, names = result["ids"].tolist(), result.token_text
@@ -253,6 +258,7 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
     shade = colours.linear(0.0, 1.0, reverse=True)
 
     def hover(depth: int, step: int) -> str:
+        """Return the text of a cell."""
         if ids[step] < 0:
             return "not written yet"
         lens = visible(names.get(int(best[depth, step]), f"id {best[depth, step]}"))
@@ -270,6 +276,7 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
     begin, (n_rows, n_tokens) = first_position(result), z.shape
 
     def marks(canvas: Canvas) -> None:
+        """Draw the tokens, bars and crosses."""
         canvas.layout["meta"]["along"]["begin"] = begin
         cell_letters(canvas, answer, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
@@ -286,7 +293,7 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
 
 
 def _settled(canvas: Canvas, settle: np.ndarray) -> None:
-    """A bar per column on the lower edge of the row from which the best token stays."""
+    """Draw a bar per column on the lower edge of the row from which the best token stays."""
     columns = np.flatnonzero(np.isfinite(settle))
     x = np.stack([columns - 0.45, columns + 0.45, np.full(len(columns), np.nan)], 1).ravel()
     y = np.repeat(settle[columns] - 0.5, 3)
@@ -296,8 +303,8 @@ def _settled(canvas: Canvas, settle: np.ndarray) -> None:
 
 
 def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray, right: float, low: float) -> None:
-    """A cross per column in the row below the output that is sure enough to leave at, in the corner of its cell, clear
-    of the letters: `right` and `low` of a cell from its edges."""
+    """Draw a cross per column in the row at which the token would leave early, red where it then differs, in a corner
+    clear of the letters. `right`, `low`: its distance from the cell's edges, in cells."""
     columns = np.flatnonzero(np.isfinite(leave))
     x, y = columns + max(0.5 - right, 0.0), leave[columns] - max(0.5 - low, 0.0)
     ink = [colours.DARK_EDGE if agrees[step] else colours.FAILED for step in columns]

@@ -9,23 +9,23 @@ from numpy.typing import ArrayLike
 
 
 def _some_passes(values: ArrayLike) -> np.ndarray:
-    """The same over numbers of passes, NaN at none: there the embedding alone is read, far off all others."""
+    """Return a curve over numbers of passes with NaN at 0 passes, where only the embedding is read, far off all
+    others."""
     curve = np.array(values, np.float64)
     curve[0] = np.nan
     return curve
 
 
 def _change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`[pass]`: `fixed_point`, the change of the stream against the pass before, mean over a pass's layers; NaN for the
-    first pass."""
+    """Return the change of the stream against the pass before (`fixed_point`), `[pass]`, mean over its layers; NaN for
+    the first."""
     n = len(aggregates["times_kl"]) // 2
     return np.concatenate([[np.nan], aggregates["fixed_point"].reshape(n - 1, -1).mean(1)])
 
 
 def loop_curves(aggregates: Mapping[str, np.ndarray]) -> tuple[tuple[str, str, str, str, str, np.ndarray], ...]:
-    """What is drawn of `loops`: a key, title, measure, what it runs over, the curve's name and values. Readouts, other
-    numbers of passes than its own, what is left out in all of them, and what a pass moves. `aggregates`: of the
-    probe `loops`."""
+    """Return the curves to draw of a looped model, from the aggregates of the probe `loops`: of each a key, title,
+    measure, x axis, name and values."""
     n = len(aggregates["times_kl"]) // 2
     more = f"other numbers of passes (its own: {n})"
     return (

@@ -40,7 +40,8 @@ L2 = "L2, at most √2"  # the largest distance of two probability vectors
 
 
 def values_of(result: ProbeResult, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A measure's values, all NaN where the result does not have it (yet); missing integers (-1) become NaN too."""
+    """Return a measure's values, all NaN where the result does not have it (yet); missing integers (-1) become NaN
+    too."""
     if name not in result.measures:
         return np.full(shape, np.nan, np.float32)
     values = result[name]
@@ -48,23 +49,25 @@ def values_of(result: ProbeResult, name: str, shape: tuple[int, ...]) -> np.ndar
 
 
 def unit_of(result: ProbeResult, name: str) -> str:
+    """Return a measure's unit; "" where the result does not have it."""
     return result.measures[name].spec.unit if name in result.measures else ""
 
 
 def missing(result: ProbeResult) -> str:
-    """What to say of a NaN."""
+    """Return the words for a NaN: not defined, or not computed yet."""
     return "not defined here" if result.complete else "not computed yet"
 
 
 def contribution_norms(
     result: ProbeResult, view: View, measure: str = "layer_ratio", first_token: bool = True
 ) -> go.Figure:
-    """How much each block adds, layers × tokens, colour by logarithm.
+    """Return a heatmap, layers × tokens, of how much each block adds to the stream, colour by logarithm.
 
-    The colours reach from the 5 % to the 90 % quantile of the cells (whole decades while they fill), without the first
-    token, whose norm is huge in many models, and the sinks; `first_token` says whether the strip's mean counts it."""
+    The colours reach from the 5 % to the 90 % quantile of the cells (whole decades while they fill), without the sinks
+    and the first token, whose norm is often huge; `first_token`: whether the strip's mean counts it."""
 
     def values(r: ProbeResult) -> np.ndarray:
+        """Return the cells."""
         return values_of(r, measure, (r.n_layers, r.n_tokens))
 
     z = values(result)
@@ -74,6 +77,7 @@ def contribution_norms(
     shade = colours.logarithmic(*ends)
 
     def curve(r: ProbeResult) -> np.ndarray:
+        """Return the mean per layer."""
         return view.mean(values(r), first_token)
 
     mean, control = curve(result), view.behind(curve)
@@ -97,16 +101,20 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     MLP's or both.
 
     The strip shows the mean that the cosine rule reads, of all three cosines: a line without the attention sinks,
-    dotted with them."""
-    z = values_of(result, measure, (result.n_layers, result.n_tokens))
+    dotted with them. Of another cosine it shows the mean over tokens."""
+    z, judged = values_of(result, measure, (result.n_layers, result.n_tokens)), measure in COSINES
 
     def cosines(r: ProbeResult) -> list[np.ndarray]:
-        return [values_of(r, name, (r.n_layers, r.n_tokens)) for name in COSINES]
+        """Return the cosines whose mean is shown."""
+        return [values_of(r, name, (r.n_layers, r.n_tokens)) for name in (COSINES if judged else (measure,))]
 
-    curves, numbers = view.read(result, cosines, first_token)
-    bound = colours.ceiling(numbers, (0.5, 1.0))
+    curves, numbers = (view if judged else replace(view, read_at=None)).read(result, cosines, first_token)
+    bound, colour = colours.ceiling(numbers, (0.5, 1.0)), colours.CRITERIA["cosine"]
     title = read_title("mean of the<br>three cosines", view, first_token)
-    strip = Strip(low=-bound, high=bound, title=title, colour=colours.CRITERIA["cosine"], **curves)
+    if not judged:
+        title, colour = mean_title(first_token, view.uncounted), colours.GREY
+        curves.pop("counted", None)
+    strip = Strip(low=-bound, high=bound, title=title, colour=colour, **curves)
     return token_panel(
         result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z)
     )
@@ -118,9 +126,9 @@ def token_map(
     measure: str,
     left_out: Callable[[ProbeResult], Sequence[int]] = lambda _: (),
 ) -> go.Figure:
-    """Any other measure over layers or depths and tokens: diverging around 0 where it has no lower bound
-    (attributions), from 0 else. The strip holds the measure's own reduction over tokens, without the positions that are
-    `left_out` of it."""
+    """Return a heatmap of a measure without a map of its own, over layers or depths and tokens: diverging around 0
+    where it has no lower bound, else from 0. The strip has its reduction over tokens, without the positions
+    `left_out`."""
     z, spec = result[measure], result.measures[measure].spec
     row = "skipped layer" if spec.dims[0] == "skipped" else spec.dims[0]
     bound = spec.high or colours.ceiling(view.coloured(result, lambda r: r[measure]), BOUNDS)
@@ -134,6 +142,7 @@ def token_map(
     title += (", L2 ≤ √2" if first else f",<br>{L2}") * (bound == 2**0.5 and not out)
 
     def rows(r: ProbeResult) -> np.ndarray:
+        """Return the strip."""
         row: np.ndarray = reduced(without(r[measure], {*left_out(r), *out}))
         return row
 
@@ -148,9 +157,10 @@ def token_map(
 
 
 def patch_map(result: ProbeResult, view: View) -> go.Figure:
-    """What each token carries over at each depth, from -1 (blue) over 0 to 1 (orange). The strip holds the position
-    that predicts the answer, dashed the random vector in its place; lines: where the other answer
-    is decided, and where the lens settles on it."""
+    """Return a heatmap of what each token carries over when patched at each depth, from -1 (blue) to 1 (orange).
+
+    The strip has the position that predicts the answer, dashed a random vector in its place; lines: where the other
+    answer is decided, and where the lens settles on it."""
     z, last, random = (result[name] for name in ("patch", "last", "random"))
     lines = {name: None if depth is None else depth - 1 for name, depth in Patching.depths(result).items()}
     both = np.append(last, random)
@@ -162,6 +172,7 @@ def patch_map(result: ProbeResult, view: View) -> go.Figure:
 
 
 def mean_title(first_token: bool = True, uncounted: Sequence[int] = ()) -> str:
+    """Return a strip's title, "mean", and which tokens it leaves out."""
     if uncounted:
         return "mean, no sinks" if first_token else "mean, no first<br>and no sinks"
     return "mean" if first_token else "mean, no first"
@@ -171,12 +182,12 @@ ROOM = 12  # letters that stand behind a strip's title on one line
 
 
 def read_title(what: str, view: View, first_token: bool = True) -> str:
-    """What a strip calls the curve that a criterion is read off."""
+    """Return a strip's title for the curve that a rule is read off, and at which tokens."""
     tail = view.read_for if view.read_at is not None else "" if first_token else "no first"
     return f"{what},{'<br>' if len(tail) > ROOM else ' '}{tail}" if tail else what
 
 
 def plain_hover(result: ProbeResult, name: str, z: np.ndarray) -> Callable[[int, int], str]:
-    """Hover text for a cell: the value with its unit, or why there is none."""
+    """Return a function of (row, column): a cell's hover text, the value with its unit, or why it has none."""
     unit, absent = unit_of(result, name), missing(result)
     return lambda row, column: f"{number(z[row, column])} {unit}" if np.isfinite(z[row, column]) else absent

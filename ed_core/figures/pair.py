@@ -57,10 +57,12 @@ CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, the
 def pair_ruler(
     verdicts: tuple[Verdict | None, Verdict | None], n_layers: tuple[int, int], names: tuple[str, str]
 ) -> go.Figure:
-    """Both verdicts on one axis of relative depth: A's marks above its bar of layers, B's below its own, in the rows
-    and with the marks of `Rows`. Depth d is at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar
-    has the colours of the mean cosine that rule and turn read, both bars in one colour scale, and is plain without it;
-    a side that is not measured yet (None) has its bar alone. `names`: what the sides are called, escaped here."""
+    """Return a figure of two models' verdicts on one axis of relative depth, A's marks above its bar of layers, B's
+    below its own.
+
+    Depth d is at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar has the colours of the mean cosine, in one
+    scale, and is plain without it; a side that is not measured yet (None) has its bar only. `names`: of the sides,
+    escaped here."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), width_px=1100)
     shade = bound(*verdicts)
     for i, sign in enumerate((1, -1)):
@@ -79,8 +81,8 @@ def pair_ruler(
 
 
 def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300) -> go.Figure:
-    """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
-    bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
+    """Return a figure of A's curve (solid, circles) and B's (dashed, diamonds): over layers, with B - A in bars below,
+    where both models have as many; else over relative depth, without bars."""
     n, unit, curve, first = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve, first_place(pair.curve.x)
     canvas = Canvas(height, MARGIN)
     for side, values in enumerate((pair.a, pair.b)):
@@ -107,7 +109,7 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
 
 
 def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
-    """B - A below the curves, on a scale of its own around 0."""
+    """Draw B - A below the curves, on a scale of its own around 0."""
     bound = _bound(pair.difference)
     first, unit = first_place(pair.curve.x), pair.curve.unit
     hover = [f"{pair.curve.x} {i}<br>B − A {number(d)} {unit}" for i, d in enumerate(pair.difference, first)]
@@ -123,14 +125,17 @@ def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
 
 
 def difference_map(a: ProbeResult, b: ProbeResult, measure: str, view: View, first_token: bool = True) -> go.Figure:
-    """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. Of
-    models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The colours' range
-    (`_most`) is over tokens without the first, whose stream is huge in many models, and without the view's sinks,
-    which the strip leaves out too unless they count; the strip's holds all of its values."""
+    """Return a heatmap of B - A cell by cell, 0 in the middle; a `ValueError` where cells of the two do not mean the
+    same.
+
+    Of models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The colours (`_most`)
+    count neither the first token, whose stream is often huge, nor the view's sinks, which the strip leaves out too
+    unless `view.count_sinks`."""
     z, spec = side_by_side.difference(a, b, measure), a.measures[measure].spec
     values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
     def hover(row: int, column: int) -> str:
+        """Return a cell's difference and both sides' values."""
         sides = [f"{name} {number(v[row, column])}" for name, v in zip(side_by_side.SIDES, values)]
         return (
             f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(sides)}"
@@ -146,8 +151,8 @@ def difference_map(a: ProbeResult, b: ProbeResult, measure: str, view: View, fir
 
 
 def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:
-    """A map of layers against layers, hatched where both sides are 0 by construction; its strip holds the mean over the
-    cells of each row that are drawn."""
+    """Return a map of layers against layers, hatched where both sides are 0 by construction; its strip has each row's
+    mean over the cells drawn."""
     n, shade = len(z), colours.signed(_most(z))
     row_px, domain = view.plot_height / n, view.square()
     canvas = frame(view, n, f"{dims[0]} layer")
@@ -166,9 +171,9 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
 
 
 def _most(z: np.ndarray) -> float:
-    """Where the colours of a map of differences end: the smallest of 1, 2, 5 × 10^k that holds 95 % of the differences
-    outside the row with the largest mean. The first layer adds many times what any other does, and must not take the
-    colours from all others; an end of the colour bar that cells lie beyond says so."""
+    """Return where the colours of a map of differences end: the smallest of 1, 2, 5 × 10^k above 95 % of the
+    differences outside the row with the largest mean. The first layer adds many times what any other does, and must not
+    take their colours."""
     sizes = np.where(np.isfinite(z) & (z != 0), np.abs(z), np.nan)
     means = np.nan_to_num(mean_over_tokens(sizes))
     others = np.delete(sizes, int(np.argmax(means)), axis=0)
@@ -177,7 +182,7 @@ def _most(z: np.ndarray) -> float:
 
 
 def _bound(values: np.ndarray | np.floating) -> float:
-    """The smallest of 1, 2, 5 × 10^k that holds all of them; 1 where there is nothing but 0."""
+    """Return the smallest of 1, 2, 5 × 10^k that no `|value|` exceeds; 1 where all are 0."""
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
     if not largest:
         return 1.0
@@ -195,14 +200,16 @@ APART = 0.5  # rows and columns between tap 0 and the others
 
 
 def map_height(maps: Maps) -> int:
-    """Pixels, from the number of A's taps alone."""
+    """Return the height of a map between models in pixels, from the number of A's taps only."""
     return int(np.clip(ROW * len(maps.error), LEAST, MOST)) + MAP_MARGIN[2] + MAP_MARGIN[3]
 
 
 def map_between(maps: Maps, measure: str = "error", control: bool = False) -> go.Figure:
-    """`error` or `r2` of every pair of taps: A's upwards, B's to the right; of the maps, or with `control` of those
-    fitted to other tokens. The best match of each of A's taps has a ring, hollow where it does not beat the controls;
-    taps 0 are apart behind a line. Cells beyond the colours say so on hover."""
+    """Return a heatmap of the `measure` ("error" or "r2") of affine maps between every pair of taps (streams after a
+    layer): A's upwards, B's to the right. `control`: of maps fitted to other tokens.
+
+    The best match of each of A's taps has a ring, hollow where it does not beat the controls; taps 0 are apart behind a
+    line."""
     z = getattr(maps, f"{measure}_shuffled" if control else measure)
     (n_a, n_b), names = maps.n_layers, [escaped(name) for name in maps.names]
     height = map_height(maps)
@@ -235,15 +242,15 @@ def map_between(maps: Maps, measure: str = "error", control: bool = False) -> go
 
 
 def _shade(maps: Maps, measure: str) -> colours.Shade:
-    """Bright is a good map. From the best pair without taps 0, to the tenth, to an error of 1 or an R² of 1: a map that
-    is off by more says nothing. The control's map has the same colours."""
+    """Return the colours of a map between models, bright where good, to an error of 1 or an R² of 1. The control's map
+    has the same."""
     z = getattr(maps, measure)[1:, 1:]
     low = float(np.clip(np.floor(10 * np.nanmin(z, initial=0.9)) / 10, 0.0, 0.9))
     return colours.linear(low, 1.0, reverse=measure == "error")
 
 
 def _rings(canvas: Canvas, maps: Maps, measure: str, cell_px: float) -> None:
-    """A mark on the best match of each source tap from 1 on: twice, dark on light, to be seen on any cell."""
+    """Draw a mark on the best match of each source tap from 1 on: twice, dark on light, to be seen on any cell."""
     match = matching.match(maps, measure)
     size, rows = float(np.clip(cell_px * 0.5, 5, 11)), np.arange(1, len(match.best) + 1)
     symbols = ["circle" if good else "circle-open" for good in match.matches]
@@ -253,6 +260,7 @@ def _rings(canvas: Canvas, maps: Maps, measure: str, cell_px: float) -> None:
 
 
 def _hover(maps: Maps, measure: str, control: bool, i: int, j: int) -> str:
+    """Return a cell's error and R², with the controls' next to them."""
     end = "_shuffled" if control else ""
     lines = [f"error {number(getattr(maps, f'error{end}')[i, j])}, R² {number(getattr(maps, f'r2{end}')[i, j])}"]
     if not control:
@@ -262,8 +270,8 @@ def _hover(maps: Maps, measure: str, control: bool, i: int, j: int) -> str:
 
 
 def best_matches(maps: Maps) -> go.Figure:
-    """Where each of A's layers is found again in B, on relative depth, by error and by R²; along the dotted diagonal
-    the deeper model does the same over more layers. Hollow: not better than the controls."""
+    """Return a figure of where each of A's layers is best matched in B, on relative depth, by error and by R²; on the
+    dotted diagonal the deeper model does the same over more layers. Hollow: not better than the controls."""
     canvas = Canvas(280, MATCHES, width_px=500)
     canvas.line(colours.GREY, 1, "dot", x0=0, y0=0, x1=1, y1=1, layer="below", name="diagonal")
     for (measure, title), colour, symbol in zip(MEASURES.items(), colours.SIDES, ("circle", "diamond")):
@@ -286,7 +294,7 @@ def best_matches(maps: Maps) -> go.Figure:
 
 
 def best_errors(maps: Maps) -> go.Figure:
-    """The error at each source tap's best match, with both controls at the same tap of B."""
+    """Return a figure of the error at each source tap's best match, with both controls at the same tap of B."""
     title = f"layers passed in {escaped(maps.names[0])}"
     canvas = Curves(maps.n_layers[0], View(height=280, width_px=500), title, "relative error")
     match = matching.match(maps)
@@ -306,8 +314,8 @@ def best_errors(maps: Maps) -> go.Figure:
 
 
 def replacement_bars(found: Replacement) -> go.Figure:
-    """By what share of the loss each layer's linear replacement raises it: bars on held-out prompts, diamonds on the
-    prompts fitted on; dashed: the 10 % from which on a layer counts as useful."""
+    """Return a figure of the share by which each layer's linear replacement raises the loss: bars on held-out prompts,
+    diamonds on the prompts fitted on; dashed: the 10 % from which on a layer counts as useful."""
     canvas = Curves(found.n_layers, View(height=300, width_px=700), "layer replaced", "loss raised by, %")
     bars = dict(marker=dict(color=colours.BOTH), textposition="none")
     dots = dict(mode="markers", marker=dict(color=colours.SIDES[1], size=9, symbol="diamond"))

@@ -45,16 +45,15 @@ CLIPPED = 1e-6  # share of the range that a value may lie beyond it
 
 @dataclass(frozen=True)
 class View:
-    """How a panel is shown; no part of any number. Tokens count from 0; `window` holds the first and the last one
-    shown.
+    """How a heatmap panel is shown: its size, the tokens in view, marks and comparisons. Tokens count from 0; `window`:
+    the first and the last one shown.
 
-    `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or
-    None. `control`: the same probe's result on a control of the model; its curve is dashed behind the model's in
-    the strip. `beside`: a result whose own panel is next to this one; colours and strips then hold the values of
-    both. `sinks`: positions of tokens that are sinks: they carry a badge, and no colour range counts them. `read_at`:
-    the positions that the depth lines were read at (None: all tokens), in words `read_for`. `count_sinks`: whether the
-    strips count the sinks; what the papers' rules read does, and is drawn dotted next to the mean without them. `side`:
-    of two results on one page the one that this is, "A" or "B"."""
+    `width_px`: the container's rough width, for which texts fit. `depth_lines`: rule to block, or None. `control`: the
+    result on a control of the model; its curve is dashed in the strip. `beside`: a result with a panel next to this
+    one; colours and strips then cover both. `sinks`: positions of attention sinks: they carry a badge, and no colour
+    range counts them. `read_at`: the positions that the depth lines were read at (None: all), in words `read_for`.
+    `count_sinks`: whether the strips count the sinks; a curve with them, as the papers read it, is else dotted. `side`:
+    of two results on one page this one, "A" or "B"."""
 
     height: int = 420
     width_px: int = 600
@@ -73,7 +72,7 @@ class View:
 
     @property
     def uncounted(self) -> tuple[int, ...]:
-        """The sinks, where a strip does not count them."""
+        """The attention sinks' positions that a strip leaves out."""
         return () if self.count_sinks else self.sinks
 
     def mean(self, z: np.ndarray, first_token: bool = True) -> np.ndarray:
@@ -86,23 +85,28 @@ class View:
     def read(
         self, result: ProbeResult, measures: Callable[[ProbeResult], Sequence[np.ndarray]], first_token: bool = True
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """The mean of these measures over the tokens that a criterion was read at, for a `Strip`: its `values` without
-        the sinks, the control's `behind`, and all as read (`counted`) where a sink was among them; and all their
-        numbers, flat."""
+        """Return curves for a `Strip`, and all their numbers flat: means of these measures over the tokens that a rule
+        was read at.
+
+        `values`: without the sinks; `behind`: the control's; `counted`: with the sinks, where one was among the
+        tokens."""
         n = result.n_tokens
         basis = range(int(not first_token and n > 1), n) if self.read_at is None else sorted(self.read_at)
         kept = [t for t in basis if t < n and t not in self.uncounted]
 
         def mean(r: ProbeResult, at: Sequence[int]) -> np.ndarray:
+            """Return the mean of the measures over these positions."""
             each = [mean_over_tokens(z[:, [t for t in at if t < z.shape[1]]]) for z in measures(r)]
             return np.asarray(np.mean(np.asarray(each, np.float64), axis=0))
 
         def every(r: ProbeResult) -> np.ndarray:
+            """Return the mean with the sinks."""
             return mean(
                 r, range(int(not first_token and r.n_tokens > 1), r.n_tokens) if self.read_at is None else basis
             )
 
         def shown(r: ProbeResult) -> np.ndarray:
+            """Return the mean without the sinks, if other tokens are left."""
             return mean(r, kept) if some else every(r)
 
         some = 0 < len(kept) < len(basis)
@@ -113,25 +117,26 @@ class View:
     def coloured(
         self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray], first_token: bool = True
     ) -> np.ndarray:
-        """As `together`, of values over tokens `[…, pos]`: what the colour range must hold, without the sinks, and
-        without the first token where it does not count."""
+        """Return the numbers `[…, pos]` that a colour range must cover, flat, of the result and its neighbour: without
+        the sinks, and without the first token where it does not count."""
 
         def counted(r: ProbeResult) -> np.ndarray:
+            """Return a result's values that count."""
             left_out = {*(self.sinks if r is result else ()), *(() if first_token else (0,))}
             return without(values(r), left_out)
 
         return self.together(result, counted)
 
     def together(self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray]) -> np.ndarray:
-        """What a range must hold: these values of the result, and of the one next to it; flat."""
+        """Return the numbers that a range must cover, flat: these values of the result and of the one next to it."""
         return np.concatenate([np.ravel(values(r)) for r in (result, self.beside) if r is not None])
 
     def behind(self, curve: Callable[[ProbeResult], np.ndarray]) -> dict[str, Any]:
-        """What a `Strip` shows behind its own curve: the control's, where there is one."""
+        """Return the control's curve as arguments of a `Strip`; {} without a control."""
         return dict(behind=curve(self.control), behind_name=self.control_name) if self.control is not None else {}
 
     def span(self, n_tokens: int) -> tuple[int, int]:
-        """First and last token shown."""
+        """Return the first and the last token shown."""
         if self.window is None:
             return 0, n_tokens - 1
         first = min(max(self.window[0], 0), n_tokens - 1)
@@ -139,27 +144,31 @@ class View:
 
     @property
     def plot_width(self) -> int:
-        """Pixels between the margins, about."""
+        """Pixels between the left and the right margin, about."""
         return self.width_px - LEFT - RIGHT
 
     @property
     def plot_height(self) -> int:
+        """Pixels between the upper and the lower margin."""
         return self.height - TOP - BOTTOM
 
     def square(self, most: float = HEATMAP[1]) -> tuple[float, float]:
-        """The share of the width, `most` at most, in which a map of layers against layers is about square."""
+        """Return the share of the width (start, end), `most` at most, in which a map of layers against layers is about
+        square."""
         return 0.0, min(most, max(0.4, self.plot_height / self.plot_width))
 
     def column_px(self, n_tokens: int) -> float:
-        """Rough width of a token's column."""
+        """Return the rough width of a token's column in pixels."""
         first, last = self.span(n_tokens)
         return self.plot_width * (HEATMAP[1] - HEATMAP[0]) / (last - first + 1)
 
 
 @dataclass(frozen=True)
 class Strip:
-    """The curve next to a heatmap: one value per row; `behind` it a control's, dotted the same with the sinks
-    `counted`, where it leaves them out. `bars`: its rows are no course."""
+    """The curve drawn next to a heatmap: one value per row, on an axis from `low` to `high`.
+
+    `behind`: a control's curve; `counted`: the curve with the sinks, where `values` leave them out. `bars`: bars, no
+    line."""
 
     values: np.ndarray
     low: float
@@ -174,13 +183,13 @@ class Strip:
 
 
 def without(z: np.ndarray, tokens: Collection[int]) -> np.ndarray:
-    """The columns of all tokens but these; all, where none would be left."""
+    """Return the columns of all tokens but these; all, where none would be left."""
     kept = [t for t in range(z.shape[-1]) if t not in tokens]
     return z[..., kept] if kept else z
 
 
 def mean_over_tokens(z: np.ndarray, first_token: bool = True) -> np.ndarray:
-    """Mean of each row over the tokens computed so far; NaN where there is none yet."""
+    """Return the mean of each row over the tokens computed so far; NaN where none is yet."""
     rows = z if first_token or z.shape[1] < 2 else z[:, 1:]
     count = np.isfinite(rows).sum(1)
     return np.where(count > 0, np.nansum(rows, 1, dtype=np.float64) / np.maximum(count, 1), np.nan)
@@ -198,9 +207,10 @@ def token_panel(
     above: int = 0,
     more: Callable[[Canvas], None] = lambda _: None,
 ) -> go.Figure:
-    """Heatmap of `z` [row, token] with its strip; `row` says whether rows are depths, or layers, which count from 1.
-    `hover(row, token)` is what a cell tells besides its place; `more`
-    draws what is on the cells and in the `above` pixels between them and the colour bar."""
+    """Return a heatmap of `z` [row, token] with its strip. `row`: "depth", or "layer", which counts from 1.
+
+    `hover(row, token)`: a cell's text after its place; `more` draws on the cells and in the `above` pixels over
+    them."""
     canvas = frame(view, result.n_layers, row, above)
     n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
     row_px = (view.plot_height - above) / len(z)
@@ -229,14 +239,13 @@ def token_panel(
 
 
 def layers_across(canvas: Canvas, n: int, title: str, domain: tuple[float, float]) -> None:
-    """The x axis of a map of layers against layers."""
+    """Set the x axis of a map of layers against layers."""
     ends = [0.5, n + 0.5]
     canvas.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(title, 9), domain=domain, **whole_ticks(n, 1))
 
 
 def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> None:
-    """Where a pass of a looped model ends and the next begins: lines between rows, if `upright` between columns,
-    too."""
+    """Draw lines between rows where a pass of a looped model ends; if `upright` between columns, too."""
     passes = int(result.provenance.get("passes", 1))
     for end in range(1, passes):
         edge = end * result.n_layers / passes + 0.5
@@ -246,7 +255,7 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
-    """An empty panel, its rows labelled."""
+    """Return an empty panel, its rows labelled; `above`: pixels left free between the map and its colour bar."""
     canvas = Canvas(view.height, (LEFT, RIGHT, TOP + above, BOTTOM), width_px=view.width_px)
     fit, first = (view.plot_height - above) / ROW_LABEL, first_place(row)
     rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first]
@@ -265,9 +274,8 @@ def add_heatmap(
     above: int = 0,
     **place: int,
 ) -> None:
-    """The measure itself as trace 0, untouched, its first cell at `place` (`x0`, `y0`); a logarithmic colour bar
-    hangs on an invisible trace of its own, `above` pixels over the map. An end of the bar that values lie beyond says
-    so."""
+    """Add the measure itself as trace 0, untouched, its first cell at `place` (`x0`, `y0`), with its colour bar `above`
+    pixels over the map; a logarithmic bar hangs on an invisible trace of its own."""
     bar = dict(
         orientation="h",
         thickness=8,
@@ -308,22 +316,22 @@ def add_heatmap(
 
 
 def _even(shade: Shade) -> list[float]:
-    """Where a colour bar is labelled."""
+    """Return where a colour bar is labelled."""
     if shade.high == 2**0.5:
         return [0.0, 0.5, 1.0, shade.high]
     return [float(tick) for tick in np.linspace(shade.low, shade.high, 5)]
 
 
 def _logarithmic(low: float, high: float) -> list[float]:
-    """The same for a logarithmic one, as powers of ten: both ends, and between them powers, where these are few 1, 2
-    and 5 of each."""
+    """Return where a logarithmic colour bar is labelled, as exponents of ten: both ends, and between them powers, where
+    these are few 1, 2 and 5 of each."""
     steps = (1, 2, 5) if high - low < 2 else (1,)
     every = (p + float(np.log10(s)) for p in range(int(np.floor(low)), int(np.ceil(high)) + 1) for s in steps)
     return [low, *(power for power in every if low + 0.15 < power < high - 0.15), high]
 
 
 def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict[str, Any]:
-    """Labels of a colour bar, "≥" and "≤" in front of the ends that values lie beyond."""
+    """Return the labels of a colour bar, "≥" and "≤" in front of the ends that values exceed."""
     words = [size(v) for v in at]
     if np.nanmin(z, initial=np.inf) < shade.low - CLIPPED * abs(shade.low):
         words[0] = f"≤ {words[0]}"
@@ -333,7 +341,7 @@ def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict[str, Any]:
 
 
 def beyond(shade: Shade, value: float | np.floating) -> str:
-    """What hover adds where a cell's colour is clipped."""
+    """Return the hover text added where a cell's colour is clipped; "" where it is not."""
     if value > shade.high * (1 + CLIPPED):
         return f"<br>≥ {size(shade.high)}: beyond the colours"
     return f"<br>≤ {size(shade.low)}: beyond the colours" if value < shade.low - CLIPPED * abs(shade.low) else ""
@@ -347,8 +355,8 @@ def add_hover(
     columns: range | None = None,
     complete: bool = True,
 ) -> None:
-    """What a cell of the heatmap says when it is pointed at: its `place`, and `text(row, column)` of those `columns`
-    that are shown; `brief` instead where these are many, and while a panel fills and is drawn again and again."""
+    """Set the hover text of the heatmap's cells: `place`, and `text(row, column)` of the `columns` shown; `brief`
+    instead for many cells, and while a panel fills and is drawn again and again."""
     z = canvas.data[0]["z"]
     shown = range(z.shape[1]) if columns is None else columns
     if worded := complete and len(z) * len(shown) <= MOST_TEXTS:
@@ -357,7 +365,7 @@ def add_hover(
 
 
 def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, float]) -> None:
-    """The curve on the second x axis, row by row next to the heatmap."""
+    """Draw the strip's curves on the second x axis, row by row next to the heatmap."""
     curves: list[tuple[str, str, np.ndarray, dict[str, Any]]] = []
     if strip.counted is not None:
         look = dict(mode="lines", line=dict(color=strip.colour, width=1.5, dash="dot"))
@@ -400,9 +408,10 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
-    """Token texts below the columns, the sinks' with a badge."""
+    """Label the columns with token texts, the sinks' with a badge."""
 
     def words(most: int) -> list[str]:
+        """Return the labels, of so many letters at most."""
         return [BADGE * (i in view.sinks) + visible(token, most - (i in view.sinks)) for i, token in enumerate(tokens)]
 
     widths = [(i in view.sinks) + letters(token, 10 - (i in view.sinks)) for i, token in enumerate(tokens)]
@@ -418,9 +427,9 @@ def label_columns(
     side: str = "bottom",
     rotated_words: Sequence[str] = (),
 ) -> None:
-    """A word per column, `widths` letters each, and only as many as there is room for: upright where they fit, on two
-    lines by turns if need be; else the long ones are rotated (`rotated_words` in their place), on the first of the
-    `axes`, while short ones are upright on the second. Columns stay numbers: tokens repeat."""
+    """Label columns with `words`, `widths` letters each, as many as fit: upright, on two lines by turns if need be;
+    else the long ones rotated (`rotated_words` in their place) on the first of the `axes`, short ones upright on the
+    second. Columns stay numbers: tokens repeat."""
     first, last = view.span(len(words))
     column = view.column_px(len(words))
     widest = max(widths[first : last + 1]) + 0.5
@@ -431,6 +440,7 @@ def label_columns(
     turns = max((widths[i] for i in short), default=0) + 0.5 > room
 
     def text(i: int, turn: int) -> str:
+        """Return a label, bold if selected, on its line."""
         word = rotated_words[i] if rotated_words and i in rotated else words[i]
         word = f"<b>{word}</b>" if i == view.selected else word
         if not turns or i not in short or not turn % 2:
@@ -450,7 +460,7 @@ def label_columns(
 
 
 def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
-    """A box around the selected token's column, a line where the answer begins; both as high as the map's rows."""
+    """Draw a box around the selected token's column, and a line where the answer begins."""
     first, last = view.span(n_tokens)
     low = canvas.data[0].get("y0", 0) - 0.5
     place: dict[str, Any] = dict(xref="x", yref="y", y0=low, y1=low + len(canvas.data[0]["z"]))

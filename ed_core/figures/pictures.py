@@ -36,7 +36,7 @@ SHADES = {
 
 @dataclass(frozen=True)
 class Look:
-    """What the reader chose: whose contribution, what shades the lens, which boundary of a skip sweep (None: the
+    """The reader's choices: whose contribution, what shades the lens, which boundary of a skip sweep (index; None: the
     maximum over all), whether the first token counts."""
 
     branch: str = "layer"
@@ -49,7 +49,7 @@ LOOKS = [Look(branch, shade) for branch in BRANCHES for shade in SHADES]  # all 
 
 
 def measures(picture: Picture, look: Look) -> tuple[str, ...]:
-    """What a picture shows, the first one in front."""
+    """Return the names of the measures that a picture shows with these choices, the first one in front."""
     shade = "top_probs" if look.shade == "prob" else look.shade  # what is drawn is also what Details and its CSV hold
     named = tuple(name.format(branch=look.branch, shade=shade) for name in picture.measures)
     if picture.kind == "skips" and look.boundary is not None and named[0] == "effect":
@@ -58,20 +58,21 @@ def measures(picture: Picture, look: Look) -> tuple[str, ...]:
 
 
 def pictures(result: ProbeResult, look: Look = Look()) -> Iterator[Picture]:
-    """The declared pictures that this result has the numbers for."""
+    """Yield the pictures that the probe declares and the result has the numbers for."""
     for picture in find(result.request.probe).pictures or ():
         if measures(picture, look)[0] in result.measures:
             yield picture
 
 
 def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
-    """What is seen, with what the reader chose; of a looped model also what parts its passes."""
+    """Return a picture's caption, with the reader's choices, and where a looped model's passes end."""
     over_layers = picture.kind in (*STRIPS, "skips", "patch")
     passes = int(result.provenance.get("passes", 1)) if over_layers else 1
     return _caption(picture, result, look) + f" · lines across: where a pass ends, of {passes}" * (passes > 1)
 
 
 def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
+    """Return the caption without passes."""
     if picture.measures[0].startswith("{branch}"):
         return f"{BRANCHES[look.branch]}: {picture.caption}"
     if picture.measures[0].endswith("{shade}"):
@@ -86,8 +87,7 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
 
 
 def curve_of(picture: Picture, view: View, look: Look = Look()) -> str:
-    """What the strip of a map does with the sinks, for its caption; "" where there are none, or no strip over tokens
-    is drawn."""
+    """Return the part of a map's caption on whether its strip counts the sinks; "" without sinks or strip."""
     if not view.sinks or picture.kind not in STRIPS or picture.measures[0] == "attribution":  # which counts every token
         return ""
     if view.count_sinks:
@@ -96,13 +96,13 @@ def curve_of(picture: Picture, view: View, look: Look = Look()) -> str:
 
 
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:
-    """The figure, partial or complete."""
+    """Return the picture of a result, partial or complete, as a figure."""
     return DRAW[picture.kind](result, view, measures(picture, look)[0], look)
 
 
 def figure(result: ProbeResult, measure: str = "") -> go.Figure:
-    """The picture declared for a measure, the probe's first one where none is named; else a map over tokens or a curve.
-    A `ParameterError` where there is none of these."""
+    """Return the picture declared for a measure ("": the probe's first), else a map over tokens or a curve of it. A
+    `ParameterError` where none of these is possible."""
     view, low = (View(height=px, width_px=WIDTH, answer_start=result.answer_start) for px in (HEIGHT, CURVES_HEIGHT))
     for picture, look in product(pictures(result), LOOKS):
         if not measure or measure in measures(picture, look):
@@ -117,17 +117,20 @@ def figure(result: ProbeResult, measure: str = "") -> go.Figure:
 
 
 def _token_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
+    """Return `token_map` without the positions that the probe leaves out."""
     probe = find(result.request.probe)
     return token_map(result, view, measure, probe.left_out)
 
 
 def _skip_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
+    """Return `skip_map` of the chosen boundary or of a measure."""
     if measure == "effect_by_boundary":
         return skip_map(result, view, boundary=look.boundary)
     return skip_map(result, view, measure)
 
 
 def _lens_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
+    """Return the lens's map, with half rows where the result has them."""
     shown = "top_probs" if look.shade == "prob" else look.shade
     if halves.has_halves(result):
         return half_lens_map(result, view, look.shade)
@@ -135,7 +138,7 @@ def _lens_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.F
 
 
 def _plain_view(view: View) -> View:
-    """Without what belongs to other maps: depth lines, a control's values."""
+    """Return the view without other maps' depth lines and control."""
     return replace(view, depth_lines={}, control=None, control_name="")
 
 

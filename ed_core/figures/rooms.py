@@ -26,9 +26,11 @@ def model_course(
     cost: ArrayLike,
     cheapest: int | None = None,
 ) -> go.Figure:
-    """The divergence of the lens from the output after each layer, with that of untrained copies; below it what
-    removing each layer adds to the loss. `lens`: by name the curve `[L + 1]` and the ends of its range; `cost`:
-    `[L]`; `cheapest`: the layer that is named."""
+    """Return a figure of the lens's divergence from the output after each layer, with untrained copies'; below it what
+    removing each layer adds to the loss.
+
+    `lens`: by name the curve `[L + 1]` and the ends of its range; `cost` `[L]`; `cheapest`: the layer to name, from
+    0."""
     cost = np.asarray(cost, np.float64)
     n = len(cost)
     canvas = Canvas(COURSE_HEIGHT, (52, 14, 26, 44), width_px=760)
@@ -63,7 +65,7 @@ def model_course(
 
 
 def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str) -> None:
-    """A curve with its name above its middle."""
+    """Draw a curve with its name above it."""
     hover = [f"{escaped(name)}, after layer {i}: {number(v)} nats" for i, v in enumerate(values)]
     look = dict(mode="lines", line=dict(color=colour, width=2.2, dash=dash))
     canvas.points(escaped(name), np.arange(len(values)), values, hover, **look)
@@ -74,8 +76,8 @@ def _line(canvas: Canvas, name: str, values: np.ndarray, colour: str, dash: str)
 
 @dataclass(frozen=True)
 class Row:
-    """A model in a forest: its average depth as a share of its layers with the ends of its interval (NaN without), the
-    shares of its untrained copies, those of published rules, and what is said at the right."""
+    """A model's row in `forest`, in shares of its layers: its average depth with its interval (NaN without), its
+    untrained `copies`, published `rules`; `said`: text at the right."""
 
     name: str
     layers: int
@@ -88,8 +90,8 @@ class Row:
 
 
 def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
-    """A row per model: its average depth with its interval, its untrained copies hollow, published rules as ticks; at
-    the right what `right` names."""
+    """Return a figure with a row per model: its average depth with its interval, its untrained copies hollow, published
+    rules as ticks; `right`: the heading of the texts at the right."""
     height = TOP + BOTTOM + ROW * max(len(rows), 1)
     canvas = Canvas(height, (NAMES, DIFFERENCES if right else 16, TOP, BOTTOM), width_px=1150)
     for i, row in enumerate(rows):
@@ -126,7 +128,7 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
 
 
 def _ticks(canvas: Canvas, rows: Sequence[Row]) -> None:
-    """What published rules give, as upright ticks."""
+    """Draw the layers that published rules give, as upright ticks."""
     points = [(share, -i, name, row) for i, row in enumerate(rows) for name, share in row.rules]
     hover = [
         f"{escaped(row.name)}, {name}: layer {share * row.layers - 1:.0f} in the papers' count"

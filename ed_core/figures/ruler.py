@@ -21,21 +21,22 @@ HALF = 0.4  # of the bar's height, in rows
 
 
 def bound(*verdicts: Verdict | None) -> float:
-    """The end of the bar's colour scale that holds these verdicts' curves of the cosine."""
+    """Return the end of the colour scale of the bars of layers that covers these verdicts' cosine curves."""
     curves = [curve for one in verdicts if (curve := _cosine(one)) is not None]
     return colours.ceiling(np.concatenate(curves) if curves else np.full(1, np.nan), (0.25, 0.5, 1.0))
 
 
 def _cosine(verdict: Verdict | None) -> np.ndarray | None:
-    """The mean cosine that rule and turn read, `[layer]`."""
+    """Return the mean cosine that rule and turn read, `[layer]`; None without it."""
     return verdict.rules["cosine"].curve if verdict is not None and "cosine" in verdict.rules else None
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one model's marks over shares of the depth, and its bar of layers around `centre`; the rows are above
-    it, or below where `sign` is -1. A rule's mark is at its ratio, the right edge of its layer. `side` begins the
-    traces' names, `called` what hovering says."""
+    """The rows of one model's marks over shares of the depth, and its bar of layers around `centre`.
+
+    The rows are above the bar, or below where `sign` is -1. A rule's mark is at its ratio, the right edge of its layer.
+    `side` begins the traces' names, `called` the hover texts."""
 
     canvas: Canvas
     n_layers: int
@@ -45,14 +46,15 @@ class Rows:
     called: str
 
     def depth(self, depth: float | int) -> float:
-        """Where a depth is on the x axis, 0 to L."""
+        """Return the x coordinate of a depth, 0 to L."""
         return depth / self.n_layers
 
     def row(self, name: str) -> float:
+        """Return the y coordinate of a row."""
         return self.centre + self.sign * ROWS[name]
 
     def bar(self, verdict: Verdict | None, bound: float) -> None:
-        """The blocks, in the colours of the cosine map where there is a curve."""
+        """Draw the layers as a bar, in the colours of the cosine map where a curve is known."""
         cosine = _cosine(verdict)
         values = np.full(self.n_layers, np.nan) if cosine is None else np.asarray(cosine, np.float64)
         shade, width = colours.signed(bound), self.depth(1) - self.depth(0)
@@ -80,16 +82,16 @@ class Rows:
             self.canvas.line(colours.FAINT, 1, x0=self.depth(0), x1=self.depth(self.n_layers), y0=y, y1=y)
 
     def write(self, text: str, y: float, colour: str | None = None) -> None:
-        """Text left of the rows."""
+        """Write text left of the rows."""
         place = dict(xref="paper", x=0, xanchor="right", xshift=-6, y=y, yanchor="middle")
         self.canvas.write(text, FONT, colour, **place)
 
     def name(self, name: str) -> None:
-        """What a row is about."""
+        """Write the name of a row left of it."""
         self.write(NAMES[name], self.row(name))
 
     def marks(self, verdict: Verdict) -> None:
-        """What the rules give, then the answer's depth, the average depths and the switch, each where there is one."""
+        """Draw what the rules give, the answer's depth, the average depths and the switch, as far as they are known."""
         for name, rule in verdict.rules.items():
             self._rule(name, rule)
         answers = verdict.sample.answers
@@ -106,7 +108,7 @@ class Rows:
             self._mark("cosine", self.depth(after), f"after {after}", say.turn(verdict.turn))
 
     def _mark(self, name: str, x: float, text: str, said: str) -> None:
-        """A leading mark, with what is written next to it and a stem to the bar."""
+        """Draw a leading mark at `x`, with `text` next to it, `said` on hover and a stem to the bar."""
         row, colour = self.row(name), colours.CRITERIA.get(name, colours.GREY)
         near, far = (x + share * (self.depth(self.n_layers) - self.depth(0)) for share in (0.01, 0.08))  # of the number
         ruled = [pos for trace in self.canvas.data if trace["name"] == f"{self.side}{name} rule" for pos in trace["x"]]
@@ -120,7 +122,8 @@ class Rows:
         self.canvas.write(text, FONT, x=x, y=row, xanchor="left" if side == "right" else "right", xshift=shift)
 
     def _rule(self, name: str, rule: RuleVerdict) -> None:
-        """What a published rule gives, smaller and fainter than the rest; nothing where it gives no layer."""
+        """Draw the layer that a published rule gives, smaller and fainter than the rest; nothing where it gives
+        none."""
         if rule.depth is None or rule.ratio is None:
             return
         colour, row = colours.CRITERIA[name], self.row(name)

@@ -35,14 +35,13 @@ QUANTILES, REACH = (0.05, 0.95), 2.0  # of the effects that colours hold, in at 
 
 
 def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary: int | None = None) -> go.Figure:
-    """Skipped block (upwards) × affected block (to the right): how much each update changes, colour by logarithm.
+    """Return a heatmap, skipped block (upwards) × affected block (to the right), of how much skipping the one changes
+    the update of the other, colour by logarithm.
 
     The colours reach from the 5 % to the 95 % quantile of the effects on other blocks (whole decades while they fill),
-    over two decades at most: what early blocks do is many times what late ones do. Cells beyond carry a ring and
-    tell their value on hover. Hatched is what is zero by construction, empty what is not computed yet or not above
-    the noise floor of its column, which hover tells. The strip shows the change of the output. The map is kept about
-    square at `width_px`; its rows are those of every other panel. `boundary`: the effect seen behind one boundary (by
-    its place among the result's) instead of their maximum."""
+    over two decades at most; cells beyond carry a ring. Hatched is what is zero by construction, empty what is not
+    computed yet or not above its column's noise floor. The strip has the change of the output. `boundary`: the index of
+    one boundary behind which effects are seen, instead of their maximum over all."""
     n_layers, row_px = result.n_layers, view.plot_height / result.n_layers
     if boundary is None:
         z, output = _effects(result, measure), values_of(result, "output", (n_layers,))
@@ -72,16 +71,18 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
 
 
 def _effects(result: ProbeResult, measure: str) -> np.ndarray:
+    """Return the effects `[skipped, affected]`."""
     return values_of(result, measure, (result.n_layers, result.n_layers))
 
 
 def _off(result: ProbeResult, measure: str) -> np.ndarray:
-    """The effects on other blocks: without the diagonal, which is 1 or 0 by construction."""
+    """Return the effects on other blocks, flat: without the diagonal, which is 1 or 0 by construction."""
     z = _effects(result, measure)
     return z[np.triu_indices(len(z), 1)]
 
 
 def _effect_shade(effects: np.ndarray, result: ProbeResult) -> Shade:
+    """Return the colours of effects."""
     if not result.complete:
         return colours.logarithmic(*colours.decades(effects, *DECADES), scale=colours.DAMAGE)
     low, high = colours.spread(effects, DECADES[0], QUANTILES)
@@ -89,9 +90,9 @@ def _effect_shade(effects: np.ndarray, result: ProbeResult) -> Shade:
 
 
 def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> go.Figure:
-    """Future mode's boundaries, one row each over the tokens, earliest first: dark where a block is left out, bright
-    from the first token looked at; the first token, never touched, is clear. The `chosen` one (its place among the
-    result's) has a bold name."""
+    """Return a figure of the boundaries of a skip sweep in future mode, one row each over the tokens, earliest first:
+    dark where a block is left out, bright from the first token looked at; the first token, never touched, is clear.
+    `chosen`: the index of the one in bold."""
     boundaries, t = result["boundaries"], np.arange(result.n_tokens)
     order = np.argsort(boundaries)
     canvas = Canvas(64 + 22 * len(order), (LEFT + 14, RIGHT, 8, 44), width_px=view.width_px)
@@ -119,8 +120,8 @@ def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> 
 
 
 def effect_on_layers(result: ProbeResult, view: View) -> go.Figure:
-    """Per affected block, the largest effect that any skip before it has (none before the first); next to it the noise
-    floor, what an intervention that does nothing reads there."""
+    """Return a figure, per affected block, of the largest effect of any skip before it (none before the first), and the
+    noise floor: what an intervention that does nothing reads there."""
     n = result.n_layers
     before = np.where(np.triu(np.ones((n, n), bool), 1), values_of(result, "effect", (n, n)), np.nan)
     curves = {"largest effect": np.fmax.reduce(before, axis=0), "noise floor": values_of(result, "noise_floor", (n,))}
@@ -128,18 +129,20 @@ def effect_on_layers(result: ProbeResult, view: View) -> go.Figure:
 
 
 def _within_noise(result: ProbeResult, z: np.ndarray) -> np.ndarray:
-    """Where an effect is not above what an intervention that does nothing reads on the same layer, if that is not 0."""
+    """Return which effects are not above what an intervention that does nothing reads on the same layer, if that is not
+    0."""
     floor = values_of(result, "noise_floor", (len(z),))
     return np.triu((z <= floor) & (floor > 0))
 
 
 def _diagonal_is_zero(result: ProbeResult, measure: str) -> bool:
-    """Whether a block cannot feel its own skip: when looking only behind the skipped tokens, or at direct effects."""
+    """Return whether a block cannot feel its own skip: when looking only behind the skipped tokens, or at direct
+    effects."""
     return dict(result.request.parameters).get("mode") == "future" or measure == "effect_direct"
 
 
 def hatch(canvas: Canvas, n_layers: int, diagonal: bool) -> None:
-    """A staircase over the cells with affected < skipped (or =): known to be zero before anything is computed."""
+    """Draw a staircase over the cells with affected < skipped (if `diagonal`, or =), which are zero by construction."""
     x, y = [0.5], [n_layers + 0.5]
     for row in range(n_layers, 0, -1):
         edge = row - 0.5 + diagonal
@@ -150,18 +153,19 @@ def hatch(canvas: Canvas, n_layers: int, diagonal: bool) -> None:
 
 
 def _ring(canvas: Canvas, z: np.ndarray, shade: Shade) -> None:
-    """A small ring on every cell that is beyond the colour range."""
+    """Draw a small ring on every cell beyond the colour range."""
     y, x = 1 + np.array(np.nonzero(np.nan_to_num(z) > shade.high * (1 + CLIPPED)))
     ring = dict(symbol="circle-open", size=5, color=colours.DARK_EDGE, line=dict(width=1.2))
     canvas.points("beyond the colours", x, y, mode="markers", marker=ring)
 
 
 def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray, shade: Shade) -> None:
-    """What a cell tells."""
+    """Set the cells' hover texts."""
     n, unit, absent, zero = len(z), unit_of(result, measure), missing(result), _diagonal_is_zero(result, measure)
     floor, within = values_of(result, "noise_floor", (n,)), _within_noise(result, z)
 
     def text(s: int, layer: int) -> str:
+        """Return a cell's effect and noise floor."""
         if layer < s or (zero and layer == s):
             return "0 by construction"
         value = f"{number(z[s, layer])} {unit}" if np.isfinite(z[s, layer]) else absent
@@ -186,9 +190,11 @@ ADDED = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # nats to either side of the whole
 def surgery_map(
     curves: Mapping[str, np.ndarray], kind: str, view: View, value: str = "loss", chosen: Sequence[surgery.Row] = ()
 ) -> go.Figure:
-    """First layer upwards, last layer to the right (of two that change places: one and the other); of the `loss`, the
-    colours are centred on the whole model's, blue below it. A ring marks what costs least at its length, a cross what
-    angular distance chooses there, of the `chosen` that colours can tell apart."""
+    """Return a heatmap of layers dropped, swapped or repeated (`kind`): first layer upwards, last to the right (when
+    swapped: one and the other).
+
+    `value`: "loss" (colours centred on the whole model's, blue below), "kl" or "top1_kept". Of the `chosen` rows a ring
+    marks what costs least at its length, a cross what angular distance chooses."""
     z = np.asarray(curves[f"{kind}_{value}"], np.float32)
     shown = z if kind == "swap" else z[:, 1:]
     n_layers, offset = len(z), int(kind != "swap")
@@ -205,6 +211,7 @@ def surgery_map(
     canvas.data[0]["hoverongaps"] = False
 
     def text(i: int, j: int) -> str:
+        """Return a cell's hover text."""
         value = float(shown[i, j])
         return _hover(curves, kind, i, j + offset, shade, value) if np.isfinite(value) else ""
 
@@ -215,8 +222,8 @@ def surgery_map(
 
 
 def added_curves(lines: Mapping[str, np.ndarray], x: str, height: int, width_px: int = 600) -> go.Figure:
-    """Loss above the whole model's by length (`depth.surgery.added`); the axis ends where the colours of the maps do:
-    beyond, a model says nothing any more."""
+    """Return a figure of the loss above the whole model's by length (`depth.surgery.added`); the axis ends where the
+    maps' colours do: beyond, a model says nothing any more."""
     fig = layer_curves(lines, "", "nats", x=x, height=height, width_px=width_px)
     losses = np.concatenate([np.ravel(values) for values in lines.values()])
     if np.nanmax(losses, initial=0.0) > ADDED[-1]:
@@ -226,6 +233,7 @@ def added_curves(lines: Mapping[str, np.ndarray], x: str, height: int, width_px:
 
 
 def _shade(curves: Mapping[str, np.ndarray], shown: np.ndarray, value: str) -> Shade:
+    """Return the colours of a surgery map."""
     if value == "loss":
         baseline = float(curves["loss_whole"])
         bound = colours.ceiling(shown - baseline, ADDED)
@@ -236,7 +244,7 @@ def _shade(curves: Mapping[str, np.ndarray], shown: np.ndarray, value: str) -> S
 
 
 def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], offset: int, most: float) -> None:
-    """Rings and crosses, dark on light, of what loses no more than `most`: beyond, all cells look alike."""
+    """Draw rings and crosses, dark on light, on choices that lose no more than `most`: beyond, all cells look alike."""
     marks = (
         ("least", "circle-open", 9, [row.best for row in chosen]),
         ("angular distance", "x-thin", 7, [row.chosen["angular_distance"] for row in chosen if row.chosen]),
@@ -250,7 +258,7 @@ def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], offset: int, most: floa
 
 
 def _hover(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Shade, value: float) -> str:
-    """What a cell says on hover."""
+    """Return a surgery map's hover text of a cell."""
     one = surgery.choice(curves, kind, i, j)
     more = say.number(one.loss - float(curves["loss_whole"]), "+.2g")
     return (

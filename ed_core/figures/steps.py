@@ -35,8 +35,8 @@ LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
 
 
 def places(steps: Sequence[int], log: bool) -> np.ndarray:
-    """Where steps are along an axis: at themselves, or at their logarithm to base 10 with step 0 half a decade in
-    front of the first other one."""
+    """Return the coordinates of training steps: themselves, or with `log` their logarithm to base 10, step 0 half a
+    decade before the first other one."""
     positions = np.asarray(steps, float)
     if not log:
         return positions
@@ -52,11 +52,11 @@ def depth_over_steps(
     log: bool = True,
     chosen: int | None = None,
 ) -> go.Figure:
-    """Depth at every step of a training, 0 to `n_layers`: mean depths as lines with their range over prompts, the turn
-    as stars where one was found, the papers' three rules as hollow diamonds, a layer drawn where it ends. Below them
-    the sinks a prompt. `rows`: `step`, `criterion`, `variant` ("mean", "turn", "paper"), `ratio`, `low`, `high` (in
-    layers, None without), one for each step; a ratio of None is a gap. `log`: steps on a logarithmic axis. `chosen`: a
-    step that a line marks."""
+    """Return a figure of depth, 0 to `n_layers`, over training steps: average depths as lines with their range over
+    prompts, the turn as stars, the papers' three rules as hollow diamonds at their layer's end; below, sinks a prompt.
+
+    `rows`: one for each step, `step`, `criterion`, `variant` ("mean", "turn", "paper"), `ratio` (None: a gap), `low`,
+    `high` (layers, or None). `log`: steps on a logarithmic axis. `chosen`: a step to mark."""
     canvas = Canvas(HEIGHT, MARGIN, width_px=WIDTH)
     steps = sorted({row["step"] for row in rows})
     axis = dict(zip(steps, map(float, places(steps, log))))
@@ -116,10 +116,10 @@ def layers_over_steps(
     chosen: int | None = None,
     width_px: int = 560,
 ) -> go.Figure:
-    """A mean over tokens of every layer at every step, `[layer, step]`, a column a step, whatever is between them;
-    the `chosen` one (its place) is framed, and its layers stand in the strip with those of the first step behind them.
-    Cosines are coloured from -1 to 1 as everywhere, ratios by logarithm; the lens's divergences are of depths, in
-    nats."""
+    """Return a heatmap of `z` `[layer, step]`, a measure's mean over tokens, a column per training step.
+
+    `chosen`: the index of a step to frame; its layers are in the strip, the first step's behind them. `unit`: "cosine"
+    is coloured from -1 to 1, a ratio by logarithm; "nats" (the lens's divergence) is by depth."""
     row = "depth" if unit == "nats" else "layer"
     view = View(width_px=width_px, selected=chosen)
     canvas = frame(view, len(z) - (row == "depth"), row)
@@ -151,7 +151,7 @@ def layers_over_steps(
 
 
 def _shades(z: np.ndarray, unit: str) -> tuple[colours.Shade, tuple[float, float]]:
-    """The colours of a map, and the ends of its strip."""
+    """Return the colours of a map, and the ends of its strip."""
     if unit == "nats":
         shade = lens_shade("kl", z)
         return shade, (shade.low, shade.high)
@@ -163,7 +163,7 @@ def _shades(z: np.ndarray, unit: str) -> tuple[colours.Shade, tuple[float, float
 
 
 def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping[str, Any]], colour: str) -> None:
-    """The range over prompts behind a line, where there is one."""
+    """Draw the range over prompts behind a line, where at least two steps have one."""
     ranges = [(position, row["low"], row["high"]) for position, row in zip(x, rows) if row["low"] is not None]
     if len(ranges) < 2:
         return
@@ -172,6 +172,7 @@ def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping
 
 
 def _hover(name: str, row: Mapping[str, Any], depth: float) -> str:
+    """Return a mark's hover text; "" without a depth."""
     if not np.isfinite(depth):
         return ""
     value = (
@@ -184,7 +185,7 @@ def _hover(name: str, row: Mapping[str, Any], depth: float) -> str:
 
 
 def _labelled(steps: Sequence[int], x: np.ndarray, width_px: int) -> dict[str, Any]:
-    """Labels at steps that were measured: the first, and from the last one back as many as are apart."""
+    """Return the labels of an axis of steps: the first, and from the last one back as many as fit."""
     pixels = (x - x.min()) / max(float(np.ptp(x)), 1e-9) * width_px
     half = np.array([(len(_short(step)) + 1) * LETTER / 2 for step in steps])
     kept, left = [0], np.inf
@@ -197,5 +198,5 @@ def _labelled(steps: Sequence[int], x: np.ndarray, width_px: int) -> dict[str, A
 
 
 def _short(step: int) -> str:
-    """A step as a label: 1536, 143k."""
+    """Return a step as a label: 1536, 143k."""
     return f"{step // 1000}k" if step >= 10_000 and step % 1000 == 0 else str(step)

@@ -44,11 +44,12 @@ def study_depths(
     label: str,
     thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
-    """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
-    prompts: a filled circle for a mean depth (`depth / L`), a filled diamond for the papers' rule (`(ED + 1) / L`), a
-    hollow one for a variant of it. One that is not defined is said next to the line's name. Criteria that share a
-    line are a little apart. `thresholds`: by line, from which ratio to which other thresholds move it, a faint band. A
-    criterion that is none of the papers' three is an estimator of another kind, in one colour."""
+    """Return a figure of one line per value of `label` (a column of the rows), a mark per rule at its ratio, with the
+    range over prompts: a filled circle for a mean depth (`depth / L`), a filled diamond for the papers' rule (`(ED + 1)
+    / L`), a hollow one for a variant.
+
+    `thresholds`: by line the ratios between which other thresholds move it, a faint band. A criterion that is none of
+    the papers' three is another estimator, in one colour."""
     lines = list(dict.fromkeys(row[label] for row in rows))
     y = {name: -i for i, name in enumerate(lines)}
     height = TOP + BOTTOM + ROW * max(len(y), 1)
@@ -86,8 +87,8 @@ def study_curves(
     n_layers: Mapping[str, int],
     unit: str,
 ) -> go.Figure:
-    """Curves of several models on relative depth, each with its range over prompts behind it. `curves`: by the model's
-    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none."""
+    """Return a figure of several models' curves on relative depth, each with its range over prompts. `curves`: by label
+    value, low and high `[layer]` or `[depth]`; NaN or None: no range."""
     canvas = Canvas(340, (64, 16, 40, 44), width_px=WIDTH)
     for i, (name, of_one) in enumerate(curves.items()):
         values, low, high = (np.asarray(one, float) for one in of_one)
@@ -106,10 +107,11 @@ def study_curves(
 def study_sizes(
     points: Sequence[Mapping[str, Any]], lines: Mapping[str, Sequence[tuple[int | float, float]]]
 ) -> go.Figure:
-    """Effective-depth ratios against size, of one criterion. `points`: `model`, `parameters`, `ratio`, `low`, `high`
-    (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled, with their range over prompts,
-    published ones hollow, one shape for each kind of training. `lines`: by source the two ends of the line through its
-    points, (parameters, ratio)."""
+    """Return a figure of effective-depth ratios against model size, of one rule: measured ones filled, with their range
+    over prompts, published ones hollow, a shape for each kind of training.
+
+    `points`: `model`, `parameters`, `ratio`, `low`, `high` (NaN without), `training`, `set`, `source`. `lines`: by
+    source the two ends (parameters, ratio) of the line through its points."""
     canvas = Canvas(380, (64, 16, 64, 48), width_px=WIDTH)
     kinds = [kind for kind in (*TRAINING, "") if any(p["training"] == kind for p in points)]
     legend = set()
@@ -142,7 +144,7 @@ def study_sizes(
 
 
 def _parameters(n: int | float) -> str:
-    """A number of parameters, short: 1.5B, 135M."""
+    """Return a number of parameters in short: 1.5B, 135M."""
     for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if n >= unit:
             return f"{n / unit:.3g}{letter}"
@@ -150,6 +152,7 @@ def _parameters(n: int | float) -> str:
 
 
 def _point(p: Mapping[str, Any]) -> str:
+    """Return a point's hover text."""
     text = f"{escaped(p['model'])}, {escaped(p['set'])}<br>{p['source']}, {_parameters(p['parameters'])} parameters"
     text += f"<br>ratio {p['ratio']:.2f}"
     if not np.isfinite(p["low"]):
@@ -163,9 +166,11 @@ def study_levels(
     what: str = "depth score",
     between: bool = False,
 ) -> go.Figure:
-    """Depths over levels of difficulty, in shares of the depth: a line per model with its range, and faint dots for the
-    prompts' own. `scores`: by the model's label, of each level `name`, `mean`, `low`, `high` and `own`. `between`: they
-    are depths between layers, 0 to L, and no layers, 0 to L - 1."""
+    """Return a figure of depths, as shares of the depth, over levels of difficulty: a line per model with its range,
+    faint dots for prompts.
+
+    `scores`: by the model's label, of each level `name`, `mean`, `low`, `high` and `own` (the prompts'). `between`:
+    they are depths, 0 to L, not layers, 0 to L - 1."""
     canvas = Canvas(360, (64, 16, 40, 44), width_px=WIDTH)
     names = list(dict.fromkeys(str(level["name"]) for levels in scores.values() for level in levels))
     for i, (label, levels) in enumerate(scores.items()):
@@ -198,8 +203,7 @@ def study_levels(
 
 
 def name_lines(canvas: Canvas, n: int) -> None:
-    """A legend of n lines above the plot. It makes its own room there: on a phone every name takes a row, and the
-    figure is as much higher, so that the plot keeps its height."""
+    """Show a legend of `n` lines above the plot, the figure made higher for it: on a phone every name takes a row."""
     canvas.layout["margin"]["autoexpand"] = True
     canvas.layout["height"] += LEGEND_ROW * max(0, n - 2)  # two have room in the margin
     canvas.legend(tracegroupgap=0)
@@ -214,9 +218,11 @@ def _marks(
     y: Mapping[str, int],
     apart: bool,
 ) -> None:
+    """Draw one rule's marks with their ranges; None: those of other estimators."""
     offset = {"cosine": 0.12, "overlap": -0.12}.get(criterion or "", 0.0) * apart
 
     def ends(end: str) -> np.ndarray:
+        """Return one end of the ranges as ratios."""
         return np.array(
             [np.nan if row[end] is None else (row[end] + (row["variant"] != MEAN)) / row["n_layers"] for row in rows]
         )
@@ -240,6 +246,7 @@ def _marks(
 
 
 def _hover(row: Mapping[str, Any], label: str) -> str:
+    """Return a mark's hover text."""
     text = f"{escaped(str(row[label]))}<br>"
     if row["criterion"] in colours.CRITERIA:
         text += f"{RULES[row['criterion']].label}, {VARIANTS[row['variant']]}: "

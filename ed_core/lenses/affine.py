@@ -30,16 +30,16 @@ Maps = dict[str, list[Tensor]]
 
 
 def require_rank(rank: int | None, d_model: int, name: str) -> None:
-    """Raise `FitRefused` for a rank above the model's width."""
+    """Raise `FitRefused` for a rank above `d_model`, the width of the model `name`."""
     if rank is not None and rank > d_model:
         raise FitRefused(f"The rank is {rank}, and {name} has {d_model} dimensions; give fewer.")
 
 
 class Affine(LensFitting[Sums, Maps]):
-    """A map from each depth, with targets `[h[L], h[L] of other tokens]`; the second half is the shuffled control.
+    """Fits the affine lens: from every depth a map to `h[L]`, and a shuffled control to `h[L]` of other tokens.
 
-    `memory`: bytes that sums may take; the depths beyond it are summed in further passes. `rank`: write `A_l` as
-    `scale I + U V` of this rank in half precision, and judge that."""
+    `memory`: bytes that the sums may take; the depths beyond it are summed in further passes. `rank`: write `A_l` as
+    `scale I + U V` of this rank in half precision, and judge that; None writes the full matrix."""
 
     kind, summing = AFFINE, 0.7
 
@@ -65,6 +65,7 @@ class Affine(LensFitting[Sums, Maps]):
         self.rows = maps | {"mean": ((d,), one)} | judged.shapes(len(self.test[0].prompts), "shuffled")
 
     def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int) -> Iterator[int]:
+        """Add prompts from number `begin` on to the sums; yield how many the sums contain."""
         last = self.on[0].before(begin)
         before = None if last is None else last[-1]
         waiting: list[list[Tensor]] = []
@@ -80,6 +81,7 @@ class Affine(LensFitting[Sums, Maps]):
         _add(waiting, sums)
 
     def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> Maps:
+        """Return the maps of these depths, by tensor name."""
         d = self.model.d_model
         maps: Maps = defaultdict(list)
         for one in sums:
@@ -96,6 +98,7 @@ class Affine(LensFitting[Sums, Maps]):
         return maps
 
     def evaluate(self, sources: Sequence[int], maps: Maps, tick: Tick) -> dict[str, np.ndarray]:
+        """Return the maps and their figures on held-out prompts, by name."""
         row = {depth: k for k, depth in enumerate(sources)}
         lens = judged.lens_of(lambda name, depth: maps[name][row[depth]], self.kind, self.rank)
         shuffled = judged.lens_of(lambda name, depth: maps[f"shuffled.{name}"][row[depth]], self.kind)
@@ -103,12 +106,13 @@ class Affine(LensFitting[Sums, Maps]):
         return rows | {name: torch.stack(maps[name]).cpu().numpy() for name in self.rows if name in maps}
 
     def described(self, rows: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return counts of tokens and too short prompts, and the certificate's notes."""
         counts = {"tokens": self.tokens, "too_short": self.on[0].lengths().count(0)}
         return counts, {"notes": few(self.tokens, self.model)}
 
 
 def _add(waiting: list[list[Tensor]], sums: Sequence[Sums]) -> None:
-    """Add the prompts that wait to the sums."""
+    """Add the waiting prompts' tokens (sources, `h[L]`, other tokens' `h[L]`) to the sums, and empty `waiting`."""
     if waiting:
         *sources, targets, others = (torch.cat(parts) for parts in zip(*waiting))
         for source, one in zip(sources, sums):

@@ -20,7 +20,7 @@ LARGE = 1 << 44  # bytes: as large as a disk
 
 
 class CheckpointHeader(Head):
-    """A digest of what is fitted."""
+    """A checkpoint's header. `what`: a digest of what is fitted."""
 
     what: str
 
@@ -28,7 +28,7 @@ class CheckpointHeader(Head):
 CHECKPOINT = Kind(
     "checkpoint",
     "a fit's checkpoint",
-    3,
+    4,
     CheckpointHeader,
     "start the fit again",
     members=r"\w+(\.\w+)*\.npy",
@@ -38,24 +38,25 @@ CHECKPOINT = Kind(
 
 
 def digest_of(*what: Any) -> str:
-    """32 hex digits of JSON values."""
+    """Return 32 hex digits of the SHA-256 of JSON values."""
     return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:32]
 
 
 def digest_of_prompts(prompts: Sequence[Prompt]) -> str:
-    """The digest of a prompt set's content."""
+    """Return 32 hex digits of a prompt set's content."""
     return digest_of([p.identity() for p in prompts])
 
 
 class Checkpoint:
-    """Arrays of one fit, identified by `what`; those of another fit are not read. Without a `file` nothing is kept."""
+    """The file of one fit's unfinished arrays, for resuming. `what`: JSON values that identify the fit; another fit's
+    file is not read. `file` None: nothing is written."""
 
     def __init__(self, file: Path | None, *what: Any):
         self.file, self.what = file, digest_of(*what)
         self._next = time.monotonic() + EVERY
 
     def read(self) -> dict[str, np.ndarray]:
-        """The arrays last written; empty where there are none of this fit, or they are damaged."""
+        """Return the arrays written last; empty if the file is missing, damaged or of another fit."""
         with contextlib.suppress(OSError, ValueError):
             if self.file is not None:
                 with open_sealed(self.file, CHECKPOINT) as sealed:
@@ -64,11 +65,11 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to write again."""
+        """Whether enough time has passed to write again."""
         return self.file is not None and time.monotonic() >= self._next
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep these arrays; a full disk does not stop the fit."""
+        """Write these arrays; a full disk is ignored, so the fit goes on."""
         if self.file is None:
             return
         begin = time.monotonic()
@@ -84,5 +85,5 @@ class Checkpoint:
 
 
 def checkpoint_file(out: Path) -> Path:
-    """The checkpoint's path for a fit that will be written to `out`."""
+    """Return the checkpoint's path for a fit that will be written to `out`."""
     return out.with_name(f"{out.name}.part")

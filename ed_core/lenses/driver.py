@@ -31,15 +31,15 @@ Tick = Callable[[float], None]
 
 
 def silent(share: float) -> None:
-    """Report nothing."""
+    """Ignore the progress: the default where a `Tick` is expected."""
 
 
 class Fitting(Generic[S, M, R]):
-    """A kind of fit: how it accumulates, solves and evaluates.
+    """A kind of fit: how sums are accumulated, solved and evaluated.
 
-    `on`, `test`: the streams it is fitted and judged on, one per model. `plan`: its sources, and how many are summed at
-    once, so that the sums take `memory` bytes. `about`: everything that can change a number. `rows`: shape and type of
-    each array of results, without the axis of the sources. `summing`: about the share of the time that sums take."""
+    `on`, `test`: the streams fitted and judged on, one per model. `plan`: the sources (depths, taps or layers), and how
+    many are summed at once. `about`: everything that can change a number. `rows`: shape and type of each result array,
+    without the axis of sources. `summing`: about the share of the time that summing takes."""
 
     kind: ClassVar[str]
     summing: ClassVar[float]
@@ -54,7 +54,8 @@ class Fitting(Generic[S, M, R]):
         memory: int | None,
         first: int | None = None,
     ):
-        """`test`: a fifth of the forms by default; `first`: the tokens of each prompt that are read, None for all."""
+        """Split the prompts and plan the sums. `test`: None takes a fifth of the forms; `memory`: bytes for the sums,
+        None for the default; `first`: tokens read of each prompt, None for all."""
         used, held_out = split(prompts, test)
         if len(models) == 2:
             require_same_tokens(*models, [*used, *held_out])
@@ -65,31 +66,32 @@ class Fitting(Generic[S, M, R]):
         self.about = {"kind": self.kind, "prompts": prompts_entry(used), "held_out": prompts_entry(held_out)}
 
     def sums(self, sources: Sequence[int]) -> list[S]:
-        """Empty sums for these sources."""
+        """Return empty sums, one for each of these sources."""
         return [cast(S, Sums(self.plan.d_x, self.plan.d_y, self.model.device)) for _ in sources]
 
     def accumulate(self, sources: Sequence[int], sums: Sequence[S], begin: int) -> Iterator[int]:
-        """Add the prompts from number `begin` on to the sums; yield how many prompts the sums hold."""
+        """Add prompts from number `begin` on to the sums; yield how many the sums contain."""
         raise NotImplementedError
 
     def solve(self, sources: Sequence[int], sums: Sequence[S]) -> M:
-        """The maps of these sources."""
+        """Return the maps of these sources, solved from their sums."""
         raise NotImplementedError
 
     def evaluate(self, sources: Sequence[int], maps: M, tick: Tick) -> Mapping[str, np.ndarray]:
-        """By name the `rows` of these sources: the maps' figures on held-out prompts, or the maps themselves."""
+        """Return the `rows` of these sources by name: figures on held-out prompts, or the maps themselves."""
         raise NotImplementedError
 
     def result(self, rows: Mapping[str, np.ndarray]) -> R:
-        """The result of all rows, or a partial one where some are NaN."""
+        """Return the result of all rows; a partial one where some are NaN."""
         raise NotImplementedError
 
     def write(self, out: Path, rows: Mapping[str, np.ndarray], result: R) -> None:
-        """Write the finished fit."""
+        """Write the finished fit to the file `out`."""
         raise NotImplementedError
 
     def fit(self, out: Path | None = None, tick: Tick = silent, partial: Callable[[R], None] | None = None) -> R:
-        """Fit, and write to `out` where it is given. `partial` takes the result after every group but the last."""
+        """Return the finished fit's result; write it to `out` if given, resuming from the checkpoint there. `tick` gets
+        the share done; `partial` gets the result after every group of sources but the last."""
         checkpoint, n = Checkpoint(checkpoint_file(out) if out else None, self.about), self.plan.n_taps
         stored = checkpoint.read()
         finished = stored.get("finished", np.zeros(n, bool))
@@ -125,18 +127,19 @@ class Fitting(Generic[S, M, R]):
 
 
 def free_bytes(kind: str, device: str) -> int:
-    """Bytes free where a kind of fit has its sums: on the model's device, but the Jacobian lens on the host."""
+    """Return the bytes free where this kind of fit has its sums: on the host for the Jacobian lens, else on
+    `device`."""
     return free_memory() if kind == JACOBIAN else devices.free_bytes(device)
 
 
 def _arrays(sources: Sequence[int], sums: Sequence[Kept], prompts: int) -> dict[str, np.ndarray]:
-    """The sums over the first `prompts` prompts, for a checkpoint."""
+    """Return the sums over the first `prompts` prompts as named arrays for a checkpoint."""
     named = {f"{source}.{name}": a for source, one in zip(sources, sums) for name, a in one.arrays().items()}
     return named | {"sources": np.asarray(sources), "prompts": np.asarray(prompts)}
 
 
 def _restore(stored: Mapping[str, np.ndarray], sources: Sequence[int], sums: Sequence[Kept]) -> int:
-    """Fill these sums from a checkpoint, where it has those of the same sources; return how many prompts they hold."""
+    """Fill the sums from a checkpoint of the same sources; return how many prompts they contain, 0 without one."""
     if "sources" not in stored or stored["sources"].tolist() != list(sources):
         return 0
     for source, one in zip(sources, sums):

@@ -52,18 +52,18 @@ class Fit:
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of the file, the fit's identity in keys."""
+        """The SHA-256 of the file, which identifies the fit in cache keys."""
         with self.path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Its entry in a result's birth certificate."""
+        """The fit's entry in a result's provenance: name, kind, content and prompts."""
         prompts = self.certificate.get("prompts", {})
         return {"name": self.path.stem, "kind": self.kind, "content": self.content, "prompts": prompts}
 
     def require(self, model: ModelSpec) -> None:
-        """Raise `FitRefused` for a model with other weights than those it was fitted to."""
+        """Raise `FitRefused` for a model with other weights than the fit's own."""
         fitted, own = self.certificate["model"], weights_of(model)
         if fitted["identity"] != own:
             twin = " or a twin" if fitted["identity"].get("control") != own["control"] else ""
@@ -74,24 +74,25 @@ class Fit:
 
 
 def folder() -> Path:
-    """The folder of this installation's own fits."""
+    """Return the folder with the fits that this installation has made."""
     return settings.current().cache / "fits"
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is a fit's name, bundled or kept, rather than a path."""
+    """Return whether a text is the name of a fit, bundled or kept, rather than a path."""
     return re.fullmatch(r"[\w][\w.+-]{0,99}", text) is not None and untrusted.ending(text) not in (ENDING, *PICKLES)
 
 
 def named(text: str) -> str:
-    """The text, if it is names of fits with commas between them, as in a link; else raise `ParameterError`."""
+    """Return a text unchanged if it is a comma-separated list of fit names; else raise `ParameterError`. For links,
+    which must not give paths."""
     if wrong := [name for name in text.split(",") if name and not is_name(name)]:
         raise ParameterError(f"{wrong[0][:40]!r} is not the name of a fitted lens; a link cannot give a path.")
     return text
 
 
 def find(text: str) -> Fit:
-    """The fit of that name, bundled or kept, or in that file."""
+    """Return the fit with this name, or in the file at this path; raise `FitRefused` if it does not exist."""
     if not is_name(text):
         return read(text)
     known = {file.stem: file for file in reversed(_files())}
@@ -102,7 +103,7 @@ def find(text: str) -> Fit:
 
 
 def of_model(model: ModelSpec) -> list[Fit]:
-    """The bundled and kept fits of a model's weights, bundled ones first; damaged files are skipped."""
+    """Return the fits made for this model's weights, bundled ones before kept ones; damaged files are skipped."""
     fits = []
     for file in _files():
         with contextlib.suppress(FitRefused):
@@ -113,17 +114,19 @@ def of_model(model: ModelSpec) -> list[Fit]:
 
 
 def _files() -> list[Path]:
-    """The files of fits, bundled ones first."""
+    """Return the paths of all fit files, bundled ones first."""
     return [file for place in (FITS, folder()) for file in sorted(place.glob(f"*{ENDING}"))]
 
 
 def weights_of(model: ModelSpec) -> dict[str, Any]:
-    """The identity of a model's weights, without how they are run: a lens fitted in float32 may be read in bf16."""
+    """Return the identity of a model's weights, without precision or device: a lens fitted in float32 may be read in
+    bf16."""
     return {name: value for name, value in model.identity().items() if name in WEIGHTS}
 
 
 def read(path: str | Path) -> Fit:
-    """The fit in a file, checked by its header alone; raise `FitRefused` for anything else."""
+    """Return the fit in a file, of which only the header is read and checked; raise `FitRefused` if it is not a valid
+    fit."""
     place = Path(path).expanduser()
     if untrusted.ending(place) in PICKLES:
         raise FitRefused(
@@ -137,6 +140,7 @@ def read(path: str | Path) -> Fit:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, changed: int, size: int) -> Fit:
+    """Return the fit in a file; `changed` and `size` only key the cache."""
     try:
         shapes = weights.header(path)
         with safe_open(path, framework="np") as file:
@@ -159,14 +163,14 @@ def _read(path: Path, changed: int, size: int) -> Fit:
 
 
 class Model(BaseModel, strict=True, extra="allow"):
-    """The model in a certificate."""
+    """The model that a certificate names, with the identity of its weights."""
 
     name: str
     identity: dict[str, Any]
 
 
 class Certificate(BaseModel, strict=True, extra="allow"):
-    """The fields of every certificate."""
+    """The fields that every certificate must have; others are allowed."""
 
     format: Literal["effective-depth fit"]
     version: Literal[1]
@@ -178,6 +182,7 @@ class Certificate(BaseModel, strict=True, extra="allow"):
 
 
 def _certificate(path: Path, text: str) -> dict[str, Any]:
+    """Return a file's certificate from JSON; raise `FitRefused` if invalid."""
     try:
         fields: dict[str, Any] = parse(text.encode(), MOST_CERTIFICATE)
         Certificate.model_validate(fields)
@@ -190,7 +195,7 @@ def _certificate(path: Path, text: str) -> dict[str, Any]:
 
 
 def write(path: Path, tensors: Mapping[str, np.ndarray], certificate: Mapping[str, Any]) -> None:
-    """Write the file, all or nothing; equal numbers give equal bytes."""
+    """Write a fit's tensors and certificate to a file, all or nothing; equal numbers give equal bytes."""
     text = json.dumps({"format": FORMAT, "version": VERSION} | dict(certificate), sort_keys=True, allow_nan=False)
     data = save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}, {"certificate": text})
     disk.require_room(path.name, len(data), path.parent, "--out")

@@ -35,8 +35,9 @@ FIRST = 16  # positions that are not valid, as models read them differently
 
 
 class Halves(Kept):
-    """Sums of every other prompt's Jacobians, `first` and `second` `[L, d, d]` float64, of `n` prompts each, and the
-    sum of `h[L]` over `tokens` valid ones; in the host's memory, as the device has a model to hold."""
+    """Sums of Jacobians over two alternating halves of the prompts, the difference of which gives the drift. `first`,
+    `second`: `[L, d, d]` float64 sums of `n` prompts each; `total`: the sum of `h[L]` over `tokens` valid tokens. On
+    the host."""
 
     names = ("n", "tokens", "total", "first", "second")
 
@@ -46,6 +47,7 @@ class Halves(Kept):
         self.first, self.second, self.total = zeros(n_layers, d, d), zeros(n_layers, d, d), zeros(d)
 
     def add(self, jacobians: Tensor, last: Tensor) -> None:
+        """Add one prompt's Jacobians `[L, d, d]` and last residuals `[valid, d]`."""
         side = int(self.n.sum()) % 2
         (self.second if side else self.first).add_(jacobians)
         self.n[side] += 1
@@ -58,8 +60,8 @@ Maps = dict[str, Tensor]
 
 
 class Jacobian(LensFitting[Halves, Maps]):
-    """The matrices of all depths at once. `max_tokens`: how many tokens of a prompt are read; `memory`: bytes of the
-    backward passes. Prompts without a valid position are left out and counted."""
+    """Fits the Jacobian lens: one matrix for each depth, all at once. `max_tokens`: tokens read of a prompt; `memory`:
+    bytes of the backward passes. Prompts without a valid position are left out and counted."""
 
     kind, summing, by_depth = JACOBIAN, 0.95, ("J",)
 
@@ -79,9 +81,11 @@ class Jacobian(LensFitting[Halves, Maps]):
         self.rows = maps | judged.shapes(len(self.test[0].prompts))
 
     def sums(self, sources: Sequence[int]) -> list[Halves]:
+        """Return the empty sums of all depths together."""
         return [Halves(self.model.n_layers, self.model.d_model)]
 
     def accumulate(self, sources: Sequence[int], sums: Sequence[Halves], begin: int) -> Iterator[int]:
+        """Add each prompt's Jacobians, from number `begin` on; raise `NotFinite` for NaN or infinity."""
         for i, prompt in enumerate(self.on[0].prompts[begin:], begin):
             ids = self.on[0].ids(prompt)
             if len(ids) > FIRST + 1:
@@ -96,6 +100,7 @@ class Jacobian(LensFitting[Halves, Maps]):
             yield i + 1
 
     def solve(self, sources: Sequence[int], sums: Sequence[Halves]) -> Maps:
+        """Return mean Jacobians, drift between halves and mean `h[L]`; needs two valid prompts."""
         a, b, n = sums[0].first, sums[0].second, sums[0].n.tolist()
         if min(n) == 0:
             raise FitRefused(
@@ -108,12 +113,14 @@ class Jacobian(LensFitting[Halves, Maps]):
         return {"J": a.add_(b).div_(sum(n)).float(), "drift": drift, "mean": mean.expand(len(sources), -1)}
 
     def evaluate(self, sources: Sequence[int], maps: Maps, tick: Tick) -> dict[str, np.ndarray]:
+        """Return the maps and their figures on held-out prompts, by name."""
         device = self.model.device
         lens = judged.lens_of(lambda name, depth: maps[name][depth].to(device), self.kind)
         rows = judged.evaluate(self.test[0], sources, lens, {}, maps["mean"][0].to(device), tick)
         return rows | {name: x.numpy() for name, x in maps.items()}
 
     def described(self, rows: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return counts of prompts and tokens, and the certificate's further fields."""
         valid = [n - FIRST for n in self.on[0].lengths() if n > FIRST]
         longest = max(len(self.on[0].ids(prompt)) for prompt in self.on[0].prompts)
         return {"fitted": len(valid), "too_short": self.n_prompts - len(valid), "tokens": sum(valid)}, {
@@ -126,12 +133,11 @@ class Jacobian(LensFitting[Halves, Maps]):
 def of_prompt(
     model: LanguageModel, ids: Sequence[int], memory: int | None = None
 ) -> tuple[Float[Tensor, "depth d d"], Float[Tensor, "valid d"]]:
-    """Return one prompt's Jacobians of the last residual by the residual at each depth l < L, float64 on the CPU,
-    and the last residual.
+    """Return one prompt's Jacobians of the last residual by the residual at each depth l < L, float64 on the CPU, and
+    the last residual at the valid positions: all but the first `FIRST` and the last.
 
     Entry (i, j): how output dimension i, summed over the valid positions, changes with input dimension j, on average
-    over the valid positions: all but the first `FIRST` and the last. `memory`: bytes that the backward passes may
-    take."""
+    over these. `memory`: bytes that the backward passes may take."""
     n_layers, d, n_tokens = model.n_layers, model.d_model, len(ids)
     valid = slice(FIRST, n_tokens - 1)
     trace = model.trace(model.tensor(tuple(ids)), keep=1)
@@ -152,7 +158,7 @@ def of_prompt(
             raise
 
     def slopes_of(dims: slice, rows: int) -> Float[Tensor, "depth dim d"]:
-        """Derivatives of these entries of the last residual by the residual at every depth, mean over tokens."""
+        """Return the derivatives of these output dimensions by each depth's residual, mean over tokens."""
         n_rows = dims.stop - dims.start
         cotangent = torch.zeros_like(graph[-1])
         for row, dim in enumerate(range(dims.start, dims.stop)):
@@ -166,16 +172,17 @@ def of_prompt(
 
 
 def _budget(model: LanguageModel, memory: int | None) -> Budget:
+    """Return the memory budget of the backward passes."""
     return Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}", total_bytes(model.device))
 
 
 def _rows(model: LanguageModel, n_tokens: int, budget: Budget) -> int:
-    """Output dimensions that one backward pass takes at most."""
+    """Return how many output dimensions one backward pass may take within the budget."""
     return budget.rows(n_tokens, model.n_layers * model.call_bytes(n_tokens, gradients=True))
 
 
 def _streams_with_graph(model: LanguageModel, trace: Trace, rows: int) -> list[Tensor]:
-    """`h[0..L]` of so many equal rows, with the graph that the last depends on them by."""
+    """Return the streams `h[0..L]` of `rows` equal rows, connected for gradients of the last by each."""
     resid = trace.resid[0].expand(rows, -1, -1).clone().requires_grad_()
     streams = [resid]
     with torch.enable_grad():

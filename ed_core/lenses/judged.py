@@ -32,8 +32,8 @@ Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"
 
 
 def compared(streams: Streams) -> list[np.ndarray]:
-    """The tokens of each held-out prompt that are compared, in order: all where there are few, else the same share of
-    each prompt, rounded up, so that every prompt set has its share; about as many as make `KL_LOGITS` logits."""
+    """Return which tokens of each held-out prompt are compared, as sorted indices: all where few, else the same share
+    of each prompt, rounded up, for about `KL_LOGITS` logits in all. The draw is seeded."""
     lengths = streams.lengths()
     total, most = sum(lengths), max(KL_TOKENS, KL_LOGITS // streams.model.d_vocab)
     draws = [np.random.default_rng([SEED, i]) for i in range(len(lengths))]
@@ -42,7 +42,7 @@ def compared(streams: Streams) -> list[np.ndarray]:
 
 
 def shapes(n_prompts: int, *controls: str) -> dict[str, tuple[tuple[int, ...], type]]:
-    """Shape and type of `evaluate`'s rows."""
+    """Return shape and type of each array that `evaluate` returns, per depth. `controls`: the names of the controls."""
     names = ("lens", "logit", *controls, "constant")
     return {"relative_error": ((), float), "r2": ((), float)} | {f"kl.{n}": ((n_prompts,), float) for n in names}
 
@@ -55,13 +55,13 @@ def evaluate(
     constant: Tensor,
     tick: Tick,
 ) -> dict[str, np.ndarray]:
-    """On held-out prompts, for each of these depths of a lens `f`, with `y = h[L]`:
+    """Return the figures of a lens `f` on held-out prompts by name, for each of these depths, with `y = h[L]`:
 
     - `relative_error`: `mean_t |y - f| / |y|`
     - `r2`: `1 - sum_t |y - f|^2 / sum_t |y - mean y|^2`
     - `kl.<name>` `[depth, prompt]`, nats: sums over the `compared` tokens of the divergence from the output, of the
-      lens, of the logit lens (f = h[l]), of each of the `controls`, and of the constant prediction `unembed(constant)`
-    """
+      lens, of the logit lens (f = h[l]), of each of the `controls`, and of the constant prediction
+      `unembed(constant)`"""
     model = streams.model
     zeros = partial(torch.zeros, dtype=torch.float64, device=model.device)
     error, miss = zeros(len(depths)), zeros(len(depths))
@@ -91,7 +91,8 @@ def evaluate(
 def _divergence(
     model: LanguageModel, resid: Mapping[int, Tensor], last: Tensor, lenses: Mapping[str, Lens], constant: Tensor
 ) -> dict[str, np.ndarray]:
-    """The sums over these tokens of every lens's divergence from the output, `[depth]`."""
+    """Return each lens's divergence from the output by name, `[depth]`, nats, summed over these tokens. `resid`: the
+    stream at each depth; `last`: `h[L]`."""
     with torch.no_grad():
         out = metrics.AgainstOutput(model.unembed(last), 1)
 
@@ -103,7 +104,7 @@ def _divergence(
 
 
 def certificate(streams: Streams, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The certificate's figures on held-out prompts, of `evaluate`'s rows for all depths:
+    """Return a certificate's figures on held-out prompts, from `evaluate`'s rows for all depths:
 
     - `relative_error`, `r2`, and by lens and control `kl`, the mean divergence, each prompt weighted by its tokens
     - `kl_low`, `kl_high`: 5–95 % over prompts, by bootstrap-t over `kl_over` (`statistics`)
@@ -140,11 +141,13 @@ def certificate(streams: Streams, rows: Mapping[str, np.ndarray]) -> dict[str, A
 
 
 def _rounded(values: np.ndarray) -> list[float]:
+    """Return the values as floats with nine decimals, for JSON."""
     return [round(float(v), 9) for v in values]
 
 
 class LensFitting(Fitting[S, M, dict[str, Any]]):
-    """A fit of a lens: its certificate and its file. `by_depth`: the rows that are tensors of the file, one a depth."""
+    """A fit of one model's lens, with its certificate and file. `by_depth`: names of the arrays that the file has as
+    one tensor per depth."""
 
     by_depth: tuple[str, ...]
 
@@ -158,22 +161,25 @@ class LensFitting(Fitting[S, M, dict[str, Any]]):
         }
 
     def described(self, rows: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """How many tokens and prompts it was fitted on, and the certificate's other fields."""
+        """Return the counts of tokens and prompts fitted on, and further fields of the certificate."""
         raise NotImplementedError
 
     def result(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return the fit's certificate."""
         counts, more = self.described(rows)
         held_out = self.about["held_out"] | certificate(self.test[0], rows)
         return self.about | {"prompts": self.about["prompts"] | counts, "held_out": held_out} | more
 
     def write(self, out: Path, rows: Mapping[str, np.ndarray], result: dict[str, Any]) -> None:
+        """Write tensors and certificate to `out`."""
         tensors = {f"{name}.{depth}": x for name in self.by_depth for depth, x in enumerate(rows[name])}
         tensors |= {"scale": rows["scale"]} if "scale" in rows else {}
         write(out, tensors | {"mean": rows["mean"][0]}, result)
 
 
 def lens_of(tensor: Callable[[str, int], Tensor], kind: str, rank: int | None = None) -> Lens:
-    """A fitted lens, float32, by its tensors at a depth: `J h`, `A h + b`, or with a rank `scale h + U V h + b`."""
+    """Return a fitted lens as a function of depth and stream, float32: `J h`, `A h + b`, or with a `rank` `scale h + U
+    V h + b`. `tensor(name, depth)` returns its tensors; `kind`: "affine" or "jacobian"."""
 
     def read(depth: int, h: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_model"]:
         if kind == JACOBIAN:
@@ -187,8 +193,8 @@ def lens_of(tensor: Callable[[str, int], Tensor], kind: str, rank: int | None = 
 
 
 class Reader:
-    """A fitted lens from its file: estimates `h[L]` from the stream at a depth. Each matrix is read from the file when
-    it is needed, so one at a time is in memory."""
+    """A fitted lens, read from its file: `lens(depth, h)` estimates `h[L]` from the stream. Matrices are loaded one at
+    a time, when needed. Raises `FitRefused` for a model of another size."""
 
     def __init__(self, fit: Fit, model: LanguageModel):
         if (fit.n_layers, fit.d_model) != (model.n_layers, model.d_model):
@@ -201,13 +207,15 @@ class Reader:
 
     @property
     def mean(self) -> Tensor:
-        """The mean of `h[L]` over the tokens it was fitted on."""
+        """The mean of `h[L]` over the tokens that the lens was fitted on."""
         return self._tensor("mean")
 
     def _tensor_at(self, name: str, depth: int) -> Tensor:
+        """Return one tensor of the lens at a depth."""
         return self._tensor(name)[depth] if name == "scale" else self._tensor(f"{name}.{depth}")
 
     def _tensor(self, name: str) -> Tensor:
+        """Return a tensor of the file, float32, on the device."""
         with safe_open(self.fit.path, framework="pt") as file:
             tensor: Tensor = file.get_tensor(name).to(self.device, torch.float32)
         return tensor

@@ -20,16 +20,16 @@ BLOCKS = 4  # a Gram matrix is symmetric: of BLOCKS x BLOCKS blocks those above 
 
 
 class Kept:
-    """Tensors that a checkpoint keeps, by the `names` of its attributes."""
+    """Tensors that a checkpoint saves and restores: the attributes listed in `names`."""
 
     names: ClassVar[tuple[str, ...]]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors for a checkpoint."""
+        """Return the tensors as named numpy arrays for a checkpoint."""
         return {name: getattr(self, name).cpu().numpy() for name in self.names}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace the tensors by those of a checkpoint."""
+        """Overwrite the tensors with those of a checkpoint."""
         for name in self.names:
             getattr(self, name).copy_(torch.from_numpy(arrays[name]))
 
@@ -49,7 +49,7 @@ class Sums(Kept):
         self.x, self.y, self.yy = zeros(d_x), zeros(d_y), zeros(())
 
     def add(self, x: Float[Tensor, "n d_x"], *targets: Float[Tensor, "n d_y"]) -> None:
-        """Add some tokens; several targets are concatenated."""
+        """Add tokens: their sources `x` and one or more targets, which are concatenated along the width."""
         x, y = x.to(self.xx), torch.cat([target.to(self.xx) for target in targets], 1)
         ends = [len(self.x) * i // BLOCKS for i in range(BLOCKS + 1)]
         for begin, end in itertools.pairwise(ends):
@@ -61,11 +61,12 @@ class Sums(Kept):
         self.yy += (y * y).sum()
 
     def solve(self, targets: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """`(A [d_y, d_x], b [d_y])`, float64, that minimise `sum |A x + b - y|^2 + lambda |A|^2`."""
+        """Return `(A [d_y, d_x], b [d_y])`, float64, that minimise `sum |A x + b - y|^2 + lambda |A|^2`. `targets`: a
+        slice of the target dimensions."""
         return self.solver()(targets)
 
     def solver(self) -> Callable[[slice], tuple[Tensor, Tensor]]:
-        """`solve` as a function of the targets, with the Gram matrix decomposed once."""
+        """Return `solve` as a function of the slice of targets, with the Gram matrix decomposed only once."""
         mean_x = self.x / self.n
         inverse_times = _inverse(self.gram())
 
@@ -77,8 +78,8 @@ class Sums(Kept):
         return solve
 
     def gram(self) -> Tensor:
-        """The sources' centred Gram matrix `[d_x, d_x]` with the ridge on its diagonal; raise `FitRefused` where the
-        tokens differ by rounding alone."""
+        """Return the sources' centred Gram matrix `[d_x, d_x]` with the ridge on its diagonal; raise `FitRefused` if
+        the tokens differ by rounding only."""
         mean, upper = self.x / self.n, torch.triu(self.xx)
         gram = upper + torch.triu(upper, 1).T - self.n * torch.outer(mean, mean)
         if gram.trace() <= ALIKE * upper.trace():
@@ -87,8 +88,8 @@ class Sums(Kept):
         return gram
 
     def of_rank(self, rank: int, targets: slice = slice(None)) -> tuple[float, Tensor, Tensor, Tensor]:
-        """`(scale, U [d, rank], V [rank, d], b [d])`, float64: the `A = scale I + U V` nearest to the least-squares map
-        on these tokens among those with its scale. Sources and targets have the same width."""
+        """Return `(scale, U [d, rank], V [rank, d], b [d])`, float64: the `A = scale I + U V` nearest to the
+        least-squares map on these tokens among those with its scale. Sources and targets have the same width."""
         a, _ = self.solve(targets)
         gram = self.gram()
         scale = float((a * gram).sum() / gram.trace())
@@ -101,7 +102,7 @@ class Sums(Kept):
         return scale, u, v, mean_y - scale * mean_x - u @ (v @ mean_x)
 
     def plus(self, others: Iterable[Sums]) -> Sums:
-        """A new sum over these tokens and those of others."""
+        """Return new sums over these tokens and those of `others`."""
         total = Sums(len(self.x), len(self.y), self.x.device)
         for one in (self, *others):
             for name in self.names:
@@ -110,7 +111,8 @@ class Sums(Kept):
 
 
 def _inverse(gram: Tensor) -> Callable[[Tensor], Tensor]:
-    """`cross -> gram^-1 cross` by Cholesky, or by least squares where rounding left the matrix not quite positive."""
+    """Return the function `cross -> gram^-1 cross`, by Cholesky, or by least squares if rounding left the matrix not
+    quite positive."""
     factor, failed = torch.linalg.cholesky_ex(gram)
     if not failed:
         return lambda cross: torch.cholesky_solve(cross, factor)

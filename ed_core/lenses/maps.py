@@ -31,8 +31,8 @@ OF_MEAN = ("error_mean", "r2_mean")  # rows too, all alike
 
 
 class Solved:
-    """Every source tap's maps, in place of its sums: `weights[k]` `[d_A, 2 * targets]` and `constant[k]` `[2 *
-    targets]`, float64; the second half is the shuffled control's. `mean` `[targets]` is the constant prediction."""
+    """The maps of every source tap, stored in place of its sums: `weights[k]` `[d_A, 2 * targets]` and `constant[k]`
+    `[2 * targets]`, float64; the second half is the shuffled control's. `mean` `[targets]`: the constant prediction."""
 
     def __init__(self, sums: Sequence[Sums], d_b: int):
         self.weights, self.constant = [], []
@@ -48,8 +48,9 @@ class Solved:
 
 
 class Between(Fitting[Sums, Solved, Maps]):
-    """A map from each tap of A, with targets `[B's taps, B's taps of other tokens]`. `memory`: bytes that sums may
-    take; the taps beyond it are summed in further passes, and no number depends on it."""
+    """Fits maps between two models: from each tap (depth) of A to all taps of B, and a shuffled control to those of
+    other tokens. `memory`: bytes that the sums may take; taps beyond it are summed in further passes, without changing
+    a number."""
 
     kind, summing = Maps.kind, 0.6
 
@@ -68,6 +69,7 @@ class Between(Fitting[Sums, Solved, Maps]):
         self.rows = dict.fromkeys((*PER_PAIR, *OF_MEAN), ((self.n_b,), float))
 
     def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int) -> Iterator[int]:
+        """Add prompts from number `begin` on to the sums; yield how many the sums contain."""
         last = self.on[1].before(begin)
         before = None if last is None else torch.cat(last, 1).to(self.model.device)
         for i, resid, y in self._both(self.on, begin):
@@ -82,19 +84,21 @@ class Between(Fitting[Sums, Solved, Maps]):
     def _both(
         self, streams: Sequence[Streams], begin: int = 0
     ) -> Iterator[tuple[int, list[Float[Tensor, "pos d_a"]], Float[Tensor, "pos targets"]]]:
-        """From prompt `begin` on: its number, A's stream at every tap, and B's taps concatenated, on A's device."""
+        """Yield each prompt's number, A's stream at every tap, and B's taps concatenated."""
         for (i, x), (_, y) in zip(*(one.each(begin) for one in streams), strict=True):
             yield i, x, torch.cat(y, 1).to(x[0].device)
 
     def _pieces(self, n: int) -> list[slice]:
-        """Of `n` tokens those whose targets, true and shuffled, fit into `PIECE` bytes."""
+        """Return slices of `n` tokens, each with targets, true and shuffled, that fit into `PIECE` bytes."""
         rows = max(1, PIECE // (measured.FLOAT * self.plan.d_y))
         return [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
 
     def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> Solved:
+        """Return the maps of these taps, which replace their sums."""
         return Solved(sums, self.d_b)
 
     def evaluate(self, sources: Sequence[int], maps: Solved, tick: Tick) -> dict[str, np.ndarray]:
+        """Return error and r2 of maps and controls on held-out prompts, `[source, tap of B]`."""
         device, n_b, d_b = self.model.device, self.n_b, self.d_b
         zeros = with_arguments(torch.zeros, dtype=torch.float64, device=device)
         relative, miss = (zeros(len(sources), 2, n_b) for _ in range(2))  # true maps, shuffled ones
@@ -130,6 +134,7 @@ class Between(Fitting[Sums, Solved, Maps]):
         return {name: values.cpu().numpy() for name, values in rows.items()}
 
     def result(self, rows: Mapping[str, np.ndarray]) -> Maps:
+        """Return the rows as `Maps`."""
         return Maps(
             **{name: rows[name].copy() for name in PER_PAIR},
             **{name: rows[name][0].copy() for name in OF_MEAN},
@@ -139,4 +144,5 @@ class Between(Fitting[Sums, Solved, Maps]):
         )
 
     def write(self, out: Path, rows: Mapping[str, np.ndarray], result: Maps) -> None:
+        """Write the result to the file `out`."""
         measured.write(out, result)

@@ -55,7 +55,7 @@ class Maps:
 
     @property
     def n_layers(self) -> tuple[int, int]:
-        """Layers of A and of B, one fewer than their taps."""
+        """The layers of A and of B, one fewer than their taps."""
         return self.error.shape[0] - 1, self.error.shape[1] - 1
 
     @property
@@ -89,6 +89,7 @@ class Replacement:
 
     @property
     def n_layers(self) -> int:
+        """The number of the model's layers."""
         return len(self.loss)
 
     @property
@@ -98,13 +99,13 @@ class Replacement:
 
 
 def _name(model: Mapping[str, Any]) -> str:
-    """A certificate's model by name, with its control."""
+    """Return a certificate's model by name, with its kind of control in parentheses if it is one."""
     twin = controls.KINDS.get(str(model.get("control")))
     return f"{model['name']} ({twin})" if twin else str(model["name"])
 
 
 def csv(found: Maps | Replacement) -> str:
-    """A line per pair of taps, or per block; every number in full."""
+    """Return the numbers as CSV: a line for each pair of taps, or layer (from 0), in full precision."""
     values = {name: np.asarray(getattr(found, name)) for name in found.dims}
     places = [*np.ndindex(found.error.shape)]
     rows = [[*place, *(x[place[len(place) - x.ndim :]] for x in values.values())] for place in places]
@@ -116,7 +117,7 @@ KINDS = {one.kind: one for one in (Maps, Replacement)}
 
 
 class Header(Head):
-    """The kind of result."""
+    """The header of a result file. `kind`: which of the two results the file has."""
 
     kind: Literal["maps", "replacement"]
 
@@ -134,7 +135,7 @@ MAPS = Kind(
 
 
 def packed(found: Maps | Replacement) -> bytes:
-    """The file's bytes; equal numbers give equal bytes."""
+    """Return the result as the bytes of its file; equal numbers give equal bytes."""
     arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found)}
     certificate = {name: value for name, value in found.certificate.items() if name != "kind"}  # the manifest has it
     arrays["certificate"] = np.asarray(json.dumps(certificate, sort_keys=True, allow_nan=False))
@@ -142,14 +143,14 @@ def packed(found: Maps | Replacement) -> bytes:
 
 
 def write(path: Path, found: Maps | Replacement) -> None:
-    """Write the file, all or nothing."""
+    """Write a result to a file, all or nothing."""
     data = packed(found)
     disk.require_room(path.name, len(data), path.parent, "--out")
     disk.write(path, data)
 
 
 def read(path: str | Path) -> Maps | Replacement:
-    """The result in a file; raise `FitRefused` where it cannot be read."""
+    """Return the result in a file; raise `FitRefused` if it cannot be read."""
     place = Path(path).expanduser()
     if not place.is_file():
         raise FitRefused(f"There is no file {place}; give one that `python -m ed_core fit maps` wrote.")
@@ -157,7 +158,8 @@ def read(path: str | Path) -> Maps | Replacement:
 
 
 def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replacement:
-    """The result in a file or in bytes, which errors call `name`."""
+    """Return the result in a file or in bytes, checked; raise `FitRefused` if invalid. `name`: the file's name in
+    errors."""
     with open_sealed(source, MAPS, name) as sealed:
         kind, arrays = KINDS[sealed.head.kind], sealed.arrays()
         certificate = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
@@ -183,8 +185,8 @@ TOKENS = 32  # of a prompt
 
 @dataclass(frozen=True)
 class Plan:
-    """How the sums of `n_taps` sources, of width `d_x` and with targets of width `d_y`, are made: `at_once` sources a
-    pass over the prompts."""
+    """How a fit's sums are made: `n_taps` sources (depths or layers) of width `d_x`, with targets of width `d_y`,
+    `at_once` of them in each pass over the prompts."""
 
     n_taps: int
     d_x: int
@@ -193,25 +195,26 @@ class Plan:
 
     @property
     def each(self) -> int:
-        """Bytes of a source: a Gram matrix `[d_x, d_x]` and products `[d_x, d_y]`, float64."""
+        """The bytes of one source's sums: a Gram matrix `[d_x, d_x]` and products `[d_x, d_y]`, float64."""
         return FLOAT * self.d_x * (self.d_x + self.d_y)
 
     @property
     def passes(self) -> int:
-        """How often the prompts are read."""
+        """The number of passes over the prompts."""
         return -(-self.n_taps // self.at_once)
 
     @property
     def bytes(self) -> int:
-        """Bytes of the sums made at once."""
+        """The bytes of the sums that are in memory at once."""
         return self.each * self.at_once
 
     def groups(self, taps: Sequence[int]) -> list[tuple[int, ...]]:
-        """These sources, as many at once as planned."""
+        """Return these sources in groups, one for each pass over the prompts."""
         return [tuple(taps[i : i + self.at_once]) for i in range(0, len(taps), self.at_once)]
 
     def sentence(self) -> str:
-        """ "29 source taps, 6.2 GB each, 179.0 GB in all: 3 at once (18.5 GB), 10 passes over the prompts"."""
+        """Return the plan in words: "29 source taps, 6.2 GB each, 179.0 GB in all: 3 at once (18.5 GB), 10 passes over
+        the prompts"."""
         passes = f"{self.passes} pass{'es' * (self.passes != 1)} over the prompts"
         return (
             f"{self.n_taps} source taps, {gigabytes(self.each)} each, {gigabytes(self.each * self.n_taps)} in all: "
@@ -219,8 +222,8 @@ class Plan:
         )
 
     def seconds(self, tokens: int, judged: int, parameters: int) -> float:
-        """About how long the fit takes on this machine's CPU: sums over `tokens`, the solutions, errors on the
-        `judged` ones, and the forward passes of models of so many `parameters` together."""
+        """Return the estimated seconds of the fit on this CPU. `tokens`: fitted on; `judged`: held-out tokens;
+        `parameters`: of the models together."""
         sums = self.d_x * (self.d_x * SYMMETRIC + self.d_y)
         solving = self.d_x**2 * (self.d_x / 3 + 2 * self.d_y)
         fitting = self.n_taps * (tokens * sums + solving + judged * self.d_x * self.d_y)
@@ -230,7 +233,7 @@ class Plan:
 
 @cache
 def products_per_second(d: int) -> float:
-    """Float64 multiply-adds a second when a prompt's tokens are added to sums of width `d`, measured once."""
+    """Return this CPU's float64 multiply-adds per second for sums of width `d`, measured once."""
     x, y, sums = np.ones((d, TOKENS)), np.ones((TOKENS, 4096)), np.zeros((d, 4096))
     sums += x @ y
     begin = time.perf_counter()
@@ -239,7 +242,7 @@ def products_per_second(d: int) -> float:
 
 
 class Size(Protocol):
-    """A model's size, opened or not."""
+    """The size of a model, opened or not."""
 
     @property
     def n_layers(self) -> int: ...
@@ -249,9 +252,9 @@ class Size(Protocol):
 
 
 def plan_of(kind: str, models: Sequence[Size], free: int, memory: int | None = None) -> Plan:
-    """The plan of a kind of fit: as many sources at once as `memory` bytes hold, by default half of the `free` ones,
-    and one at least. The Jacobian lens sums all depths at once; maps between two models are made in `PARTS` parts at
-    least, so that results can be shown. Raises `TooLarge` where the sums do not fit."""
+    """Return the plan of a kind of fit, with as many sources at once, at least one, as `memory` bytes allow (None: half
+    of the `free` bytes). The Jacobian lens sums all depths at once; maps between two models take at least `PARTS`
+    parts, to show results early. Raises `TooLarge` if the sums exceed `free`."""
     n, d, b = models[0].n_layers, models[0].d_model, models[-1]
     n, most = (n + 1, -(-(n + 1) // PARTS)) if kind == Maps.kind else (n, n)
     d_y = {Maps.kind: 2 * (b.n_layers + 1) * b.d_model, Replacement.kind: d}.get(kind, 2 * d)

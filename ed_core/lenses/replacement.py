@@ -32,8 +32,8 @@ LOSSES = ("loss", "whole", "error")
 
 
 class Within(Fitting[Sums, dict[int, Map], Replacement]):
-    """A map in place of each block. `memory`: bytes that sums may take; the blocks beyond it are summed in further
-    passes."""
+    """Fits a linear map in place of each layer. `memory`: bytes that the sums may take; layers beyond it are summed in
+    further passes."""
 
     kind, summing = Replacement.kind, 0.2
 
@@ -50,14 +50,17 @@ class Within(Fitting[Sums, dict[int, Map], Replacement]):
         self.rows = {f"{name}{suffix}": ((), float) for suffix in SUFFIXES for name in LOSSES}
 
     def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int) -> Iterator[int]:
+        """Add prompts from number `begin` on to the sums; yield how many the sums contain."""
         for i, trace in self.on[0].traces(begin):
             add(trace, sources, sums)
             yield i + 1
 
     def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> dict[int, Map]:
+        """Return the map of each layer, by its index from 0."""
         return {block: one.solve() for block, one in zip(sources, sums)}
 
     def evaluate(self, sources: Sequence[int], maps: dict[int, Map], tick: Tick) -> dict[str, np.ndarray]:
+        """Return losses and errors by name, on held-out prompts and on those fitted on (`_fitted`)."""
         rows: dict[str, np.ndarray] = {}
         for part, (streams, suffix) in enumerate(zip((self.test[0], self.on[0]), SUFFIXES)):
 
@@ -69,6 +72,7 @@ class Within(Fitting[Sums, dict[int, Map], Replacement]):
         return rows
 
     def result(self, rows: Mapping[str, np.ndarray]) -> Replacement:
+        """Return the rows as a `Replacement`."""
         return Replacement(
             loss=rows["loss"].copy(),
             loss_fitted=rows["loss_fitted"].copy(),
@@ -81,15 +85,17 @@ class Within(Fitting[Sums, dict[int, Map], Replacement]):
         )
 
     def write(self, out: Path, rows: Mapping[str, np.ndarray], result: Replacement) -> None:
+        """Write the result to the file `out`."""
         measured.write(out, result)
 
 
 def by_prompt(
     model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """The loss of every prompt with each block replaced by a map that was fitted on the other four of five folds of
-    forms (`streams.folds`): `loss` `[prompt, block]` and `whole` `[prompt]`, sums of -log p over the `tokens`
-    `[prompt]` that have a next one, nats; `index` `[prompt]`: their places in `prompts`. `FitRefused` as `fit`."""
+    """Return every prompt's loss with each layer replaced by a map fitted on the other four of five folds
+    (`streams.folds`): `loss` `[prompt, layer]` and `whole` `[prompt]`, sums of -log p in nats over the `tokens`
+    `[prompt]` that have a next one; `index` `[prompt]`, places in `prompts`. Raises `FitRefused` for too few prompts or
+    tokens."""
     streams = Streams(model, distinct(prompts))
     fold = folds(streams.prompts, seed)
     for held_out in range(FOLDS):
@@ -121,14 +127,14 @@ def by_prompt(
 
 
 def add(trace: Trace, blocks: Sequence[int], sums: Sequence[Sums]) -> None:
-    """Add a prompt's tokens to each block's sums: its input and its output."""
+    """Add a prompt's tokens to the sums of each layer (`blocks`, from 0): the layer's input and output."""
     for block, one in zip(blocks, sums):
         one.add(trace.resid[block][0, 1:], trace.after(block + 1)[0, 1:])
 
 
 def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tuple[np.ndarray, float, np.ndarray]:
-    """`(loss [blocks], whole, error [blocks])`: the mean over next tokens of `-log p`, nats, with each block replaced
-    by its map and of the whole model; and the maps' own error `mean_t |h[s+1] - f(h[s])| / |h[s+1]|`."""
+    """Return `(loss [blocks], whole, error [blocks])`: mean `-log p` of the next token in nats, with each layer
+    replaced by its map and for the whole model; and each map's error `mean_t |h[s+1] - f(h[s])| / |h[s+1]|`."""
     model, blocks = streams.model, list(maps)
     budget = Budget(
         None, model.device.type, f"Replacing the layers of {model.spec.name}", devices.total_bytes(model.device)
@@ -156,8 +162,8 @@ def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tu
 def _replaced(
     model: LanguageModel, trace: Trace, maps: Mapping[int, Map]
 ) -> tuple[Float[Tensor, "block pos d_model"], Float[Tensor, " block"]]:
-    """`h[L]` with each of these blocks replaced, a row each, and the sum over tokens of each map's relative error. All
-    rows run together, and each joins at its block."""
+    """Return `h[L]` with each of these layers replaced, a row each, and each map's relative error summed over tokens.
+    All rows run together, each from its layer on."""
     errors = []
     running: Tensor | None = None
     for layer in range(min(maps), model.n_layers):
@@ -178,7 +184,8 @@ def _replaced(
 
 
 def _lost(model: LanguageModel, ends: Float[Tensor, "row pos d_model"], following: Tensor) -> Float[Tensor, " row"]:
-    """The sum over next tokens of `-log p`, nats, of each row; one row at a time, because of the whole vocabulary."""
+    """Return the sum of `-log p` of the next tokens `following`, nats, for each row; one row at a time to save
+    memory."""
     lost = []
     for row in ends:
         logp = metrics.log_probabilities(model.unembed(row[:-1]))

@@ -26,15 +26,16 @@ FOLDS = 5  # parts of a prompt set, each held out once
 
 @dataclass
 class Streams:
-    """The streams of prompts on a model, without the first token of each, which is often an attention sink.
+    """Computes the residual streams of prompts on a model, without each prompt's first token, often an attention sink.
 
-    `first`: read only so many tokens of each prompt."""
+    `first`: read only so many tokens of each prompt, None for all. Raises `FitRefused` on MPS, which lacks float64."""
 
     model: LanguageModel
     prompts: Sequence[Prompt]
     first: int | None = None
 
     def __post_init__(self) -> None:
+        """Raise `FitRefused` on a device without float64."""
         if self.model.device.type == "mps":
             raise FitRefused(
                 f"Fits need float64, which {self.model.device} does not have; open {self.model.spec.name} with "
@@ -42,12 +43,12 @@ class Streams:
             )
 
     def each(self, begin: int = 0) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
-        """From prompt `begin` on: its number, and its stream after 0..L blocks."""
+        """Yield the number of each prompt from `begin` on, and its stream `[pos, d_model]` at depths 0..L."""
         for i, trace in self.traces(begin):
             yield i, [trace.after(depth)[0, 1:] for depth in range(len(trace.resid))]
 
     def traces(self, begin: int = 0) -> Iterator[tuple[int, Trace]]:
-        """The number and whole trace of every prompt with two tokens at least."""
+        """Yield the number and whole trace of each prompt, from `begin` on, with at least two tokens."""
         for i, prompt in enumerate(self.prompts[begin:], begin):
             ids = self.ids(prompt)
             if len(ids) < 2:
@@ -57,24 +58,25 @@ class Streams:
             yield i, trace
 
     def before(self, begin: int) -> list[Float[Tensor, "pos d_model"]] | None:
-        """The stream of the last prompt before `begin` that has tokens; None for the first."""
+        """Return the stream, by depth, of the last prompt before number `begin` that has tokens; None if none has."""
         for prompt in reversed(self.prompts[:begin]):
             for _, resid in replace(self, prompts=[prompt]).each():
                 return resid
         return None
 
     def lengths(self) -> list[int]:
-        """The number of tokens of each prompt, the first left out."""
+        """Return the number of tokens of each prompt, without the first."""
         return [max(0, len(self.ids(prompt)) - 1) for prompt in self.prompts]
 
     def ids(self, prompt: Prompt) -> tuple[int, ...]:
-        """The token ids of a prompt that are read."""
+        """Return the token ids that are read of a prompt."""
         return self.model.encode(prompt, max_tokens()).ids[: self.first]
 
 
 def other_tokens(y: Tensor, before: Tensor | None, prompt: int) -> Tensor:
-    """For each token of this prompt one of the prompt before it (of itself for the first), `[pos, d]`: the shuffled
-    control's targets. The prompt's number seeds the draw, so it does not depend on how the fit is divided."""
+    """Return for each token of this prompt a random one of the prompt before (of itself for the first prompt), `[pos,
+    d]`: the shuffled control's targets. `prompt`, the prompt's number, seeds the draw, so it does not depend on how the
+    fit is divided."""
     pool = y if before is None else before
     chosen = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(prompt))
     return pool[chosen.to(y.device)]
@@ -84,25 +86,25 @@ def other_tokens(y: Tensor, before: Tensor | None, prompt: int) -> Tensor:
 
 
 def prompts_entry(prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """A prompt set in a certificate."""
+    """Return a prompt set's entry in a certificate: count and digest."""
     return {"n": len(prompts), "digest": digest_of_prompts(prompts)}
 
 
 def model_entry(model: LanguageModel) -> dict[str, Any]:
-    """A model in a certificate of maps."""
+    """Return a model's entry in a certificate of maps."""
     spec = model.spec
     entry = {"name": spec.name, "precision": spec.precision, "control": spec.control, "identity": weights_of(spec)}
     return entry | {"n_layers": model.n_layers, "d_model": model.d_model}
 
 
 def few(tokens: int, model: LanguageModel) -> list[str]:
-    """A note where there are fewer than `ENOUGH` tokens per dimension."""
+    """Return a list with one note if the tokens are fewer than `ENOUGH` per dimension, else an empty list."""
     d = model.d_model
     return [f"{tokens} tokens are few for {d} dimensions; {ENOUGH} to one are advised."] * (tokens < ENOUGH * d)
 
 
 def require_same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Prompt]) -> None:
-    """Raise `FitRefused` for two models whose tokenizers read these prompts differently."""
+    """Raise `FitRefused` if two models' tokenizers read any of these prompts differently."""
     for prompt in prompts:
         one, other = a.encode(prompt, max_tokens()), b.encode(prompt, max_tokens())
         if one.ids != other.ids:
@@ -114,8 +116,8 @@ def require_same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Pr
 
 
 def require_tokens(streams: Streams, fitted: bool = False) -> int:
-    """The number of tokens of these prompts without their first ones. Raise `FitRefused` where there is none to judge
-    on, or where a map `fitted` on them would match any targets exactly."""
+    """Return the number of tokens of these prompts without their first ones. Raises `FitRefused` for none, and with
+    `fitted` for so few that a linear map would match any targets exactly."""
     n, d = sum(streams.lengths()), streams.model.d_model
     if fitted and n <= d:
         raise FitRefused(
@@ -132,9 +134,8 @@ def require_tokens(streams: Streams, fitted: bool = False) -> int:
 
 
 def folds(prompts: Sequence[Prompt], seed: int = 0) -> np.ndarray:
-    """The fold 0..4 of each prompt: whole forms where at least five are known, else a seeded share of each form.
-
-    Prompts of one form are nearly alike, so a fit that saw some of them is not judged by the others."""
+    """Return the fold 0..4 of each prompt: whole forms (templates) if at least five are known, else a seeded share of
+    each form. Prompts of one form are nearly alike, so a fit on some of them should not be judged on the others."""
     forms = units(len(prompts), [p.form for p in prompts])
     draw = np.random.default_rng(seed)
     if not forms.by_form:
@@ -152,7 +153,7 @@ def folds(prompts: Sequence[Prompt], seed: int = 0) -> np.ndarray:
 
 
 def distinct(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Each text once, however it is split into question and answer; raise `FitRefused` for fewer than five."""
+    """Return the prompts with each text (question and answer joined) once; raise `FitRefused` for fewer than five."""
     used = list({p.text + p.answer: p for p in prompts}.values())
     if len(used) < FOLDS:
         raise FitRefused(
@@ -163,7 +164,8 @@ def distinct(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 
 def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    """The prompts to fit on and the held-out ones: the given `test`, else the first of `folds`; each text once."""
+    """Return the prompts to fit on and the held-out ones: the given `test`, else the first of `folds`; each text once.
+    Raises `FitRefused` for a text in both."""
     if test is None:
         used = distinct(prompts)
         held_out = folds(used) == 0

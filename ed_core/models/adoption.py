@@ -24,8 +24,10 @@ OF_A_BLOCK = ("attn", "mlp", "third", "stream_scale", "in_place", "per_row")
 
 
 def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec, encoder: Encoder | None = None) -> LanguageModel:
-    """The model under the first known layout whose identities hold, with a note for the user; `UnknownFamily` where
-    none does."""
+    """Return the model read by the first known layout (a family's module paths) under which its residual identities
+    hold.
+
+    For a family without a description. The model gets a note for the user; `UnknownFamily` where no layout fits."""
     failed: list[tuple[float, float, str]] = []  # number of failures, miss, sentence
     for layout in layouts(hf_model):
         try:
@@ -53,8 +55,8 @@ def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec, encoder: 
 
 
 def layouts(hf_model: Pretrained) -> Iterator[Architecture]:
-    """Known layouts whose modules exist here: places of blocks and final norm times ways of reading a block; without,
-    then with, the multipliers and caps that the config names."""
+    """Yield the known layouts with module paths that exist in this model: paths of blocks and final norm times ways of
+    reading a block; first without, then with the multipliers and caps that the config names."""
     config = hf_model.config.get_text_config()
     stems = dict.fromkeys(
         stem for family in FAMILIES for stem in zip(family.paths("blocks"), family.paths("final_norm"))
@@ -82,7 +84,7 @@ def layouts(hf_model: Pretrained) -> Iterator[Architecture]:
 
 
 def _accepted(model: LanguageModel, figures: Identities) -> LanguageModel:
-    """The model with its figures, and a note on how it is read."""
+    """Return the model with `figures` as its identities, and a note that says as which family it is read."""
     model_type, layout, worst = model.hf.config.model_type, model.architecture, figures.to_json()
     order = "reading the same stream as" if model.parallel else "after"
     note = (

@@ -52,32 +52,33 @@ class Architecture:
     note: str = ""
 
     def paths(self, role: str) -> tuple[str, ...]:
-        """The paths of the module that plays `role` ("blocks", "attn", …), in their order."""
+        """Return the module paths for a role ("blocks", "attn", …), in the order in which they are tried."""
         paths = getattr(self, role)
         return paths if isinstance(paths, tuple) else (paths,)
 
     def is_parallel(self, config: object) -> bool:
-        """Whether attention and MLP of a block read the same stream."""
+        """Return whether, under this config, attention and MLP of a block read the same stream."""
         if isinstance(self.parallel, bool):
             return self.parallel
         return any(getattr(config, field, False) for field in self.paths("parallel"))
 
     def n_passes(self, config: object) -> int:
-        """How often the blocks run in one forward pass; `config`: the library's object, or the fields of a
-        config.json."""
+        """Return how often the blocks run in one forward pass: 1, but for looped models. `config`: the library's
+        object, or the fields of a config.json."""
         if not self.passes:
             return 1
         passes = config.get(self.passes) if isinstance(config, Mapping) else getattr(config, self.passes, None)
         return passes if isinstance(passes, int) and not isinstance(passes, bool) else 1
 
     def number(self, config: object, role: str) -> float | None:
-        """The value of the config field that plays `role` (for instance "logit_softcap"), or None."""
+        """Return the value of the config field that the family names for `role` (like "logit_softcap"); None where the
+        family names none or the config leaves it out."""
         field = getattr(self, role)
         value = getattr(config, field, None) if field else None
         return None if value is None else float(value)
 
     def refusal(self, config: object) -> str:
-        """The reason to refuse this family's variant with this config, or ""."""
+        """Return the reason to refuse a model of this family with this config; "" where it can be read."""
         for field, fine, reason in self.refused:
             if (value := getattr(config, field, None)) not in fine:
                 return f"{field} is {value}: {reason}"
@@ -86,7 +87,7 @@ class Architecture:
         return ""
 
     def modules_read(self) -> str:
-        """Which modules' outputs are taken for what a branch adds, in words."""
+        """Return, in words, the module paths at which attention's and the MLP's additions to the stream are read."""
         times = f" x config.{self.residual_multiplier}" if self.residual_multiplier else ""
         blocks = " or ".join(self.paths("blocks"))
 
@@ -103,6 +104,6 @@ class Architecture:
 
 
 def layer_kinds(config: object) -> set[str]:
-    """The kinds of layers that a config lists, like "attention" and "mamba"; empty where it lists none."""
+    """Return the kinds of layers that a config lists, like "attention" and "mamba"; empty where it lists none."""
     listed = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
     return set(map(str, listed))

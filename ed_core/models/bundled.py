@@ -29,18 +29,18 @@ FITS: Path = FOLDER / "fits"  # fitted lenses of the bundled models and of a rea
 
 
 def set_names() -> list[str]:
-    """The names of the bundled sets."""
+    """Return the sorted names of the bundled prompt sets."""
     return sorted(file.stem for file in SETS.glob("*.jsonl"))
 
 
 def reads_characters(model: str) -> bool:
-    """Whether a bundled model, by its name or its folder, reads characters."""
+    """Return whether `model` is the name or folder of a bundled model with one token per character."""
     return model in CHARACTERS or Path(model) in (MODELS[name] for name in CHARACTERS)
 
 
 def default_set(model: str) -> str:
-    """The bundled set that a model is measured on unless another is named: for a bundled model one of what it was
-    taught, for any other `MIXED`. `model`: its name or its folder."""
+    """Return the bundled prompt set on which a model is measured unless another is named: a task that a bundled model
+    was taught, `MIXED` for any other. `model`: its name or folder."""
     if reads_characters(model):
         return "chains"
     return "sum_mod10" if model in MODELS or Path(model) in MODELS.values() else MIXED
@@ -54,19 +54,20 @@ def example_of(model: str) -> str:
 
 
 def load_prompts(model: str = "") -> list[dict[str, Any]]:
-    """The bundled prompts in the order of their file: those for models that read characters where `model` is one, else
-    those in words."""
+    """Return the bundled prompts in the order of their file: those for models that read characters where `model` (a
+    name or folder) is one of these, else those in words."""
     return [dict(prompt) for prompt in _prompts(OF_CHARACTERS if reads_characters(model) else PROMPTS)]
 
 
 @cache
 def _prompts(file: Path) -> tuple[dict[str, Any], ...]:
+    """Return the prompts of a `.jsonl` file, read once per process."""
     return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
 
 
 def mixed_prompts(n: int, model: str = "") -> list[dict[str, Any]]:
-    """`n` bundled prompts that the bundled models were taught (or as many as there are), spread evenly over tasks and
-    difficulties. `model`: as of `load_prompts`."""
+    """Return at most `n` prompts that the bundled models were taught, spread evenly over tasks and difficulties.
+    `model`: a name or folder, which decides between characters and words as in `load_prompts`."""
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for prompt in load_prompts(model):
         if prompt["known"]:

@@ -19,8 +19,8 @@ SHORT_COMMIT = re.compile("[0-9a-f]{4,40}")
 
 @dataclass(frozen=True)
 class Entry:
-    """One model: `config` holds fields of its config.json under their own names ({} for a bundled one: its folder has
-    them), `gated` whether the hub asks for a token."""
+    """One model of the catalogue: `config` holds fields of its config.json under their own names ({} for a bundled one:
+    its folder has them), `gated` whether the hub asks for a token."""
 
     id: str
     group: str
@@ -30,7 +30,7 @@ class Entry:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All models in the picker's order, the bundled ones first."""
+    """Return all models of the catalogue in the order in which pages list them, the bundled ones first."""
     table = tomllib.loads(CATALOGUE.read_text(encoding="utf-8"))
     return tuple(Entry(name, "Bundled", {}) for name in BUNDLED) + tuple(
         Entry(name, group["name"], table["shapes"][shape], group.get("gated", False))
@@ -40,11 +40,12 @@ def entries() -> tuple[Entry, ...]:
 
 
 def find(name: str) -> Entry | None:
-    """The entry of that hub id or bundled name, or None."""
+    """Return the catalogue's entry of a hub id or bundled name; None where it has none."""
     return next((entry for entry in entries() if entry.id == name), None)
 
 
 def hub_cache(hub_id: str) -> Path:
+    """Return the folder of a model in the hub's local cache, which need not exist."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--"))
@@ -56,8 +57,8 @@ def cached_commits(hub_id: str) -> list[str]:
 
 
 def cached_commit(hub_id: str, revision: str = "") -> str:
-    """The commit that the local hub cache has for this id and revision (a beginning of a commit will do); without a
-    revision or a note of `main` the only commit there is; "" where it has none."""
+    """Return the commit that the local hub cache has for this id and revision; "" where it has none. `revision`: a
+    branch, a tag, or the beginning of a commit; "" is `main`, or else the only commit there."""
     ref = hub_cache(hub_id) / "refs" / (revision or "main")
     if ref.is_file():
         return ref.read_text().strip()

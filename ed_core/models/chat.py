@@ -28,9 +28,9 @@ PARTS = re.compile(r"""['"]type['"]: ?['"]text['"]""")  # as of a list of parts 
 
 
 def render(template: str, text: str, special_tokens: Mapping[str, str], most: int) -> tuple[str, list[str]]:
-    """One user message through a chat template, of at most `most` characters, and notes on what the template did to the
-    text. The content is passed as a string, and as a list of parts where the text does not arrive. `PromptError` where
-    it does not arrive at all, and where the template fails."""
+    """Return one user message written through a chat template, and notes on what the template did to the text. `most`:
+    the characters that it may write. The content is passed as a string, and as a list of parts where the text does not
+    arrive. `PromptError` where it does not arrive at all, and where the template fails."""
     given = {"template": template, "text": text, "tokens": dict(special_tokens)}
     paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
@@ -59,16 +59,18 @@ def render(template: str, text: str, special_tokens: Mapping[str, str], most: in
 
 
 def _unusable(why: str) -> str:
+    """Return the message of a `PromptError`: the reason `why` the model's chat template cannot be used."""
     return f"The chat template of this model cannot be used: {why}; use the prompt as raw text instead."
 
 
 def arrives(text: str, written: str) -> bool:
-    """Whether a rendered chat contains the user's text, capitals and spaces aside."""
+    """Return whether a rendered chat contains the user's text, capitals and spaces aside."""
     return "".join(text.split()).casefold() in "".join(written.split()).casefold()
 
 
 def main() -> None:
-    """Read a template, a text and the special tokens from standard input, and write what the template makes of them."""
+    """Read a template, a text and special tokens as JSON from standard input; write the rendered chat, or why it
+    failed, to standard output."""
     given = json.load(sys.stdin)
     from transformers.utils.chat_template_utils import render_jinja_template
 

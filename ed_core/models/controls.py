@@ -26,20 +26,20 @@ SEEDS = range(5)  # of the untrained copies that a sentence rests on
 
 
 def label(spec: ModelSpec) -> str:
-    """What a model is besides its name: "untrained copy, seed 0"; "" for the model itself."""
+    """Return a control's label, like "untrained copy, seed 0"; "" for a model that is no control."""
     return f"{KINDS[spec.control]}, seed {spec.control_seed}" if spec.control else ""
 
 
 def full_name(spec: ModelSpec, precision: bool = True) -> str:
-    """A model's name with its precision and what else it is: "ed-demo-8 (fp32, untrained copy, seed 0)", "base (fp32,
-    with an-adapter)"."""
+    """Return a model's name with precision (unless left out), adapter and control in brackets, like "ed-demo-8 (fp32,
+    untrained copy, seed 0)"."""
     adapter = f"with {Path(spec.adapter).name}" if spec.adapter else ""
     further = ", ".join(filter(None, (spec.precision * precision, adapter, label(spec))))
     return f"{spec.name} ({further})" if further else spec.name
 
 
 def note(spec: ModelSpec) -> str:
-    """What is shown next to every number of a control; "" for the model itself."""
+    """Return the sentence shown next to every number measured on a control; "" for a model that is none."""
     return (
         f"This is no model's own result but a control's: {label(spec)} ({MEANING[spec.control]})."
         if spec.control
@@ -48,7 +48,7 @@ def note(spec: ModelSpec) -> str:
 
 
 def check(spec: ModelSpec) -> None:
-    """Refuse with a `ParameterError` a control that does not exist, or that says nothing."""
+    """Raise `ParameterError` for a control that does not exist, or that this precision, adapter or seed rules out."""
     if not spec.control:
         if spec.control_seed:
             raise ParameterError(
@@ -79,5 +79,6 @@ def check(spec: ModelSpec) -> None:
 
 
 def needs_weights(spec: ModelSpec) -> bool:
-    """Whether weights must be here: an untrained copy is made of config and tokenizer alone."""
+    """Return whether opening the model needs weights on this machine: an untrained copy needs only config and
+    tokenizer."""
     return spec.control != "untrained"

@@ -28,7 +28,7 @@ SAFETENSORS = "take the same model as safetensors"
 
 
 def ensure(file: Path, place: Path) -> None:
-    """Convert a GGUF file into the folder `place`, once; a failure leaves nothing behind."""
+    """Convert a GGUF file into the folder `place`, unless that exists; a failure leaves nothing behind."""
     header = gguf_files.read(file)
     _check(file, header, place.parent)
 
@@ -44,7 +44,8 @@ def ensure(file: Path, place: Path) -> None:
 
 
 def _check(file: Path, header: Header, folder: Path) -> None:
-    """Refuse a tokenizer that the library would replace by another, and what disk or memory has no room for."""
+    """Raise `BrokenWeights` for a tokenizer that the library would replace by another, `TooLarge` where disk or memory
+    lacks room. `folder`: where the conversion will be."""
     name = file.name
     if header.byte_level and header.split not in (*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_SPLITS):
         how = f"as {header.split[:40]!r}, which the library does not know" if header.split else "in a way it leaves out"
@@ -62,8 +63,8 @@ def _check(file: Path, header: Header, folder: Path) -> None:
 
 
 def _convert(file: Path, header: Header, source: Path, folder: Path) -> None:
-    """Write weights in float32, config and tokenizer into a folder, as `save_pretrained` does. `source`: a folder with
-    the file alone, as "model.gguf"."""
+    """Write a GGUF file's weights in float32, config and tokenizer into `folder`, as `save_pretrained` does. `source`:
+    a folder with nothing but the file, as "model.gguf"."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     options: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True}
@@ -93,7 +94,7 @@ def _convert(file: Path, header: Header, source: Path, folder: Path) -> None:
 
 
 def _unreadable(file: Path, header: Header, reason: str) -> ModelError:
-    """The refusal for what the library raised."""
+    """Return the refusal of a GGUF file that the library could not open; `reason` is the library's message."""
     if "architecture" in reason and "not supported" in reason:
         return RefusedFamily(
             f"Refused: {file.name} holds a model of the family {header.architecture[:60]!r}, which the library does "

@@ -23,7 +23,7 @@ from .sizes import QUANTIZED
 
 
 def pick(device: str) -> str:
-    """The device to use: for "auto" CUDA, else MPS, else the CPU; a `ParameterError` names what there is."""
+    """Return the device to use: for "auto" CUDA, else MPS, else the CPU. `ParameterError` for one that is not here."""
     present = devices()
     if device != "auto" and device not in present:
         raise ParameterError(f"There is no device {device!r} here; expected auto or one of {', '.join(present)}.")
@@ -31,45 +31,48 @@ def pick(device: str) -> str:
 
 
 def devices() -> list[str]:
-    """What models can run on here; "auto" takes the first. "cuda" means as many GPUs as it takes, "cuda:1" that one."""
+    """Return the names of this machine's devices, of which "auto" takes the first. "cuda" means as many GPUs as a model
+    takes, "cuda:1" that one."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return [*(["cuda"] if gpus else []), *(f"cuda:{i}" for i in range(gpus)), *mps, "cpu"]
 
 
 def _gpus(device: torch.device) -> list[int]:
-    """The GPUs that a CUDA device's name means."""
+    """Return the indices of the GPUs that a CUDA device's name means: all for "cuda", one for "cuda:1"."""
     return list(range(torch.cuda.device_count())) if device.index is None else [device.index]
 
 
 def free_bytes(device: str) -> int:
-    """Bytes that are free on a device; on "cuda" over all GPUs together."""
+    """Return the bytes that are free on a device; on "cuda" over all GPUs together."""
     return sum(map(_free_on, _gpus(torch.device(device)))) if device.startswith("cuda") else free_memory()
 
 
 def total_bytes(device: str | torch.device) -> int:
-    """Bytes that a device has, "cuda" the smallest of its GPUs; 0 where it shares the host's memory."""
+    """Return the bytes of memory that a device has, for "cuda" those of the smallest GPU; 0 where it shares the host's
+    memory."""
     device = torch.device(device)
     return min(torch.cuda.mem_get_info(i)[1] for i in _gpus(device)) if device.type == "cuda" else 0
 
 
 def _free_on(gpu: int) -> int:
-    """Bytes free on a GPU: what CUDA says, and what torch has reserved and does not use."""
+    """Return the bytes free on a GPU: what CUDA reports, and what torch has reserved and does not use."""
     return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
 
 
 def overview() -> dict[str, int]:
-    """Bytes free on every device."""
+    """Return the bytes free on every device, by name."""
     return {device: free_bytes(device) for device in devices()}
 
 
 def totals() -> dict[str, int]:
-    """Bytes of memory that every device has."""
+    """Return the bytes of memory of every device, by name (see `total_bytes`)."""
     return {device: total_bytes(device) for device in devices()}
 
 
 def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
-    """Arguments for `from_pretrained` that bring `needed` bytes of weights to the spec's device, or a `TooLarge`.
+    """Return the arguments of `from_pretrained` that bring `needed` bytes of weights to the spec's device, or raise
+    `TooLarge`.
 
     A model that fits one device goes there whole; on a GPU what a probe needs stays free. One that does not is spread
     over all GPUs and, with an offload folder, over RAM and that folder: its blocks are then fetched whenever they are
@@ -105,7 +108,7 @@ def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
 
 
 def main_device(hf_model: Pretrained) -> torch.device:
-    """The device of a model's inputs and streams: of a spread model, where its embeddings run."""
+    """Return the device of a model's inputs and streams; for a model spread over devices, where its embeddings run."""
     spread = getattr(hf_model, "hf_device_map", None) or {}
     if computing := [place for place in spread.values() if place not in ("cpu", "disk")]:
         return torch.device(f"cuda:{computing[0]}" if isinstance(computing[0], int) else computing[0])
@@ -117,9 +120,9 @@ def main_device(hf_model: Pretrained) -> torch.device:
 
 
 def settle_arithmetic() -> None:
-    """Full float32 products, before a model is loaded. TF32 keeps ten bits of a product's operands and breaks 1e-5;
-    halves are summed in float32; cuDNN's attention builds a plan for every new batch size, and a sweep has one at each
-    block."""
+    """Make torch compute full float32 products, in the whole process, before a model is loaded. TF32 keeps ten bits of
+    a product's operands and breaks 1e-5; halves are summed in float32; cuDNN's attention, turned off, builds a plan for
+    every new batch size, and a sweep has one at each block."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     cuda = torch.backends.cuda
@@ -131,7 +134,7 @@ def settle_arithmetic() -> None:
 
 @contextmanager
 def settled_arithmetic() -> Iterator[None]:
-    """`settle_arithmetic` until the block ends; then torch multiplies as it did before, to the last switch."""
+    """Apply `settle_arithmetic` until the block ends; then set all of torch's switches as before."""
     backends: Any = torch.backends
     cuda = backends.cuda
     with ExitStack() as stack:
@@ -147,7 +150,8 @@ def settled_arithmetic() -> Iterator[None]:
 
 
 def certificate(device: torch.device) -> dict[str, Any]:
-    """The GPU, its CUDA, whether TF32 is on and which attention kernels may run; nothing for other devices."""
+    """Return what a result records of its GPU: name, CUDA version, whether TF32 is on, which attention kernels may run;
+    {} for other devices."""
     if device.type != "cuda":
         return {}
     cuda = torch.backends.cuda
@@ -178,8 +182,8 @@ ROUNDS = 3
 
 @torch.no_grad()
 def measure_rates(device: str = "cpu") -> dict[str, tuple[float, float]]:
-    """`{precision: (a, b)}`: seconds per weight and call, and per weight and token; the fastest of a few rounds. A
-    few seconds on a CPU."""
+    """Return the measured speed of a linear map, `{precision: (a, b)}`: `a` seconds per weight and call, `b` per weight
+    and token; the fastest of a few rounds. A few seconds on a CPU."""
     kind = device.partition(":")[0]
     width, most = WIDTH.get(kind, 8192), MANY.get(kind, 8192)
     weights = torch.randn(width, width, device=device) / width**0.5
@@ -193,7 +197,8 @@ def measure_rates(device: str = "cpu") -> dict[str, tuple[float, float]]:
 
 
 def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
-    """The same linear map in every precision that is installed."""
+    """Return, by precision, a function that applies `weights` as a linear map in it; int8 and 4bit where bitsandbytes
+    is installed."""
     plain = {"fp32": weights, "bf16": weights.bfloat16(), "fp16": weights.half()}
     maps: dict[str, Callable[[Tensor], Tensor]] = {name: partial(linear, weight=w) for name, w in plain.items()}
     if not installed("bitsandbytes"):
@@ -211,6 +216,6 @@ def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """The fastest of a few calls."""
+    """Return the seconds that `call(x)` takes, the fastest of `ROUNDS` calls."""
     timer = Timer("call(x)", globals={"call": call, "x": x}, num_threads=torch.get_num_threads())
     return min(timer.timeit(1).mean for _ in range(ROUNDS))

@@ -30,7 +30,7 @@ HARD_SAMPLES = (
 
 
 def _bytes_of_pieces() -> dict[str, int]:
-    """The byte of each character in the pieces of a byte-level tokenizer."""
+    """Return a table from the characters in which byte-level tokenizers write their tokens to the bytes they mean."""
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -44,7 +44,9 @@ codecs.register_error(
 
 
 class Encoder:
-    """A tokenizer, the text of its BOS ("" for none), and whether its configuration asks for BOS (None where it is
+    """Text to token ids and back, with notes on what the tokenizer changes.
+
+    `bos`: the text of its BOS token ("" for none). `add_bos`: whether its configuration asks for BOS (None where it is
     silent: the tokenizer's own post-processor then decides). `differ`: on how many of `HARD_SAMPLES` the library's
     tokenizer gives other ids (None where they were not compared); `notes` go with every prompt."""
 
@@ -64,8 +66,9 @@ class Encoder:
         self._labels: dict[int, str] = {}
 
     def encode(self, text: str, answer: str = "", special_tokens: bool = True) -> Encoding:
-        """Tokens of `text + answer`, encoded once and jointly; the answer starts at the first token whose characters
-        reach past the question's end."""
+        """Return the tokens of `text + answer`, encoded once and jointly, with notes; the answer starts at the first
+        token with characters past the question's end. `PromptError` where prompt, question or answer has no token of
+        its own."""
         full = text + answer
         ids, ends, notes = self._ids(full, special_tokens)
         if not ids:
@@ -96,11 +99,11 @@ class Encoder:
         return Encoding(tuple(ids), tuple(map(self.label, ids)), start, (*self.notes, *notes))
 
     def ids(self, text: str, special_tokens: bool = True) -> list[int]:
-        """The ids of a text."""
+        """Return the token ids of a text, special tokens like BOS included unless left out."""
         return self._ids(text, special_tokens)[0]
 
     def _ids(self, text: str, special_tokens: bool) -> tuple[list[int], list[int], list[str]]:
-        """Ids, where each token's characters end, and notes on BOS."""
+        """Return the ids of a text, the character index at which each token ends, and notes on BOS."""
         try:
             encoded = self.tokenizer.encode(text, add_special_tokens=special_tokens)
         except Exception as error:  # as of a vocabulary that has neither the word nor a token for unknown ones
@@ -131,7 +134,7 @@ class Encoder:
         return ids, ends, notes
 
     def added(self) -> tuple[list[str], list[str]]:
-        """Special tokens added before and after every prompt."""
+        """Return the labels of the special tokens that are added before, and after, every prompt."""
         with_them, without = self.ids("a"), self.ids("a", special_tokens=False)
         n = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
         return list(map(self.label, with_them[:n])), list(map(self.label, with_them[n + len(without) :]))
@@ -141,8 +144,8 @@ class Encoder:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def changes(self, text: str) -> tuple[str, str] | None:
-        """The first word that does not come back from its ids, as typed and as decoded; None where all do. A space
-        added in front is no change."""
+        """Return the first word that decoding the text's ids does not give back, as typed and as decoded; None where
+        all come back. A space added in front is no change."""
         back = self.decode(self.ids(text, special_tokens=False))
         if back in (text, f" {text}"):
             return None
@@ -160,15 +163,18 @@ class Encoder:
 
     @cached_property
     def _added_tokens(self) -> dict[int, object]:
+        """The tokens added to the tokenizer's vocabulary, by id."""
         return dict(self.tokenizer.get_added_tokens_decoder())
 
     @cached_property
     def _anchor(self) -> tuple[list[int], str]:
-        """Ids to decode in front of a token, as some decoders strip a text's first space, and their text."""
+        """Ids to decode in front of a token's, as some decoders strip a text's first space, and the text of these
+        ids."""
         ids = self.tokenizer.encode("a", add_special_tokens=False).ids
         return ids, self.decode(ids)
 
     def _label(self, token_id: int) -> str:
+        """Return a token's label, computed; `label` keeps the results."""
         piece = self.tokenizer.id_to_token(token_id)
         if piece is None:
             return f"[id {token_id}]"
@@ -185,7 +191,7 @@ class Encoder:
 
 
 def spaced(text: str, answer: str) -> str:
-    """The answer with a space in front, where question and answer would run together as one word; else ""."""
+    """Return the answer with a space in front, where question and answer would run together as one word; else ""."""
     if not (text and answer and text[-1].isalnum() and answer[0].isalnum()):
         return ""
     if any(unicodedata.name(c, "").startswith(UNSPACED) for c in (text[-1], answer[0])):
@@ -194,7 +200,7 @@ def spaced(text: str, answer: str) -> str:
 
 
 def _word(text: str, at: int) -> str:
-    """The word around a character, in at most 40 characters."""
+    """Return the word around the character with index `at`, cut to at most 40 characters."""
     start = max(text.rfind(" ", 0, at) + 1, at - 20)
     end = text.find(" ", at + 1 + len(text[at:]) - len(text[at:].lstrip()))
     return text[start : min(end if end > 0 else len(text), at + 20)]

@@ -216,14 +216,15 @@ DECODERS = {  # of models that also see, by their own `model_type`: the family t
 
 
 def text_decoder(model_type: str) -> Architecture | None:
-    """The family of the text decoder of a model that also sees, read inside that model; None where it is not
-    described."""
+    """Return the architecture of a vision-language model's text decoder, with paths inside that model; None where the
+    decoder's `model_type` is not described."""
     family = find(DECODERS.get(model_type, model_type))
     return replace(family, **INSIDE) if family else None
 
 
 def why_refused(config: Any) -> str:
-    """The reason to refuse a family that no architecture describes, or ""."""
+    """Return the reason to refuse a model that no architecture describes; "" where its family is not refused by
+    name."""
     if config.is_encoder_decoder:
         return ENCODER_DECODER
     why, kinds = REFUSED.get(config.model_type, ""), layer_kinds(config)
@@ -236,5 +237,5 @@ def find(model_type: str) -> Architecture | None:
 
 
 def supported() -> list[str]:
-    """Family names, for messages and listings."""
+    """Return the names of all families that are read, for messages and listings."""
     return [family.family for family in FAMILIES]

@@ -47,9 +47,9 @@ BOS_SPLITS |= {"tekken", "chameleon"}
 
 @dataclass(frozen=True)
 class Header:
-    """What a file's header says. `config`: the sizes, named as in a config.json; `packing`: weights by the type that
-    they are packed in, the commonest first; `split`: the pattern by which a byte-level tokenizer splits text, "" where
-    the file does not say; `add_bos`: whether a prompt begins with BOS."""
+    """The facts in a GGUF file's header. `config`: the sizes, named as in a config.json; `packing`: the number of
+    weights by the type that they are packed in, the commonest first; `split`: the pattern by which a byte-level
+    tokenizer splits text, "" where the file does not say; `add_bos`: whether a prompt begins with BOS."""
 
     architecture: str
     config: dict[str, Any]
@@ -60,12 +60,13 @@ class Header:
 
     @property
     def parameters(self) -> int:
-        """All weights, counted tensor by tensor."""
+        """Number of all weights, counted tensor by tensor."""
         return sum(self.packing.values())
 
 
 def find(source: str) -> Path | None:
-    """The GGUF file that a path names: the file itself, or the only one in a folder without another model."""
+    """Return the GGUF file that a path names, the file itself or the only one in a folder without another model; None
+    where it names none, `ModelNotFound` where the folder has several."""
     path = Path(os.path.expanduser(source))
     if untrusted.ending(path) == ".gguf" and os.path.isfile(path):
         return path.resolve()
@@ -81,12 +82,13 @@ def find(source: str) -> Path | None:
 
 
 def _is_model(file: Path) -> bool:
-    """Whether a GGUF file is a language model, and no projector of images."""
+    """Return whether a GGUF file is, by its name, a language model, and no projector of images."""
     return not file.name.lower().startswith("mmproj")
 
 
 def content_hash(file: Path) -> str:
-    """The content's hash, by which a model is known; reads the file once."""
+    """Return the hash by which a GGUF model is known, of the file's content; reads the file once. `ModelNotFound` for
+    one of several parts."""
     if parts := PART.search(file.name):
         raise ModelNotFound(
             f"{file.name} is one of {int(parts[1])} parts; merge them into one file first: llama-gguf-split --merge "
@@ -96,17 +98,18 @@ def content_hash(file: Path) -> str:
 
 
 def of_sha256(sha256: str) -> str:
-    """The same for a file with that SHA-256, which need not be here."""
+    """Return the hash by which the GGUF model in a file with that SHA-256 is known; the file need not be here."""
     return hashlib.sha256(f"gguf {CONVERTER} {sha256}".encode()).hexdigest()
 
 
 def place(content_hash: str) -> Path:
-    """The folder that a model's conversion has or will have."""
+    """Return the folder that the conversion of a GGUF model, known by its `content_hash`, has or will have."""
     return settings.current().cache / "converted" / content_hash[:32]
 
 
 def packing(file: Path, place: Path) -> str:
-    """How most weights are packed in a file, like "Q4_1"; "" where neither file nor conversion is here."""
+    """Return the type in which most weights of a GGUF file are packed, like "Q4_1"; "" where neither file nor
+    conversion is here. `place`: the folder of the conversion."""
     try:
         if place.is_dir():
             return str(untrusted.json_of(place / RECORD)["packing"])
@@ -130,12 +133,14 @@ def local() -> list[Path]:
 
 
 def read(file: Path) -> Header:
-    """The header of a file; a `BrokenWeights` says what is damaged, cut off, or packed in a way that cannot be read."""
+    """Return the header of a GGUF file; a `BrokenWeights` says what is damaged, cut off, or packed in a way that cannot
+    be read."""
     return _read(file, *weights.state(file))
 
 
 @functools.lru_cache(maxsize=64)
 def _read(file: Path, size: int, *_stat: int) -> Header:
+    """Return the header of a GGUF file; cached while size and further `_stat` of the file stay the same."""
     try:
         with (
             untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights) as handle,
@@ -148,8 +153,8 @@ def _read(file: Path, size: int, *_stat: int) -> Header:
 
 
 def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
-    """The header's fields, a list as a range of its length; the tensors as (name, shape, type, offset); the header's
-    length."""
+    """Return the header's fields, a list as a range of its length; the tensors as (name, shape, type, offset); the
+    header's length in bytes."""
     place = 4
 
     def take(format: str) -> Any:
@@ -190,6 +195,8 @@ def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, .
 def _header(
     file: Path, fields: dict[str, Any], tensors: list[tuple[str, tuple[int, ...], int, int]], length: int, size: int
 ) -> Header:
+    """Return the header made of the results of `_walk`; `BrokenWeights` where weights are missing, cut off, or at
+    scaled positions. `length`, `size`: bytes of the header and of the file."""
     import gguf
 
     alignment = int(fields.get("general.alignment", 32))
@@ -230,7 +237,8 @@ def _adds_bos(fields: dict[str, Any]) -> bool:
 
 
 def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> str:
-    """The field or tensor that stretches rotary positions, as in Llama 3.1 and the larger Gemma 3; "" for most."""
+    """Return the field or tensor that stretches rotary positions, as in Llama 3.1 and the larger Gemma 3; "" where none
+    does."""
     rope = f"{architecture}.rope"
     factors = (f"{rope}.scaling.factor", f"{rope}.scale_linear") if fields.get(f"{rope}.scaling.type") != "none" else ()
     scaled = [name for name in factors if fields.get(name, 1) not in (0, 1)]
@@ -238,7 +246,8 @@ def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> st
 
 
 def _config(architecture: str, fields: dict[str, Any], tensors: list[str]) -> dict[str, Any]:
-    """The sizes, named as in a config.json: enough for an estimate. A size that differs by block is left out."""
+    """Return the sizes of a model, named as in a config.json: enough for an estimate. A size that differs by block is
+    left out."""
     values = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
     if not values["vocab_size"] and isinstance(tokens := fields.get("tokenizer.ggml.tokens"), range):
         values["vocab_size"] = len(tokens)

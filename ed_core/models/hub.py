@@ -27,13 +27,14 @@ Stop = Callable[[], bool]  # whether to stop
 
 
 def never() -> bool:
+    """Return False: the default `cancelled` of a download that nobody can cancel."""
     return False
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first. `revision`: as
-    the user named it."""
+    """The files of a download, as `(name, bytes)`, the small ones first, at one commit. `revision`: as the user named
+    it."""
 
     hub_id: str
     commit: str
@@ -42,17 +43,18 @@ class Plan:
 
     @property
     def bytes(self) -> int:
+        """Bytes of all files together."""
         return sum(size for _, size in self.files)
 
     def bytes_in(self, cache: Path) -> int:
-        """Bytes already in a model's cache folder for this commit."""
+        """Return how many of these bytes a model's cache folder has already."""
         snapshot = cache / "snapshots" / self.commit
         return sum(size for name, size in self.files if (snapshot / name).is_file())
 
 
 def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
-    """What a model (or an adapter) of the hub consists of: safetensors (unless left out), config and tokenizer. Refuses
-    what is gated, unknown or pickled."""
+    """Return the files that a model or adapter of the hub consists of: safetensors (unless left out), config and
+    tokenizer. Raises `HubRefused`, `HubUnreachable`, or `BrokenWeights` where weights are pickled or missing."""
     from huggingface_hub import HfApi
 
     with _plain_errors(hub_id, revision):
@@ -120,6 +122,8 @@ class Download(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        """Download the files; runs in the thread."""
+
         def progress(done: int, total: int) -> None:
             self.progress = (done, total)
 
@@ -131,15 +135,17 @@ class Download(threading.Thread):
 
     @property
     def over(self) -> bool:
+        """Whether the download has ended, complete or not."""
         return not self.is_alive()
 
     def cancel(self) -> None:
-        """Stop soon; files that are complete stay."""
+        """Ask the download to stop soon; files that are complete stay."""
         self._cancel.set()
 
 
 def _bar(report: Callable[[int], object], cancelled: Stop) -> type:
-    """The library's progress bar: it reports the bytes written, and raises where the user has cancelled."""
+    """Return a progress bar class for the library, which calls `report` with the bytes written and raises `Cancelled`
+    once `cancelled()` is true."""
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
@@ -161,7 +167,7 @@ def _bar(report: Callable[[int], object], cancelled: Stop) -> type:
 
 @contextlib.contextmanager
 def _plain_errors(hub_id: str, revision: str) -> Iterator[None]:
-    """Errors of the hub's library, each as one sentence."""
+    """Turn errors of the hub's library inside the block into `HubRefused` or `HubUnreachable`, one sentence each."""
     from huggingface_hub import errors
 
     try:

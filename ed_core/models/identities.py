@@ -44,7 +44,8 @@ SLOPE_LIMIT = {torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.03}
 
 
 def suffix_limit(dtype: torch.dtype, n_layers: int) -> float:
-    """The largest change of logits, over the largest logit, that rounding explains where only a part is replayed.
+    """Return the largest change of logits, over the largest logit, that rounding explains where only a part of the
+    positions is replayed.
 
     `eps * sqrt(2 L)`: each of a block's two additions rounded one step the other way, at random; 1e-4 at least, since
     float32 products summed in another order moved logits by 6e-5 on a GPU. For 30 layers 0.06 in bf16, 0.0076 in
@@ -54,7 +55,7 @@ def suffix_limit(dtype: torch.dtype, n_layers: int) -> float:
 
 @dataclass(frozen=True)
 class Identities:
-    """Figures of one check, named as above.
+    """Figures of one check of a model's residual identities, named as in the module's docstring.
 
     `slope_attn[l]`, `slope_mlp[l]`: None where that branch is below the dtype's rounding. `mlp_moves[l]`: the relative
     change of the MLP's addition without attention's; None where attention's is too small or the MLP's is constant.
@@ -83,7 +84,7 @@ class Identities:
 
     @property
     def suffix_holds(self) -> bool:
-        """Whether positions before an intervention may be left out of a replay."""
+        """Whether a replay may start at an intervention's position, with keys and values of earlier ones reused."""
         return self.suffix is not None and self.suffix <= self.suffix_limit
 
     @property
@@ -92,13 +93,15 @@ class Identities:
         return self.cache is None or self.cache <= self.suffix_limit
 
     def failures(self) -> list[str]:
-        """What does not hold, with layer, figure and limit; empty for an accepted model."""
+        """Return a sentence for each identity that does not hold, with layer, figure and limit; empty for an accepted
+        model."""
         missed = [f"{what} by {size:.2g} (limit {self.miss_limit:.0e})" for what, size in self._misses()]
         left = f"logits differ by {self.left_behind:.2g} after tracing and editing (expected 0)"
         return [*missed, *self._slope_failures(), *self._order_failures(), *([left] if self.left_behind != 0 else [])]
 
     def _misses(self) -> Iterator[tuple[str, float]]:
-        """The figures above `miss_limit`, or NaN, each after the words that it completes."""
+        """Yield the figures above `miss_limit`, or NaN, each after the words for a sentence that the figure
+        completes."""
         figures = [(f"layer {l}: h + a + m misses the next residual", miss) for l, miss in enumerate(self.miss, 1)]
         figures.append(("unembedding the last residual misses the logits", self.closure))
         for number, miss in enumerate(self.between):
@@ -114,6 +117,7 @@ class Identities:
         return ((what, size) for what, size in figures if not size <= self.miss_limit)
 
     def _slope_failures(self) -> Iterator[str]:
+        """Yield a sentence for each layer and branch with a slope further than `slope_limit` from 1."""
         for name, slopes in (("attention", self.slope_attn), ("MLP", self.slope_mlp)):
             for layer, slope in enumerate(slopes, 1):
                 if slope is not None and not abs(slope - 1) <= self.slope_limit:
@@ -123,7 +127,8 @@ class Identities:
                     )
 
     def _order_failures(self) -> Iterator[str]:
-        """Why the MLP does not read the stream that the family says: before attention's addition, or after it."""
+        """Yield sentences on layers where the MLP does not read the stream that the family's description says: before
+        attention's addition, or after it."""
         moves = [(layer, change) for layer, change in enumerate(self.mlp_moves, 1) if change is not None]
         if self.parallel:
             for layer, change in moves:
@@ -139,7 +144,7 @@ class Identities:
             )
 
     def require(self, architecture: Architecture) -> None:
-        """Raise `IdentityFailed` unless everything holds."""
+        """Raise `IdentityFailed` unless every identity holds; the message names the modules of `architecture`."""
         if failures := self.failures():
             more = f" ({len(failures) - 1} more failures)" if len(failures) > 1 else ""
             raise IdentityFailed(
@@ -150,7 +155,7 @@ class Identities:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The worst of each figure, for the birth certificate."""
+        """Return the worst of each figure by name, for the birth certificate (what a result records of its origin)."""
         slopes = [abs(s - 1) for s in (*self.slope_attn, *self.slope_mlp) if s is not None]
         return {
             "dtype": self.dtype,
@@ -179,8 +184,8 @@ def miss(
     after: Float[Tensor, "*batch d"],
     other: Float[Tensor, "*batch d"] | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """`|h + a + m - after|` over the largest operand's norm, per token: a block may cancel a massive activation. In
-    float32, or in float64 where the operands are."""
+    """Return, per token, how far `h + a + m` (and `other`) misses `after`: the norm of the difference over the largest
+    operand's norm, since a block may cancel a massive activation. In float32, or in float64 where the operands are."""
     h, a, m, after = (x if x.dtype == torch.float64 else x.float() for x in (h, a, m, after))
     off: Tensor = (h + a + m + (0 if other is None else other) - after).norm(dim=-1)
     return off / _largest(h, a, m, after, other)
@@ -214,7 +219,7 @@ def to_float64(x: Tensor) -> Tensor:
 
 
 def _largest(*operands: Tensor | None) -> Float[Tensor, "*batch"]:
-    """Norm of the largest operand, per token."""
+    """Return, per token, the norm of the largest operand, None aside; at least 1e-30."""
     return torch.stack([x.norm(dim=-1) for x in operands if x is not None]).amax(0).clamp_min(1e-30)
 
 
@@ -226,8 +231,8 @@ def slopes(
     limit: float,
     other: Float[Tensor, "*batch d"] | None = None,
 ) -> tuple[float | None, float | None]:
-    """Least-squares slopes of `after - h` (less `other`) on `a` and on `m`, tokens pooled, scaled by
-    1/|after - h| each.
+    """Return the least-squares slopes of a block's update `after - h` (less `other`) on `a` (attention) and on `m`
+    (MLP), tokens pooled, scaled by 1/|after - h| each.
 
     Only elements where the branch is at least two rounding steps of its surroundings enter its slope: smaller ones are
     rounded away whole, which is not noise but a bias towards 0. A slope is None where too few are left: where its
@@ -255,7 +260,8 @@ def slopes(
 
 
 def _slope(sums: Tensor, limit: float) -> float | None:
-    """The slope on the first of two regressors; None where rounding leaves it undetermined."""
+    """Return the slope on the first of two regressors, from their pooled products in one vector; None where rounding
+    leaves the slope undetermined."""
     size, along, gram, noise = sums.split((1, 2, 4, 4))
     inverse = torch.linalg.pinv(gram.view(2, 2), hermitian=True, rtol=1e-12)
     error = (inverse @ noise.view(2, 2) @ inverse)[0, 0].clamp_min(0).sqrt() / size

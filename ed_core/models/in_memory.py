@@ -56,7 +56,7 @@ OF_TRAINING = ("training", "gradient_checkpointing")  # settings of a module tha
 
 class MemoryModel:
     """A causal language model in memory with its tokenizer. `name`: what results and messages call it. `keep`: whether
-    its identity is a hash of its weights, under which results may be kept; else no two states of it are alike."""
+    its identity is a hash of its weights, under which results may be kept; else it is valid in this object only."""
 
     def __init__(self, model: Pretrained, tokenizer: Tokenizer, name: str = "", keep: bool = False):
         self.outer, self.inner = unwrapped(model)
@@ -72,13 +72,14 @@ class MemoryModel:
 
     @property
     def spec(self) -> ModelSpec:
-        """The model as it is now. Where results are kept its hash is one of all weights; else of their sums, which
-        change with any weight as well, are quicker to take, and mean nothing outside of this opening."""
+        """The model's identity now: name, precision, device, and with `keep` a hash of all weights. Else the hash is
+        one of their sums, which change with any weight as well, are quicker to take, and mean nothing outside of this
+        object."""
         state = digest(self.inner, self.tokenizer) if self.keep else self._state()
         return ModelSpec(self.name, content_hash=state, precision=self.precision, device=str(main_device(self.inner)))
 
     def _state(self) -> str:
-        """A hash of sums of the weights. torch's count of changes would miss fused optimizers."""
+        """Return a hash of sums of the weights' bits. torch's count of changes would miss fused optimizers."""
         state = hashlib.sha256(json.dumps([self._opening, _settings(self.inner)]).encode())
         for name, tensor in _tensors(self.inner).items():
             state.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.data_ptr()}".encode())
@@ -87,14 +88,15 @@ class MemoryModel:
 
     @contextmanager
     def opened(self) -> Iterator[LanguageModel]:
-        """The model, to be measured until the block ends; its identities are checked whenever its weights have
+        """Yield the model, to be measured until the block ends; identities are checked whenever weights have
         changed."""
         with undisturbed(main_device(self.inner)):
             spec = self.spec
             yield explained(spec, lambda: self._checked(spec))
 
     def _checked(self, spec: ModelSpec) -> LanguageModel:
-        """The model behind its family's description; raise `IdentityFailed` where its identities do not hold."""
+        """Return a copy of the model over the same weights, opened for measuring; `IdentityFailed` where its identities
+        do not hold."""
         outer, inner = shadow(self.outer, self.inner)
         quantized.cure(inner)
         model = (
@@ -118,8 +120,8 @@ class MemoryModel:
 
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
-    """Restores random states (Python's, numpy's, torch's) and how torch computes. Within, gradients can be taken,
-    nothing is cast, float32 is float32, and tensors are made on the CPU, whatever surrounds the block."""
+    """Run the block under torch's plain settings, then restore these and all random states (Python's, numpy's,
+    torch's). Within, gradients can be taken, nothing is cast, float32 is float32, and tensors are made on the CPU."""
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
@@ -143,8 +145,9 @@ def undisturbed(device: torch.device) -> Iterator[None]:
 
 
 def unwrapped(model: Pretrained) -> tuple[nn.Module, Pretrained]:
-    """What runs as a whole, and the causal language model in it: wrappers of `torch.compile`, of several processes and
-    of accelerate are taken off; one that brings something to the model (peft) is the outer of the two."""
+    """Return `(outer, inner)`: the module that runs as a whole, and the causal language model in it. Wrappers of
+    `torch.compile`, of several processes and of accelerate are taken off; one that changes the model (peft) stays as
+    `outer`. `ParameterError` or `RefusedFamily` for a model that cannot be measured."""
     outer = inner = model
     for _ in range(8):
         wrapped = next(
@@ -180,7 +183,7 @@ def unwrapped(model: Pretrained) -> tuple[nn.Module, Pretrained]:
 
 
 def _sharded_by(model: nn.Module) -> str:
-    """What divides the weights over processes; "" where they are whole."""
+    """Return the name of what divides the weights over processes, like "FSDP"; "" where they are whole."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return "FSDP"
     if any(type(parameter.data).__name__ == "DTensor" for parameter in model.parameters()):
@@ -189,7 +192,8 @@ def _sharded_by(model: nn.Module) -> str:
 
 
 def _copied(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy: encoding sets how a tokenizer cuts and pads."""
+    """Return a copy of the tokenizer, as encoding sets how one cuts and pads; `ParameterError` unless it is a fast
+    one."""
     if not getattr(tokenizer, "is_fast", False):
         state = "missing" if tokenizer is None else f"of the class {type(tokenizer).__name__}"
         raise ParameterError(
@@ -200,8 +204,8 @@ def _copied(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _add_bos(tokenizer: Tokenizer) -> bool | None:
-    """Whether the files that the tokenizer was loaded from ask for BOS, which transformers 5 may leave out; None where
-    they are silent or not here."""
+    """Return whether the files that the tokenizer was loaded from ask for BOS, which transformers 5 may leave out; None
+    where they are silent or not here."""
     name = str(tokenizer.name_or_path)
     try:
         file = None if os.path.isdir(name) else try_to_load_from_cache(name, tokens.SETTINGS)
@@ -211,13 +215,13 @@ def _add_bos(tokenizer: Tokenizer) -> bool | None:
 
 
 def _name(inner: Pretrained) -> str:
-    """The name of the model's folder or repository, or its class."""
+    """Return a name for messages, like "gpt2 in memory": of the model's folder or repository, or its class."""
     folder = str(getattr(inner.config, "_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1]
     return f"{folder or type(inner).__name__} in memory"
 
 
 def _precision(inner: Pretrained, name: str) -> str:
-    """The precision by name, from the weights."""
+    """Return the name of the weights' precision, like "bf16" or "4bit"; raises for weights that cannot be measured."""
     classes = {type(module).__name__ for module in inner.modules()}
     if any(getattr(getattr(p, "quant_state", None), "packing_format_for_cpu", False) for p in inner.parameters()):
         raise IdentityFailed(
@@ -240,8 +244,8 @@ def _precision(inner: Pretrained, name: str) -> str:
 
 
 def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
-    """Copies of both over the same storage, with modes, hooks and configs of their own, in eval mode, without gradients
-    of weights. What is tied stays tied."""
+    """Return copies of `outer` and `inner` over the same storage, with modes, hooks and configs of their own, in eval
+    mode, without gradients of weights. Weights that are tied stay tied."""
     memo: dict[int, Any] = {}  # by id, what takes the place of a part; all others are copied
     what = f"Refused: {type(inner).__name__} cannot be copied without its weights"
     advice = "save it with save_pretrained and open the folder."
@@ -259,7 +263,8 @@ def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
 
 
 def _share(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Put into `memo` what a copy of the module does not copy: weights, large buffers, hooks, strangers' objects."""
+    """Put into `memo`, by id, the parts of a module that its deep copy shares or drops: weights, large buffers, hooks,
+    other libraries' objects."""
     own = vars(module)
     for parameter in filter(lambda p: p is not None, own["_parameters"].values()):
         memo.setdefault(id(parameter), _parameter(parameter))
@@ -275,7 +280,8 @@ def _share(module: nn.Module, memo: dict[int, Any]) -> None:
 
 
 def _share_value(value: Any, memo: dict[int, Any]) -> None:
-    """Attributes are shared, but for containers, configs, and what leads to a module."""
+    """Put an attribute's value into `memo`, to be shared with the copy, unless it is a config or leads to a module; of
+    containers, the values inside."""
     if type(value) is dict:
         value = list(value.values())
     if type(value) in (list, tuple, set):
@@ -290,7 +296,7 @@ def _share_value(value: Any, memo: dict[int, Any]) -> None:
 
 
 def _parameter(parameter: nn.Parameter) -> nn.Parameter:
-    """Another parameter over the same storage, without a gradient."""
+    """Return another parameter over the same storage, without a gradient."""
     if type(parameter) is nn.Parameter:
         return nn.Parameter(parameter.detach(), requires_grad=False)
     if hasattr(parameter, "SCB"):  # int8: its constants move to the module in the first pass
@@ -301,7 +307,8 @@ def _parameter(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _settle(module: nn.Module) -> None:
-    """Make a copied module compute as it does without compiler, accelerate and requests for further outputs."""
+    """Make a copied module compute without compiler, accelerate and requests for further outputs; `IdentityFailed`
+    where a function that needs the original replaced its forward pass."""
     own = vars(module)
     own["_compiled_call_impl"] = None
     if "_original_forward" in own:  # accelerate's cast around the whole model
@@ -323,17 +330,19 @@ def _settle(module: nn.Module) -> None:
 
 
 def _skipped(hook: object) -> bool:
+    """Return whether the copy that is measured leaves out this hook: all but those by which torch computes a weight."""
     return not type(hook).__module__.startswith("torch.nn.utils")
 
 
 def _hooks_note(model: nn.Module) -> str:
-    """The note on forward hooks that do not run in the shadow; "" where there are none."""
+    """Return a note on the forward hooks of a model that do not run while it is measured; "" without any."""
     n = sum(_skipped(h) for module in model.modules() for name in FORWARD_HOOKS for h in getattr(module, name).values())
     return f"Of the model {n} forward hooks do not run here; what they change is not measured." if n else ""
 
 
 def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
-    """Refuse a wrapper that brings something to the model besides its layers, like tokens in front of the prompt."""
+    """Raise `IdentityFailed` for a wrapper that brings something to the model besides its layers, like tokens in front
+    of the prompt."""
     ids = short_prompt(model)
     with torch.no_grad():
         own = model.logits(ids)
@@ -348,7 +357,7 @@ def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
 
 
 def _on_cpu(model: LanguageModel) -> LanguageModel:
-    """A float32 copy on the CPU, with which a device is compared."""
+    """Return a float32 copy of the model on the CPU, with which its device is compared."""
     plain = copy.deepcopy(model.hf).to("cpu", torch.float32)
     return LanguageModel(plain, model.tokenizer, model.architecture, model.spec, model.encoder)
 
@@ -368,8 +377,8 @@ def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
 
 
 def _sums(tensor: Tensor) -> Tensor:
-    """Sums of a tensor's bits as whole numbers of eight bytes: of every `WORDS` of them, each times another odd number,
-    so that weights that change places change a sum."""
+    """Return sums of a tensor's bits as whole numbers of eight bytes: one of every `WORDS` numbers, each times another
+    odd number, so that weights that change places change a sum."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     padding = -len(flat) % 8
     if padding or flat.storage_offset() % 8:
@@ -380,7 +389,7 @@ def _sums(tensor: Tensor) -> Tensor:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers by their first name."""
+    """Return weights and buffers by name; one with several names under the first."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -394,7 +403,7 @@ def _settings(model: nn.Module) -> list[Any]:
 
 
 def _plain(module: nn.Module) -> list[tuple[str, str]]:
-    """Attributes that are numbers, words, or lists and tables of them."""
+    """Return (name, repr) of a module's attributes that are numbers, words, or lists and tables of them."""
 
     def plain(value: Any) -> bool:
         if isinstance(value, (list, tuple)):
@@ -408,6 +417,6 @@ def _plain(module: nn.Module) -> list[tuple[str, str]]:
 
 
 def _rules(tokenizer: Tokenizer) -> list[str]:
-    """A tokenizer's table and rules, and its chat template."""
+    """Return what `digest` hashes of a tokenizer: its table and rules, its chat template, whether it asks for BOS."""
     table = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     return [table, str(getattr(tokenizer, "chat_template", "") or ""), str(_add_bos(tokenizer))]

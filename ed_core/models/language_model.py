@@ -48,8 +48,8 @@ OnBlock = Callable[[int, Trace], None]
 
 
 class LanguageModel:
-    """An opened model, made by `opening.open_model`; the constructor takes the parts. `identities` are the figures of
-    the last `verify`."""
+    """A causal language model opened for measuring, made by `opening.open_model`; the constructor takes the parts.
+    `identities` are the figures of the last `verify`, None before."""
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class LanguageModel:
         self._lock = threading.RLock()
 
     def _module(self, root: nn.Module, role: str) -> nn.Module:
-        """The module that plays a role of the architecture; `IdentityFailed` where there is none."""
+        """Return the module under `root` that plays a role ("attn", …) of the architecture; `IdentityFailed` without
+        one."""
         paths = self.architecture.paths(role)
         if (module := find_submodule(root, paths)) is None:
             raise IdentityFailed(
@@ -111,18 +112,19 @@ class LanguageModel:
     # ---------------------------------------------------------------- probes
 
     def expect(self, requests: Sequence[tuple[Any, Request]]) -> Sequence[tuple[Any, Request]]:
-        """The probes with their requests in the order in which they should be measured; a remote model answers all of
-        one prompt at once."""
+        """Return the probes with their requests in the order in which they should be measured; a remote model answers
+        all of one prompt at once."""
         return requests
 
     def measure(self, probe: Any, encoding: Encoding, record: Any) -> None:
-        """Let a probe fill its record on this model."""
+        """Compute a probe on an encoded prompt, so that its measures are written into `record`."""
         probe.compute(self, encoding, record)
 
     # ---------------------------------------------------------------- text
 
     def encode(self, prompt: Prompt, max_tokens: int | None = None) -> Encoding:
-        """Tokens of `text + answer`, encoded once and jointly; refuses with a `PromptError`, never truncates."""
+        """Return the tokens of `text + answer`, encoded once and jointly. `PromptError` where they are more than
+        `max_tokens` or than the model has positions; nothing is truncated."""
         check_text(prompt)
         check_length(prompt)
         text, special, notes = prompt.text, prompt.special_tokens, self.notes
@@ -135,7 +137,8 @@ class LanguageModel:
         return replace(encoding, notes=(*notes, *encoding.notes))
 
     def _in_chat(self, text: str) -> tuple[str, list[str]]:
-        """One user message through the chat template, and notes on what it did to the text."""
+        """Return `text` as one user message written through the chat template, and notes on what the template changed.
+        `PromptError` without a template."""
         template = getattr(self.tokenizer, "chat_template", None)
         several = template if isinstance(template, dict) else {}
         template = several.get("default") if several else template
@@ -148,7 +151,8 @@ class LanguageModel:
         return self._chats[text]
 
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Ids:
-        """An encoding, or token ids, as a batch of one on the model's device."""
+        """Return an encoding, or token ids, as a tensor `[1, pos]` on the model's device; `PromptError` for an id that
+        has no embedding."""
         ids = encoding.ids if isinstance(encoding, Encoding) else encoding
         embedding = self._embedding
         rows = max(ids) + 1 if embedding is None else embedding.shape[0]
@@ -160,12 +164,12 @@ class LanguageModel:
         return torch.tensor([ids]).to(self.device, non_blocking=True)
 
     def token_text(self, token_id: int) -> str:
-        """The label of a token (`Encoder.label`)."""
+        """Return the printable label of a token (`Encoder.label`)."""
         return self.encoder.label(token_id)
 
     @property
     def notes(self) -> list[str]:
-        """What goes with every prompt measured on this model."""
+        """Sentences that go with every prompt measured on this model, as on a control or an untied head."""
         notes = [controls.note(self.spec), self.architecture.note, self.unmeasured]
         if self.config is not self.hf.config:
             notes.append(f"{self.spec.name} also sees; its text decoder alone is measured.")
@@ -214,18 +218,20 @@ class LanguageModel:
 
     @torch.no_grad()
     def logits(self, ids: Ids, keep: int = 0) -> Logits:
-        """The model's own logits, float32: of all positions, or of the last `keep` where the family can."""
+        """Return the model's own logits, float32: of all positions, or of the last `keep` where the family can."""
         with self._lock:
             return self._home(self.hf(input_ids=ids, use_cache=False, **self._keep(keep)).logits).float()
 
     def _keep(self, last: int) -> dict[str, int | Tensor]:
-        """The argument that asks for the logits of the last positions only, where the family can."""
+        """Return the argument of the forward pass that asks for the logits of the `last` positions only; {} for all
+        (0), and where the family cannot."""
         return {"logits_to_keep": last} if last and "logits_to_keep" in self._arguments else {}
 
     @torch.no_grad()
     def trace(self, ids: Ids, on_block: OnBlock | None = None, keep: int = 0) -> Trace:
-        """One forward pass, recorded, with the logits of `logits(ids, keep)`. It may be an earlier one: change nothing
-        in it. `on_block(l, trace)` is called when block l is done; what it raises ends the pass."""
+        """Return one forward pass, recorded, with the logits of `logits(ids, keep)`. It may be shared with earlier
+        callers: change nothing in it. `on_block(l, trace)` is called when block l is done; what it raises ends the
+        pass."""
         key = (keep, ids.shape, tuple(ids.flatten().tolist())) if self.trace_bytes else None
         if earlier := self._traces.get(key):
             self._traces.move_to_end(key)
@@ -247,7 +253,8 @@ class LanguageModel:
         return trace
 
     def _check(self, trace: Trace) -> None:
-        """Refuse a pass that did not run every block once, or that is not finite."""
+        """Raise `IdentityFailed` for a pass that did not run every block once, `NotFinite` for one with NaN or
+        infinities."""
         assert trace.logits is not None
         n_runs = len(trace.resid) - 1, len(trace.attn_out), len(trace.mlp_out)
         if n_runs != (self.n_layers,) * 3:
@@ -265,17 +272,18 @@ class LanguageModel:
             )
 
     def _make_room(self, n_bytes: int) -> None:
-        """Forget the traces used longest ago, until so many bytes more have room."""
+        """Forget kept traces, the one used longest ago first, until `n_bytes` more fit within `trace_bytes`."""
         while self._traces and sum(trace.bytes for trace in self._traces.values()) + n_bytes > self.trace_bytes:
             self._traces.popitem(last=False)
 
     def keeps(self, trace: Trace, n_bytes: int) -> bool:
-        """Whether a trace is kept, with room for so many bytes more."""
+        """Return whether `trace` is among the kept ones and `n_bytes` more fit within `trace_bytes`."""
         sizes = [kept.bytes for kept in self._traces.values()]
         return any(kept is trace for kept in self._traces.values()) and sum(sizes) + n_bytes <= self.trace_bytes
 
     def logits_from(self, ids: Ids, resid: Resid) -> Logits:
-        """The model's own logits where `resid` enters block 0 for the first time, whatever the embedding says."""
+        """Return the model's own logits when `resid` enters block 0 in place of the embedding (in a looped model, in
+        the first pass)."""
         entered = False
 
         def put(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -289,7 +297,8 @@ class LanguageModel:
             return self.logits(ids)
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch v"]:
-        """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
+        """Return float32 logits of a stream: final norm, head, and everything the model does after it (soft-cap, logit
+        scale)."""
         logits = self._home(self.head(self.final_norm(resid)))
         divisor, factor, cap = (
             self.architecture.number(self.config, role)
@@ -315,7 +324,7 @@ class LanguageModel:
         start: int = 0,
         crosses: bool | None = None,
     ) -> tuple[Resid, Resid, Resid]:
-        """`(attn_out, rest_out, resid_post)` of block `layer` on another residual, called as in `trace`.
+        """Return `(attn_out, rest_out, resid_post)` of block `layer` run on another stream, called as in `trace`.
 
         `rest_out` is what the MLP adds, with a third branch's addition where the family has one: `attn_out + rest_out`
         is the update. An edit gets what is about to be added to the stream and returns what is added instead; that is
@@ -352,8 +361,8 @@ class LanguageModel:
         return hook
 
     def _as_output(self, output: Tensor, value: Tensor, edited: Tensor) -> Tensor:
-        """What a branch has to return so that the block adds `edited` where it would add `value`. Elements that an edit
-        leaves as they are stay so to the last bit, while the gradient is the edit's."""
+        """Return the output with which a branch makes the block add `edited` where it would add `value`. Elements that
+        an edit leaves as they are stay so to the last bit, while the gradient is the edit's."""
         edited, value = edited.to(output.device), value.to(output.device)
         if self.multiplier != 1.0:
             divided = edited / self.multiplier
@@ -390,8 +399,8 @@ class LanguageModel:
         return other
 
     def _for_batch(self, call: BlockCall, times: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A recorded call's arguments for a larger batch. Masks and rotary embeddings broadcast by themselves; some
-        families' arguments have a row per sequence, or per head of each sequence."""
+        """Return a recorded call's arguments for a batch `times` as large. Masks and rotary embeddings broadcast by
+        themselves; some families' arguments have a row per sequence, or per head of each sequence."""
         per_row = {name: call.kwargs.get(name) for name in self.architecture.per_row}
         repeated = {name: x.repeat(times, *[1] * (x.dim() - 1)) for name, x in per_row.items() if x is not None}
         return call.args, call.kwargs | repeated
@@ -413,8 +422,9 @@ class LanguageModel:
         return with_cache(named, Prefix((keys, values)))
 
     def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
-        """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how
-        many it keeps for the way back. From the config alone, so that chunks follow from the request."""
+        """Return about how many bytes per token one block call takes, `n_keys` tokens being attended to; with
+        `gradients`, how many it keeps for the backward pass. From the config alone, so that chunks follow from the
+        request."""
         size: int = self.dtype.itemsize
         d_mlp: int = getattr(self.config, "intermediate_size", None) or 4 * self.d_model
         heads: int = getattr(self.config, "num_attention_heads", 1)
@@ -430,19 +440,20 @@ class LanguageModel:
 
     @property
     def between_passes(self) -> bool:
-        """Whether anything happens between two passes."""
+        """Whether a looped model does anything (norm, embedding added again) between two passes through its blocks."""
         return self.n_passes > 1 and (self.pass_norm is not None or self.reentry)
 
     def crosses(self, block: int, following: int) -> bool:
-        """Whether two blocks, run one after the other, have a border of passes between them: they are of different
-        passes, or the second begins one. `block` -1 is the embedding, `following` L the final norm."""
+        """Return whether two blocks of a looped model, run one after the other, have a border of passes between them:
+        they are of different passes, or the second begins one. `block` -1 is the embedding, `following` L the final
+        norm."""
         n = len(self.stack)
         inside = self.between_passes and block >= 0 and following < self.n_layers
         return inside and (block // n != following // n or following % n == 0)
 
     def between(self, trace: Trace, resid: Resid, start: int = 0) -> Resid:
-        """The stream after what happens between two passes, from position `start` on: the norm, then the traced pass'
-        embedding added once more."""
+        """Return a stream after what a looped model does between two passes, from position `start` on: the norm, then
+        the traced pass' embedding added once more."""
         if self.pass_norm is not None:
             resid = self._home(self.pass_norm(resid))
         if self.reentry:
@@ -451,7 +462,7 @@ class LanguageModel:
         return resid
 
     def entering(self, trace: Trace, depth: int, block: int) -> Resid:
-        """The traced stream after `depth` blocks as it enters `block`, which may be any other one."""
+        """Return the traced stream after `depth` blocks as it would enter `block`, which may be any other one."""
         left = trace.after(depth)
         return self.between(trace, left) if self.crosses(depth - 1, block) else left
 
@@ -459,14 +470,14 @@ class LanguageModel:
 
     @property
     def ends(self) -> set[int]:
-        """The tokens with which the model ends its text."""
+        """Ids of the tokens with which the model ends its text."""
         owners = getattr(self.hf, "generation_config", None), self.tokenizer
         ids = [getattr(owner, "eos_token_id", None) for owner in owners]
         return {token for one in ids if one is not None for token in (one if isinstance(one, list) else [one])}
 
     def room(self, n_read: int, n_tokens: int, note: Callable[[str], None]) -> int:
-        """How many of `n_tokens` the model can write after `n_read`, the last of which it does not read; `note` gets a
-        sentence where these are fewer."""
+        """Return how many of `n_tokens` new tokens the model's positions allow after `n_read` tokens, the last one not
+        being read; `note` gets a sentence where these are fewer."""
         if not self.n_positions or n_read + n_tokens - 1 <= self.n_positions:
             return n_tokens
         left = self.n_positions + 1 - n_read
@@ -477,7 +488,8 @@ class LanguageModel:
         return left
 
     def continuation(self, ids: Ids, n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
-        """Greedy continuation, to where the model ends its text: `on_token(step, logits[d_vocab])` after each step."""
+        """Continue `ids` greedily by `n_tokens`, or to where the model ends its text; calls `on_token(step,
+        logits[d_vocab])` after each step."""
         ends = self.ends
 
         def best(step: int, logits: Tensor) -> int | None:
@@ -501,11 +513,12 @@ class LanguageModel:
         choose: Callable[[int, Tensor], int | None],
         at_depths: bool = False,
     ) -> None:
-        """Write token by token: `choose(step, logits[d_vocab])` gives the next one, or None to end.
+        """Write at most `n_tokens` after `ids`: `choose(step, logits[d_vocab])` gives the next token's id, or None to
+        end.
 
-        `at_depths`: it gets `[L + 1, d_vocab]`, the stream at every depth unembedded together; the model's own head is
-        then not run, where the family can do without. Where the family has no cache, its identity does not hold, or the
-        rotary scaling has changed, the whole text is read again for each token."""
+        `at_depths`: `choose` gets `[L + 1, d_vocab]`, the stream at every depth unembedded together; the model's own
+        head is then not run, where the family can do without. Where the family has no cache, its identity does not
+        hold, or the rotary scaling has changed, the whole text is read again for each token."""
         cached = self.uses_cache and (self.identities is None or self.identities.cache_holds)
         rescaled_at = self._rope_changes_at() or ids.shape[1] + n_tokens
         cache, unread = None, ids
@@ -520,7 +533,8 @@ class LanguageModel:
             unread = ids if cache is None else last
 
     def _read(self, ids: Tensor, cache: Any, cached: bool, at_depths: bool) -> tuple[Tensor, Any]:
-        """The last token's logits (at every depth), and the cache after it, None where none is used."""
+        """Return the last token's logits (with `at_depths` at every depth), and the key-value cache after it, None
+        where none is used."""
         options: dict[str, Any] = {"use_cache": cached} | ({"past_key_values": cache} if cached else {}) | self._keep(1)
         if at_depths and "logits_to_keep" in options:
             options["logits_to_keep"] = ids.new_empty(0)
@@ -565,7 +579,7 @@ class _Recording:
         self.ends_of_passes = range(n, model.n_layers, n) if model.between_passes else range(0)
 
     def hooks(self) -> Iterator[RemovableHandle]:
-        """Handles of the hooks on every block and its branches."""
+        """Register the hooks on every block and its branches, and yield their handles."""
         for block, (attn, mlp), third in zip(self.model.stack, self.model.branches, self.model.thirds):
             yield block.register_forward_pre_hook(self._before, with_kwargs=True)
             yield attn.register_forward_hook(self._branch(self.trace.attn_out))
@@ -575,21 +589,26 @@ class _Recording:
             yield block.register_forward_hook(self._after)
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the stream and the arguments that enter a block."""
         resid, rest, named = split_call(args, kwargs)
         self.trace.resid.append(self.model._home(resid))
         self.trace.calls.append(BlockCall(rest, named))
         self.third = None
 
     def _branch(self, outputs: list[Tensor]) -> Hook:
+        """Return a hook that appends what a branch adds to `outputs`."""
+
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             outputs.append(self.model._home(self.model._added(output, self.trace.resid[-1])))
 
         return hook
 
     def _third(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Keep what the third branch of the running block adds."""
         self.third = self.model._home(first(output).detach())
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Record what a block adds besides attention and MLP, and the stream where a pass ends; call `on_block`."""
         model, trace, layer = self.model, self.trace, len(self.trace.calls) - 1
         if layer >= model.n_layers:
             return  # more runs than layers, which `_check` refuses

@@ -59,6 +59,8 @@ TOGETHER = "take config.json and weights from one checkpoint"
 
 
 class Loaded(NamedTuple):
+    """What `load` returns: network, tokenizer and so on; `architecture` is None where the family is not described."""
+
     hf: Pretrained
     tokenizer: Tokenizer
     architecture: Architecture | None
@@ -67,8 +69,9 @@ class Loaded(NamedTuple):
 
 
 def load(ref: ModelRef, architecture: Architecture | None = None) -> Loaded:
-    """The parts of a model, in `ref.precision`, on `ref.device` or spread from there. The architecture is None where
-    the family is not described; a shuffled twin of such a model is not shuffled yet."""
+    """Load a model in `ref.precision` onto `ref.device`, or spread from there, and return network, tokenizer,
+    architecture, reference and encoder; a `ModelError` where it cannot be opened. The architecture is None where the
+    family is not described; the shuffled control of such a model is not shuffled yet."""
     quiet()
     devices.settle_arithmetic()
     controls.check(ref)
@@ -95,13 +98,13 @@ def load(ref: ModelRef, architecture: Architecture | None = None) -> Loaded:
 
 
 def quiet() -> None:
-    """Let the library print nothing."""
+    """Turn off transformers' progress bars and warnings in this process."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
 
 
 def skeleton(ref: ModelRef) -> Loaded:
-    """The same without weights, its modules on the meta device."""
+    """Return what `load` does, but without weights: the network's modules are on the meta device."""
     config, architecture = _config(ref)
     with torch.device("meta"):
         model = _from_config(ref, config)
@@ -110,8 +113,8 @@ def skeleton(ref: ModelRef) -> Loaded:
 
 
 def described(config: Config, name: str, architecture: Architecture | None = None) -> Architecture | None:
-    """The architecture of a config (`architecture` where one is given), None where the family is not described; a
-    `RefusedFamily` says why the model `name` is not read."""
+    """Return the architecture of a config (`architecture` where one is given), None where the family is not described;
+    a `RefusedFamily` says why the model `name` is not read."""
     text = config.get_text_config()
     architecture = architecture or find(config.model_type)
     if architecture is None and text is not config:
@@ -129,7 +132,8 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
 
 
 def _notes(ref: ModelRef, config: Config, unused: list[str]) -> tuple[str, ...]:
-    """What a model's files say that the opened model is not: weights without a place, a class without a head."""
+    """Return notes on what a model's files say and the opened model is not: weights without a place (`unused`, by
+    name), a class without a head."""
     notes = []
     if unused:
         notes.append(
@@ -151,6 +155,7 @@ def _align_experts(model: Pretrained) -> None:
 
 
 def _refused(name: str, family: str, why: str) -> RefusedFamily:
+    """Return the refusal of the model `name` with the reason `why`."""
     return RefusedFamily(
         f"Refused: {name} is of the family '{family}', and {why}. `python -m ed_core models --families` lists "
         "what is read."
@@ -161,7 +166,8 @@ def _refused(name: str, family: str, why: str) -> RefusedFamily:
 
 
 def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
-    """The model with its own weights, all of them; `unused` gets the names of what else the files hold."""
+    """Return the model with all of its own weights; `unused` gets the names of what else the files hold. Raises a
+    `ModelError` where weights or head are missing."""
     with refused(lambda error: _unreadable(ref, error)):
         loaded: Any = _class(config, ref.name).from_pretrained(
             str(ref.place),
@@ -194,7 +200,7 @@ def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
 
 
 def _unreadable(ref: ModelRef, error: Exception) -> ModelError:
-    """The refusal for what `from_pretrained` raised."""
+    """Return the refusal that explains an error of `from_pretrained`."""
     if packed := sizes.stored_precision(ref.config()):
         why = "transformers does not read it." if packed == "mlx" else _one_line(error)
         return ModelError(
@@ -209,7 +215,8 @@ def _unreadable(ref: ModelRef, error: Exception) -> ModelError:
 
 
 def _class(config: Config, name: str) -> Any:
-    """The library's class for these weights; for a vision-language checkpoint the one that also sees."""
+    """Return transformers' Auto class for a config: of causal language models, or of those that also see.
+    `UnknownFamily` where it has none; `name`: the model's, for the message."""
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return AutoModelForCausalLM
     if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
@@ -221,13 +228,14 @@ def _class(config: Config, name: str) -> Any:
 
 
 def _from_config(ref: ModelRef, config: Config, **more: Any) -> Pretrained:
+    """Return a model made of its config, with weights drawn at random; `more` goes to `from_config`."""
     options: dict[str, Any] = {"attn_implementation": _attention(config), "trust_remote_code": False}
     return _class(config, ref.name).from_config(config, **options, **more)
 
 
 def _untrained(ref: ModelRef, config: Config) -> Pretrained:
-    """The model as before training: weights drawn by the family's own initialisation, from the control's seed. In
-    float32 on the CPU, then rounded, so that a seed is one twin in every precision and on every device."""
+    """Return the model as before training: weights drawn by the family's own initialisation, from the control's seed.
+    In float32 on the CPU, then rounded, so that a seed is one model in every precision and on every device."""
     dtype = DTYPES[ref.precision]
     with torch.device("meta"):
         n_weights = sum(p.numel() for p in _from_config(ref, config, dtype=dtype).parameters())
@@ -254,7 +262,8 @@ def _untrained(ref: ModelRef, config: Config) -> Pretrained:
 
 
 def _quantization(ref: ModelRef) -> dict[str, Any]:
-    """How the library quantizes; nothing for a checkpoint that is quantized already."""
+    """Return the options of `from_pretrained` that quantize; {} for a plain precision or a checkpoint quantized
+    already."""
     stored = sizes.stored_precision(ref.config())
     if ref.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
         return {}
@@ -272,7 +281,8 @@ def _quantization(ref: ModelRef) -> dict[str, Any]:
 
 
 def _placement(ref: ModelRef) -> dict[str, Any]:
-    """Where the weights go, by their size; refuses what fits nowhere. A model of unknown size goes to its device."""
+    """Return the options of `from_pretrained` that say where the weights go, by their size; `TooLarge` where they fit
+    nowhere. A model of unknown size goes to its device."""
     try:
         needed = ref.size().weight_bytes(ref.precision)
     except ParameterError:
@@ -281,8 +291,8 @@ def _placement(ref: ModelRef) -> dict[str, Any]:
 
 
 def _require_same(ref: ModelRef) -> None:
-    """Refuse files other than those that the ref names: results would be kept under their content. The ref of a twin
-    that needs no weights may include them or not."""
+    """Raise `BrokenWeights` for files other than those that the ref names: results would be kept under their content.
+    The ref of a control that needs no weights may include them or not."""
     named = ref.content_hash
     same = not named or any(named == ref.content(weights) for weights in (controls.needs_weights(ref), True))
     if not same or (ref.adapter_hash and adapter_hash(Path(ref.adapter)) != ref.adapter_hash):
@@ -327,7 +337,8 @@ def _refuse_own_code(ref: ModelRef) -> None:
 
 
 def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Config, Architecture | None]:
-    """The library's config, and the architecture that it describes."""
+    """Return the library's config, and the architecture that describes it (None: undescribed); a `ModelError` where
+    either is refused."""
     _refuse_own_code(ref)
     with refused(lambda error: _bad_config(ref, error)):
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
@@ -336,7 +347,7 @@ def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Co
 
 
 def _bad_config(ref: ModelRef, error: Exception) -> ModelError:
-    """The refusal for what the library raised at a config.json."""
+    """Return the refusal that explains an error of the library at a config.json."""
     if isinstance(error, StrictDataclassError):  # as of layer_types that are not as many as the layers
         return ModelNotFound(
             f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
@@ -351,15 +362,16 @@ def _bad_config(ref: ModelRef, error: Exception) -> ModelError:
 
 
 def _attention(config: Config) -> str:
-    """How attention is computed, whatever the folder asks for: by torch's function, or by the family's own."""
+    """Return how attention is to be computed, whatever the folder asks for: "sdpa", torch's function, or "eager", the
+    family's own."""
     kind = type(config)
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None) or MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(kind, None)
     return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
 def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
-    """The library's tokenizer, and the encoder of the folder's own tokenizer.json; a note says where the library built
-    another one."""
+    """Return the library's tokenizer, and the encoder of the folder's own tokenizer.json; a note says where the two
+    differ."""
     own = tokens.encoder(ref)
     expected = "" if own else " Expected tokenizer.json next to the weights."
     none = f"{ref.name} has no usable tokenizer:"
@@ -397,7 +409,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
-    """The model with `W + scale * B A` in place of every adapted `W`, in the model's own dtype."""
+    """Return the model with the LoRA adapter of a folder merged: `W + scale * B A` in place of every adapted `W`, in
+    the model's own dtype. `BrokenWeights` for an adapter of another base."""
     adapter_config(folder)
     modules = dict(hf_model.named_modules())
     for key, (_, shape) in header(folder / ADAPTER_WEIGHTS).items():

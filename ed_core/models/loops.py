@@ -32,8 +32,8 @@ with no_kernels():  # transformers looks for compiled code when Llama's parts ar
 
 @strict
 class LoopedConfig(LlamaConfig):
-    """`n_loops`: passes through the blocks. Between two of them, in this order and where they are on: a norm
-    (`loop_norm`), and the embedding added once more (`loop_input`)."""
+    """Config of this project's looped decoder. `n_loops`: passes through the blocks. Between two of them, in this order
+    and where they are on: a norm (`loop_norm`), and the embedding added once more (`loop_input`)."""
 
     model_type = "ed_looped"
 
@@ -44,7 +44,7 @@ class LoopedConfig(LlamaConfig):
 
 @strict
 class OuroConfig(LlamaConfig):
-    """Ouro (arXiv 2510.25741). `total_ut_steps`: passes through the blocks."""
+    """Config of Ouro (arXiv 2510.25741). `total_ut_steps`: passes through the blocks."""
 
     model_type = "ouro"
 
@@ -56,12 +56,13 @@ class OuroConfig(LlamaConfig):
 
 
 class PassCache:
-    """One pass' view of a cache: its blocks find their keys and values `first` slots further on."""
+    """The view that one pass has of a key-value cache: block n finds its keys and values in slot `first + n`."""
 
     def __init__(self, cache: Cache, first: int):
         self.cache, self.first = cache, first
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add a block's keys and values of new tokens to the cache and return those of all tokens."""
         updated: tuple[Tensor, Tensor] = self.cache.update(keys, values, self.first + layer_idx, *args, **kwargs)
         return updated
 
@@ -70,12 +71,13 @@ class PassCache:
 
 
 def _grows(cache: Cache | None) -> bool:
-    """Whether there is a cache whose slots grow; the empty one that `generate` makes of a config has one per block."""
+    """Return whether the cache adds slots as needed; the empty one that `generate` makes of a config has one per
+    block."""
     return cache is not None and getattr(cache, "layer_class_to_replicate", None) is not None
 
 
 class _Loop(LlamaPreTrainedModel):
-    """Embedding, blocks run `n_passes` times with `between` in between, final norm."""
+    """A looped decoder without head: embedding, blocks run `n_passes` times with `between` in between, final norm."""
 
     block: type[nn.Module] = LlamaDecoderLayer
 
@@ -90,14 +92,15 @@ class _Loop(LlamaPreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]  # the library's
 
     def more(self, config: Any) -> None:
-        """Add what a family has besides."""
+        """Add the modules that a family has besides embedding, blocks and final norm."""
 
     @property
     def n_passes(self) -> int:
-        """How often the blocks run."""
+        """How often the blocks run in one forward pass."""
         raise NotImplementedError
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """Return the stream that enters the next pass, from the one that a pass left (`hidden`) and the embedding."""
         raise NotImplementedError
 
     def forward(
@@ -110,6 +113,7 @@ class _Loop(LlamaPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
+        """Return the normed stream after the last pass, and the cache; arguments as in Llama's models."""
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache is None:
             use_cache = self.config.use_cache
@@ -157,6 +161,7 @@ class LoopedModel(_Loop):
         return self.config.n_loops
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """Return the stream with the norm and the embedding added, where the config asks for each."""
         if self.config.loop_norm:
             hidden = self.loop_norm(hidden)
         return hidden + embedded if self.config.loop_input else hidden
@@ -166,6 +171,7 @@ class OuroBlock(LlamaDecoderLayer):
     """A norm before and after each branch, named as in Ouro's checkpoints."""
 
     def __init__(self, config: LlamaConfig, layer_idx: int):
+        """Return the stream after attention and MLP have added to it."""
         nn.Module.__init__(self)
         self.hidden_size = config.hidden_size
         self.self_attn = LlamaAttention(config=config, layer_idx=layer_idx)
@@ -196,11 +202,14 @@ class OuroModel(_Loop):
         return self.config.total_ut_steps
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """Return the stream after the final norm."""
         normed: Tensor = self.norm(hidden)
         return normed
 
 
 class _LoopForCausalLM(LlamaForCausalLM):
+    """A looped decoder of the class `inside`, with a head."""
+
     inside: type[_Loop]
 
     def __init__(self, config: LlamaConfig):

@@ -28,17 +28,18 @@ def find_submodule(root: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:
 
 
 def first(output: Any) -> Any:
-    """The tensor that a block or branch returns, alone or at the beginning of a tuple."""
+    """Return the tensor that a block or branch returns, by itself or at the beginning of a tuple."""
     return output[0] if isinstance(output, tuple) else output
 
 
 def replace_first(output: Any, tensor: Tensor) -> Tensor | tuple[Any, ...]:
+    """Return a module's output with `tensor` in place of its first tensor."""
     return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
 
 
 def split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """A block's hidden state apart from its other arguments. The traced pass runs without a cache, so none is among
-    them."""
+    """Return a block's hidden state, its other positional arguments, and its keyword arguments. The traced pass runs
+    without a cache, so none is among them."""
     if args:
         return args[0], args[1:], dict(kwargs)
     return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
@@ -76,7 +77,8 @@ def shuffle(hf_model: Pretrained, architecture: Architecture, seed: int) -> tupl
 
 
 def permuted(of_kind: Sequence[Hashable], seed: int) -> tuple[int, ...]:
-    """A seeded random order of the places, each taken by one of the same kind; never the original order."""
+    """Return a seeded random order of the places 0..n-1, each taken by one of the same kind; never the original order.
+    `of_kind[l]`: the kind of place l. `ParameterError` where no two are of one kind."""
     groups: dict[Hashable, list[int]] = {}
     for place, kind in enumerate(of_kind):
         groups.setdefault(kind, []).append(place)
@@ -94,8 +96,8 @@ def permuted(of_kind: Sequence[Hashable], seed: int) -> tuple[int, ...]:
 
 
 def kinds(blocks: nn.ModuleList, config: Config) -> list[tuple[Hashable, ...]]:
-    """What distinguishes blocks besides their weights: classes and shapes inside, every plain setting but the place,
-    and what the config lists block by block (`layer_types`, windows, position schemes)."""
+    """Return, for each block, a tuple of what distinguishes it besides its weights: classes and shapes inside, every
+    plain setting but the place, and what the config lists block by block (`layer_types`, windows, position schemes)."""
     listed = {
         name: value
         for name, value in config.to_dict().items()
@@ -108,6 +110,7 @@ def kinds(blocks: nn.ModuleList, config: Config) -> list[tuple[Hashable, ...]]:
 
 
 def _inside(block: nn.Module) -> tuple[Hashable, ...]:
+    """Return a block's classes, plain settings and parameter shapes."""
 
     def settings(module: nn.Module) -> tuple[tuple[str, str], ...]:
         return tuple(

@@ -29,7 +29,7 @@ from .verify import check_device, verify
 
 
 def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_kept: bool = False) -> LanguageModel:
-    """The model, once its identities hold; refuses with a `ModelError` otherwise.
+    """Return the loaded model once its residual identities are checked; raises a `ModelError` where they do not hold.
 
     `architecture` overrides the family's own description (for trying out a new family). `trust_kept`: identities that
     held at an earlier opening of these weights are not measured again; `identities_kept` of the model says so."""
@@ -37,6 +37,8 @@ def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_k
 
 
 def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
+    """Return the model once its identities hold and its device agrees with the CPU; raises `IdentityFailed`
+    otherwise."""
     if trust_kept and model.identities is None and (earlier := kept_identities(model)):
         model.identities, model.identities_kept = earlier, True
     else:
@@ -49,13 +51,13 @@ def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
 
 
 def load_model(spec: ModelRef) -> LanguageModel:
-    """The model, loaded without checking its sums; a family that is not described is tried under the known layouts
-    (`adoption`)."""
+    """Return the model, loaded without checking its identities; a family that is not described is tried under the known
+    layouts (`adoption`)."""
     return explained(spec, lambda: _loaded(spec, None))
 
 
 def explained(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
-    """The model that `work` opens; raises `TooLarge` where memory runs out, `DeviceFailed` where the device fails."""
+    """Return the model that `work` opens; `TooLarge` where memory runs out, `DeviceFailed` where the device fails."""
     try:
         return work()
     except EffectiveDepthError:
@@ -77,6 +79,7 @@ def explained(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageMod
 
 
 def _loaded(ref: ModelRef, architecture: Architecture | None) -> LanguageModel:
+    """Return the model, read as `architecture`, as its family is described, or under a known layout that fits."""
     hf, tokenizer, known, ref, encoder = load(ref, architecture)
     model = LanguageModel(hf, tokenizer, known, ref, encoder) if known else adopt(hf, tokenizer, ref, encoder)
     if known or ref.control != "shuffled":
@@ -94,7 +97,7 @@ SAVED = TypeAdapter(Identities)
 
 
 def kept_identities(model: LanguageModel) -> Identities | None:
-    """The kept figures of this opened model; None where there are none, or they do not hold."""
+    """Return the figures kept of an earlier opening of this model; None where no file has them, or they do not hold."""
     if (file := _kept_file(model)) is None:
         return None
     try:
@@ -105,7 +108,8 @@ def kept_identities(model: LanguageModel) -> Identities | None:
 
 
 def keep_identities(model: LanguageModel) -> None:
-    """Keep the figures of a model whose identities hold; where they cannot be written, they are measured next time."""
+    """Save the figures of a model, if its identities hold; where they cannot be written, they are measured next
+    time."""
     if model.identities is None or model.identities.failures() or (file := _kept_file(model)) is None:
         return
     with contextlib.suppress(OSError, EffectiveDepthError):
@@ -114,7 +118,7 @@ def keep_identities(model: LanguageModel) -> None:
 
 
 def _kept_file(model: LanguageModel) -> Path | None:
-    """The file of a model's figures, named by all that can change them; None for weights without identity."""
+    """Return the file for a model's figures, named by all that can change them; None for weights without identity."""
     spec = model.spec
     if not (spec.content_hash or spec.revision):
         return None
@@ -130,6 +134,6 @@ def _kept_file(model: LanguageModel) -> Path | None:
 
 @cache
 def code_hash() -> str:
-    """A SHA-256 over the code that opens and runs a model, after a change of which identities are measured again."""
+    """Return a SHA-256 over the code that opens and runs a model; where it differs, identities are measured again."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return sha256(b"".join(f"{file.name}\0".encode() + file.read_bytes() for file in files)).hexdigest()

@@ -21,13 +21,13 @@ _owner = False
 
 
 def as_owner() -> None:
-    """Lift all of this for the process: a user of the machine's shell may do what the shell may."""
+    """Lift every limit of this module for the process: a user of the machine's shell may do what the shell may."""
     global _owner
     _owner = True
 
 
 def why_not(check: Callable[..., None], *arguments: object) -> str:
-    """The sentence with which a check refuses, or "": for widgets, which say why they are off."""
+    """Return the sentence with which `check(*arguments)` refuses, or "": for widgets, which say why they are off."""
     try:
         check(*arguments)
     except NotAllowed as error:
@@ -36,7 +36,7 @@ def why_not(check: Callable[..., None], *arguments: object) -> str:
 
 
 def model(source: str, revision: str = "") -> None:
-    """Whether a bundled name, hub id or folder may be used, at that revision."""
+    """Raise `NotAllowed` unless a bundled name, hub id or folder may be used, at that revision."""
     if source.startswith(remote.PREFIX):
         elsewhere(source)
         source = source.removeprefix(remote.PREFIX)
@@ -59,11 +59,12 @@ def model(source: str, revision: str = "") -> None:
 
 
 def _hosted() -> bool:
+    """Return whether the limits for visitors of a hosted installation apply."""
     return not _owner and settings.current().hosted
 
 
 def elsewhere(source: str) -> None:
-    """Whether a model may be measured by a service, to which the prompt is sent."""
+    """Raise `NotAllowed` unless a model may be measured by a service, to which the prompt is sent."""
     if not _owner and not settings.current().ndif:
         raise NotAllowed(
             f"{source[:80]!r} is measured by a service that the prompt is sent to, and this installation sends none "
@@ -72,7 +73,7 @@ def elsewhere(source: str) -> None:
 
 
 def file(path: str) -> None:
-    """Whether a path of this machine may be named."""
+    """Raise `NotAllowed` unless a path of this machine may be named."""
     if _hosted():
         raise NotAllowed(
             f"{path[:80]!r} would be a path on the server, which this installation does not open (hosted = true); "
@@ -81,13 +82,13 @@ def file(path: str) -> None:
 
 
 def adapter(source: str) -> None:
-    """Whether a LoRA adapter may be used."""
+    """Raise `NotAllowed` unless a LoRA adapter may be used."""
     if _hosted():
         raise NotAllowed("This installation uses no LoRA adapters (hosted = true); leave the adapter empty.")
 
 
 def download(hub_id: str) -> None:
-    """Whether a model may be fetched, from the hub or the package registry."""
+    """Raise `NotAllowed` unless a model may be fetched, from the hub or the package registry."""
     if _hosted():
         raise NotAllowed(
             f"{hub_id[:80]} is not on this server, and this installation downloads nothing (hosted = true); choose "

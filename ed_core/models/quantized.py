@@ -18,8 +18,8 @@ os.environ["USE_HUB_KERNELS"] = "NO"  # before transformers looks, which it does
 
 @contextmanager
 def no_kernels() -> Iterator[None]:
-    """Without the package `kernels`, by which libraries fetch compiled code from a hub: bitsandbytes when it is
-    imported, transformers when a model's family or its config asks for it."""
+    """Run the block without the package `kernels`, by which libraries fetch compiled code from a hub: bitsandbytes when
+    it is imported, transformers when a model's family or its config asks for it."""
     before = {name: sys.modules[name] for name in ("kernels",) if name in sys.modules}
     sys.modules["kernels"] = None  # type: ignore[assignment]  # which makes its import fail
     try:
@@ -30,7 +30,7 @@ def no_kernels() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """Import the library quietly, and without letting it fetch compiled code."""
+    """Import bitsandbytes quietly, and without letting it fetch compiled code."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if "bitsandbytes" not in sys.modules:
         with no_kernels():
@@ -38,16 +38,17 @@ def prepare() -> None:
 
 
 def cure(hf_model: nn.Module) -> None:
-    """Turn off a defect of the library, before the first forward pass: on a CPU with avx512_bf16, the first 4bit pass
-    without gradients repacks every map in place; input gradients are then silently wrong (cosine 0.02 to the true ones
-    on the bundled model) and odd shapes raise."""
+    """Turn off a defect of bitsandbytes, before a model's first forward pass: on a CPU with avx512_bf16, the first 4bit
+    pass without gradients repacks every map in place; input gradients are then silently wrong (cosine 0.02 to the true
+    ones on the bundled model) and odd shapes raise."""
     for module in hf_model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]  # no tensor, but a flag of theirs
 
 
 def held_bytes(hf_model: nn.Module) -> int:
-    """Bytes of the weights in memory: every storage once (a tied head is one), with quantization constants."""
+    """Return the bytes of the weights in memory: every storage once (a tied head is one), with quantization
+    constants."""
     sizes: dict[tuple[torch.device, int], int] = {}
     for parameter in hf_model.parameters():
         for tensor in (parameter.data, *_constants(parameter)):
@@ -61,7 +62,7 @@ def held_bytes(hf_model: nn.Module) -> int:
 
 
 def _constants(parameter: nn.Parameter) -> Iterator[Tensor]:
-    """The tensors that a quantized parameter has besides its data."""
+    """Yield the tensors that a quantized parameter has besides its data."""
     state, scale = getattr(parameter, "quant_state", None), getattr(parameter, "SCB", None)
     if isinstance(scale, Tensor):
         yield scale

@@ -38,13 +38,14 @@ class ModelRef(ModelSpec):
 
     @classmethod
     def parse(cls, text: str, precision: str = "fp32", device: str = "cpu", adapter: str = "", **more: Any) -> ModelRef:
-        """The model of that name (a bundled name, a folder, a GGUF file, a hub id with or without `@revision`) with its
-        whole identity; see `opened_as`."""
+        """Return the model that a name means (a bundled name, a folder, a GGUF file, a hub id with or without
+        `@revision`) with its whole identity; see `opened_as`."""
         return cls.named(text).opened_as(precision, device, adapter, **more)
 
     @staticmethod
     def named(text: str) -> ModelRef:
-        """The model of that name, its content not read yet; a `ModelError` says what is wrong with the name."""
+        """Return the model that a name means, its content not read yet; a `ModelError` says what is wrong with the
+        name."""
         if not os.path.exists(os.path.expanduser(text)):
             text = text.strip()
         if not text:
@@ -72,7 +73,7 @@ class ModelRef(ModelSpec):
 
     @staticmethod
     def of(spec: ModelSpec) -> ModelRef:
-        """The reference to the model of a stored request, whose kind follows from its identity alone."""
+        """Return the reference to the model of a stored request; its kind follows from its identity."""
         if isinstance(spec, ModelRef):
             return spec
         source = spec.source
@@ -125,6 +126,8 @@ class ModelRef(ModelSpec):
         return replace(ref, precision=stored or precision, why=why).twin(control, control_seed)
 
     def _adapted(self, adapter: str) -> Self:
+        """Return this model with the LoRA adapter of that folder or hub id; `ModelNotFound` where it is not
+        downloaded."""
         permits.adapter(adapter)
         folder = ModelRef.named(adapter).place
         if not folder.is_dir():
@@ -133,8 +136,8 @@ class ModelRef(ModelSpec):
         return replace(self, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))
 
     def twin(self, control: str, seed: int = 0) -> Self:
-        """The control of this model, or the model itself where `control` is "". The identity of an untrained copy is
-        that of config and tokenizer."""
+        """Return the control of this model, or the model itself where `control` is "". The identity of an untrained
+        copy is that of config and tokenizer."""
         ref = replace(self, control=control, control_seed=seed)
         controls.check(ref)
         if ref.content_hash and not controls.needs_weights(ref):
@@ -152,24 +155,24 @@ class ModelRef(ModelSpec):
 
     @property
     def place(self) -> Path:
-        """The folder that is loaded: the model's own, a snapshot in the hub's cache, or a GGUF file's conversion; it
-        need not exist yet."""
+        """The folder that is loaded: the model's own, a snapshot in the hub's cache, or a GGUF file's conversion; may
+        be missing."""
         permits.model(self.source, self.revision)
         return self._folder
 
     @property
     def is_here(self) -> bool:
-        """Whether nothing has to be downloaded."""
+        """Whether the model's files are here, so that nothing has to be downloaded."""
         return self.place.is_dir()
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be opened at once."""
+        """Whether the model can be opened at once, with nothing to download or convert."""
         return self.is_here
 
     def download(self, progress: Progress | None = None, cancelled: Stop = hub.never) -> Self:
-        """Download the model's files; returns the reference with its commit or content. Complete files are kept when
-        this is cancelled."""
+        """Download the model's files, if needed, and return the reference with its commit or content. Complete files
+        are kept when this is cancelled."""
         return self
 
     def ensure(
@@ -178,7 +181,7 @@ class ModelRef(ModelSpec):
         cancelled: Stop = hub.never,
         say: Callable[[str], None] = lambda doing: None,
     ) -> Self:
-        """The model, downloaded and converted where that has not been done; `say` gets what begins."""
+        """Download and convert the model, if needed, and return its reference; `say` gets what begins."""
         ref = self.download(progress, cancelled)
         if not ref.is_ready:
             say(f"converting {self.name}")
@@ -186,24 +189,25 @@ class ModelRef(ModelSpec):
         return ref
 
     def _convert(self) -> None:
-        """Make what is here ready to be opened."""
+        """Convert the model's downloaded file into what can be opened; only some kinds need it."""
 
     def plan(self) -> hub.Plan:
-        """What a download would bring."""
+        """Return the files that a download would bring; `ModelNotFound` for a model that is never downloaded."""
         raise ModelNotFound(f"{self.name} is a folder; there is nothing to download.")
 
     @property
     def cache(self) -> tuple[Path, str]:
-        """The folder that a download goes to, and the setting that moves it."""
+        """The folder that a download goes to, and the environment variable that moves it."""
         return hub_cache(self.reads), "HF_HOME"
 
     def require_weights(self) -> None:
-        """Refuse a model whose weights are elsewhere."""
+        """Raise `ParameterError` for a remote model: its weights are at a service."""
         if not self.weights_here:
             raise ParameterError(f"The weights of {self.source} are remote; take a model that is here.")
 
     def content(self, weights: bool = True) -> str:
-        """A hash of a local model's content; "" for a model of the hub, which its commit identifies."""
+        """Return a hash of a local model's content, weights included unless left out; "" for a model of the hub, which
+        its commit identifies."""
         return content_hash(self.place, weights) if self.place.is_dir() else ""
 
     def read_files(self) -> list[Path]:
@@ -214,15 +218,16 @@ class ModelRef(ModelSpec):
     # ---------------------------------------------------------------- what its config says
 
     def config(self) -> dict[str, Any]:
-        """The fields of config.json, or else those that the catalogue knows; {} where there are none."""
+        """Return the fields of config.json, or else those that the catalogue knows; {} where neither exists."""
         return weights.config(self.place) or self._config_elsewhere()
 
     def _config_elsewhere(self) -> dict[str, Any]:
+        """Return the config fields known without the model's folder; {} where none are."""
         entry = catalogue.find(self.reads)
         return dict(entry.config) if entry else {}
 
     def size(self) -> sizes.Size:
-        """Layers, widths and parameters, by the config; `ModelNotFound` where there is none."""
+        """Return layers, widths and parameters, by the config; `ModelNotFound` where the model has none."""
         if not (config := self.config()):
             raise ModelNotFound(
                 f"{self.source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size "
@@ -231,7 +236,7 @@ class ModelRef(ModelSpec):
         return sizes.read(config)
 
     def size_or_none(self) -> sizes.Size | None:
-        """The same; None where there is no config, or one without sizes."""
+        """Return what `size` does; None where the config, or a size in it, is missing."""
         try:
             return self.size()
         except EffectiveDepthError:
@@ -239,7 +244,7 @@ class ModelRef(ModelSpec):
 
     @property
     def n_layers(self) -> int | None:
-        """Blocks times passes; None where that is not known."""
+        """Number of layers, blocks times passes; None where that is not known."""
         return size.n_layers if (size := self.size_or_none()) else None
 
     @property
@@ -249,7 +254,7 @@ class ModelRef(ModelSpec):
 
     @property
     def layers_text(self) -> str:
-        """ "16 layers", "4 layers in 4 passes"; "" where the size is not known."""
+        """The size in words, "16 layers" or "4 layers in 4 passes"; "" where it is not known."""
         if not (size := self.size_or_none()):
             return ""
         passes = f" in {size.passes} passes" if size.passes > 1 else ""
@@ -257,12 +262,12 @@ class ModelRef(ModelSpec):
 
     @property
     def packing(self) -> str:
-        """How most weights of a GGUF file are packed, like "Q4_1"; "" for other models."""
+        """The type in which most weights of a GGUF file are packed, like "Q4_1"; "" for other models."""
         return ""
 
     @property
     def reads(self) -> str:
-        """The name by which catalogue, hub and bundled prompts know it."""
+        """The name by which catalogue, hub and bundled prompts know the model."""
         return self.source
 
 
@@ -287,11 +292,13 @@ class Hub(ModelRef):
 
     @property
     def _folder(self) -> Path:
+        """The snapshot of the model's commit in the hub's cache."""
         known = re.fullmatch(REVISION, self.revision)
         return hub_cache(self.source) / "snapshots" / (self.revision if known else "unknown")
 
     @property
     def is_here(self) -> bool:
+        """Whether the commit's files are all in the hub's cache: weights too, unless the control needs none."""
         place = self.place
         reads = (place / "config.json").is_file() and any((place / name).is_file() for name in weights.OF_TOKENS)
         if not controls.needs_weights(self):
@@ -310,6 +317,7 @@ class Hub(ModelRef):
         return self if self.is_here else replace(self, revision=hub.fetch(self.plan(), progress, cancelled))
 
     def content(self, weights: bool = True) -> str:
+        """Return "": the commit identifies a model of the hub."""
         return ""
 
 
@@ -318,15 +326,17 @@ class Gguf(ModelRef):
 
     @property
     def file(self) -> Path:
-        """The file, which need not exist yet."""
+        """The path of the GGUF file, which need not exist yet."""
         return Path(self.source)
 
     def content(self, weights: bool = True) -> str:
+        """Return the hash by which the GGUF file is known; without `weights` another one made of it."""
         permits.model(self.source)
         content = self._content()
         return content if weights else hashlib.sha256(f"config {content}".encode()).hexdigest()
 
     def _content(self) -> str:
+        """Return the hash by which the GGUF file is known."""
         return gguf_files.content_hash(self.file)
 
     @property
@@ -350,6 +360,7 @@ class Gguf(ModelRef):
         return [*super().read_files(), self.file]
 
     def _config_elsewhere(self) -> dict[str, Any]:
+        """Return the sizes in the file's header, before the file is converted; else those of the catalogue."""
         return gguf_files.read(self.file).config if self.file.is_file() else super()._config_elsewhere()
 
     @property
@@ -358,11 +369,11 @@ class Gguf(ModelRef):
 
 
 class Wheel(Gguf):
-    """A GGUF file out of a package registry."""
+    """A GGUF file out of Python wheels in a package registry."""
 
     @property
     def model(self) -> wheels.Model:
-        """What is known of it."""
+        """The entry of `WHEELS`: version, hashes and terms."""
         return WHEELS[self.source]
 
     @property
@@ -381,6 +392,7 @@ class Wheel(Gguf):
         return self.file.parent, "ED_CACHE"
 
     def plan(self) -> hub.Plan:
+        """Return the wheels that a download would bring."""
         permits.download(self.source)
         return hub.Plan(self.source, self.model.version, tuple((one.package, one.bytes) for one in self.model.wheels))
 
@@ -400,7 +412,7 @@ class Remote(ModelRef):
 
     @classmethod
     def of_name(cls, text: str) -> Self:
-        """The model of a name with the service's prefix."""
+        """Return the model of a name with the service's prefix `ndif:`."""
         if "@" in text:
             raise ModelNotFound(f"{text[:80]} names a revision, and the service runs the one it has; leave it out.")
         here = ModelRef.named(text.removeprefix(PREFIX))
@@ -408,7 +420,7 @@ class Remote(ModelRef):
 
     @property
     def here(self) -> ModelRef:
-        """The part on this machine: config and tokenizer, and the weights where the service is local."""
+        """The part of the model on this machine: config and tokenizer, and the weights where the service is local."""
         control = "" if settings.current().ndif_address == settings.LOCAL else "untrained"  # which needs no weights
         return replace(ModelRef.named(self.source.removeprefix(PREFIX)), revision=self.revision, control=control)
 
@@ -442,25 +454,26 @@ class Remote(ModelRef):
 
 
 def step_name(training: str, step: str) -> str:
-    """The name of one step of a training: a folder in the training's folder, or a revision of its hub model."""
+    """Return the name of one step of a training: a folder in the training's folder, or a revision of its hub model."""
     return f"{training.rstrip('/')}{'/' if os.path.isdir(os.path.expanduser(training)) else '@'}{step}"
 
 
 def _service() -> str:
-    """The service's name in a model's identity."""
+    """Return the service's name in a model's identity, "ndif at HOST"."""
     address = settings.current().ndif_address
     host = settings.LOCAL if address == settings.LOCAL else urlsplit(address).netloc.replace(":", " port ")
     return f"ndif at {host}"
 
 
 def _unambiguous(folder: Path) -> str:
-    """A folder's name as given; its absolute path where the name means something else, or nothing."""
+    """Return a folder's name as given; its absolute path where the name means something else, or nothing."""
     named = str(folder)
     return os.path.abspath(named) if named in BUNDLED or named in WHEELS or folder.name in ("", "..") else named
 
 
 def _name_and_revision(text: str) -> tuple[str, str]:
-    """A hub id's two parts; for anything else (a folder may have an @ in its name) all of it and ""."""
+    """Return the parts of a hub id "name@revision"; for anything else (a folder may have an @ in its name) all of it
+    and ""."""
     if not HUB_ID.fullmatch(text):
         return text, ""
     name, _, revision = text.partition("@")

@@ -28,7 +28,8 @@ WHY_NOT = {
 
 
 def key() -> str:
-    """The key that the service asks for."""
+    """Return the service's API key from the environment; `ParameterError` where it is missing ("" for a local
+    service)."""
     value = os.environ.get(KEY, "").strip()
     if not value and settings.current().ndif_address != settings.LOCAL:
         raise ParameterError(
@@ -38,12 +39,12 @@ def key() -> str:
 
 
 def measures(spec: ModelSpec, probe: str) -> bool:
-    """Whether a probe can be measured on this model, wherever that is."""
+    """Return whether a probe, by its name, can be measured on this model: on a remote one only those of `MEASURED`."""
     return spec.precision != SERVED or probe in MEASURED
 
 
 def check(spec: ModelSpec, probe: str) -> None:
-    """Refuse with a `ParameterError` a probe that cannot be measured where the weights are."""
+    """Raise `ParameterError` for a probe that cannot be measured where the model's weights are."""
     if not measures(spec, probe):
         why = WHY_NOT.get(probe, "it needs the weights or the streams here")
         raise ParameterError(

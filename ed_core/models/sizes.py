@@ -30,12 +30,12 @@ PRECISION_LABELS = {
 
 
 def compute_name(precision: str) -> str:
-    """The dtype of everything but the quantized weights, with its rounding limits."""
+    """Return the precision of everything but the quantized weights, which decides the rounding limits."""
     return precision if precision in BYTES else "bf16"
 
 
 def stored_precision(config: Mapping[str, Any]) -> str:
-    """How a checkpoint is quantized: "4bit", "int8", or its method's name ("gptq"); "" for an ordinary one."""
+    """Return how a checkpoint is quantized: "4bit", "int8", or its method's name ("gptq"); "" for an ordinary one."""
     settings = config.get("quantization_config")
     if not isinstance(settings, Mapping):
         return ""
@@ -68,14 +68,14 @@ TABLE_BYTES = 4 * (256 + 16 + 1)  # per map: the two code books and the constant
 
 @dataclass(frozen=True)
 class Layout:
-    """What a family's count depends on besides its config's sizes. A string names a boolean config field ("+": true
-    where the config is silent).
+    """What a family's parameter count depends on besides its config's sizes. A string names a boolean config field
+    ("+": true where the config is silent).
 
     `norms`: vectors of the stream's width per block. `qk_norm`: "head" (one head wide) or "all" (all heads). `tied`:
-    where the config is silent. `fused`: query, key and value in one map (and gate and up): matters for rounding alone.
-    `more`: what a looped model has between passes: the config field that adds a norm, or "gate", a map to one number.
-    `grouped`: whether the family has fewer key and value heads, and a head size in its config. `mlp_field`: the config
-    field of the MLP's width (four times the stream's where it is silent)."""
+    the head's weights are the embedding's, where the config is silent. `fused`: query, key and value in one map (and
+    gate and up): matters for rounding alone. `more`: what a looped model has between passes: the config field that adds
+    a norm, or "gate", a map to one number. `grouped`: whether the family has fewer key and value heads, and a head size
+    in its config. `mlp_field`: the config field of the MLP's width (four times the stream's where it is silent)."""
 
     gated: bool = True
     qkv_bias: bool | str = False
@@ -114,8 +114,8 @@ HEAD_DIM = {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}  # the family's own
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes read off a config. `n_layers`: blocks times `passes`. `maps`: a block's linear maps as (outputs, inputs,
-    bias). `around`: parameters outside the blocks. `exact`: whether the family's layout is known."""
+    """Sizes of a model, read off its config. `n_layers`: blocks times `passes`. `maps`: a block's linear maps as
+    (outputs, inputs, bias). `around`: parameters outside the blocks. `exact`: whether the family's layout is known."""
 
     family: str
     n_layers: int
@@ -134,26 +134,26 @@ class Size:
 
     @property
     def n_blocks(self) -> int:
-        """Blocks with weights of their own."""
+        """Number of blocks with weights of their own."""
         return self.n_layers // self.passes
 
     @property
     def block_maps(self) -> int:
-        """Weights in one block's linear maps: what quantization shrinks."""
+        """Number of weights in one block's linear maps: what quantization shrinks."""
         return sum(outputs * inputs for outputs, inputs, _ in self.maps)
 
     @property
     def block(self) -> int:
-        """Parameters of one block."""
+        """Number of parameters in one block."""
         return self.block_maps + self.block_vectors + sum(outputs for outputs, _, bias in self.maps if bias)
 
     @property
     def parameters(self) -> int:
-        """All parameters; a tied head counts once."""
+        """Number of all parameters; a tied head counts once."""
         return self.n_blocks * self.block + self.around
 
     def weight_bytes(self, precision: str) -> int:
-        """Bytes of the weights held in a precision, quantization constants included."""
+        """Return the bytes of the weights in a precision, quantization constants included."""
         unit = BYTES[compute_name(precision)]
         if precision in BYTES:
             return unit * self.parameters
@@ -162,8 +162,8 @@ class Size:
 
 
 def _quantized(outputs: int, inputs: int, precision: str) -> int:
-    """Bytes of one quantized map. int8: a byte a weight and a float a row. 4bit: half a byte a weight, a byte for 64 of
-    them, a float for 256 of those, and the code books."""
+    """Return the bytes of one quantized map. int8: a byte a weight and a float a row. 4bit: half a byte a weight, a
+    byte for 64 of them, a float for 256 of those, and the code books."""
     n = outputs * inputs
     if precision == "int8":
         return n + 4 * outputs
@@ -172,7 +172,7 @@ def _quantized(outputs: int, inputs: int, precision: str) -> int:
 
 
 def _int(name: str, value: Any) -> int:
-    """A field of a config as a number from 0 to the largest that is accepted."""
+    """Return a config's field `name` as a number from 0 to the largest that is accepted; `ParameterError` otherwise."""
     try:
         number = int(value)
         if not 0 <= number <= untrusted.WHOLE:
@@ -183,12 +183,13 @@ def _int(name: str, value: Any) -> int:
 
 
 def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's part of a config: a model that also sees has one inside its own."""
+    """Return the language model's part of a config: a model that also sees has one inside its own."""
     return inner if isinstance(inner := config.get("text_config"), Mapping) and inner else config
 
 
 def read(config: Mapping[str, Any]) -> Size:
-    """The sizes of a config.json (or a catalogue entry's fields); a `ParameterError` names a field that is missing."""
+    """Return the sizes of a config.json (or a catalogue entry's fields); a `ParameterError` names a field that is
+    missing."""
     config = of_text(config)
     family = str(config.get("model_type", ""))
     layout = LAYOUTS.get(family, LLAMA)

@@ -18,7 +18,7 @@ SETTINGS = "tokenizer_config.json"
 
 
 def encoder(ref: ModelRef) -> Encoder | None:
-    """The encoder of the model's own files; None without a tokenizer.json."""
+    """Return the encoder of the model's own files; None without a tokenizer.json."""
     file, settings = (ref.place / name for name in ("tokenizer.json", SETTINGS))
     if not file.is_file():
         return None
@@ -27,6 +27,7 @@ def encoder(ref: ModelRef) -> Encoder | None:
 
 @lru_cache(maxsize=8)
 def _read(file: str, *mtimes_ns: int) -> Encoder:
+    """Return the encoder of a tokenizer.json; cached while the times of the files stay the same."""
     from tokenizers import Tokenizer
 
     try:
@@ -41,14 +42,14 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
 
 
 def add_bos(folder: Path) -> bool | None:
-    """Whether a tokenizer's configuration asks for BOS; None where it is silent."""
+    """Return whether a tokenizer's configuration asks for BOS in front of a text; None where it is silent."""
     asks = _settings(folder, SETTINGS).get("add_bos_token")
     return asks if isinstance(asks, bool) else None
 
 
 def preview(ref: ModelRef, prompt: Prompt) -> Encoding | None:
-    """The prompt as it will be encoded, with its notes; None without a tokenizer.json, with a chat template, and where
-    there is nothing to encode."""
+    """Return the prompt's tokens as the model will get them, with notes; None without a tokenizer.json, with a chat
+    template, and where nothing can be encoded."""
     if prompt.template != "raw" or not prompts.fits(prompt) or (own := encoder(ref)) is None:
         return None
     try:
@@ -69,7 +70,7 @@ def special(ref: ModelRef) -> frozenset[str]:
 
 
 def too_long(ref: ModelRef, n: int) -> str:
-    """The reason why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
+    """Return the reason why the model takes no prompt of `n` tokens here, by its config, or ""."""
     config = sizes.of_text(ref.config())
     positions = config.get("max_position_embeddings") or config.get("n_positions")
     return prompts.too_long(n, prompts.max_tokens(), positions if isinstance(positions, int) else None)
@@ -89,6 +90,7 @@ def chats(ref: ModelRef) -> bool | None:
 
 
 def _roles(folder: Path) -> dict[str, str]:
+    """Return the texts of the special tokens by role, like "bos_token", as the folder's settings name them."""
     roles: dict[str, str] = {}
     for name in ("special_tokens_map.json", SETTINGS):
         for role, value in _settings(folder, name).items():
@@ -99,6 +101,7 @@ def _roles(folder: Path) -> dict[str, str]:
 
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:
+    """Return the fields of a JSON file in a folder; {} where it cannot be read."""
     try:
         fields = untrusted.json_of(folder / name)
     except (OSError, ValueError):

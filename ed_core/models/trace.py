@@ -24,8 +24,8 @@ class BlockCall:
 
 @dataclass
 class Trace:
-    """A traced pass, on the model's device and in its dtype. `resid[l]` enters block l, `resid[L]` the final norm; a
-    looped model's blocks are counted pass by pass.
+    """A recorded forward pass, on the model's device and in its dtype. `resid[l]` enters block l, `resid[L]` the final
+    norm; a looped model's blocks are counted pass by pass.
 
     `other_out[l]`: what a third branch adds, float32; None where there is none. `left[l]`: the stream after l blocks at
     the end of a pass, before what happens between two passes. `keys_values[l]`: of block l, once a suffix was asked
@@ -43,17 +43,19 @@ class Trace:
     ends: dict[int, Resid] = field(default_factory=dict)
 
     def update(self, layer: int) -> Resid:
-        """`D[l] = a[l] + m[l]`, with a third branch's addition where the family has one; summed in float32."""
+        """Return what block `layer` adds to the stream, `a[l] + m[l]`, with a third branch's addition where the family
+        has one; summed in float32."""
         update, other = self.attn_out[layer].float() + self.mlp_out[layer].float(), self.other_out[layer]
         return update if other is None else update + other
 
     def after(self, depth: int) -> Resid:
-        """The stream as `depth` blocks left it: `resid[depth]`, at the end of a pass `left[depth]`."""
+        """Return the stream as `depth` blocks left it: `resid[depth]`, at the end of a looped model's pass
+        `left[depth]`."""
         return self.left.get(depth, self.resid[depth])
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors that it keeps."""
+        """Bytes of all tensors that the trace keeps."""
         tensors = [*self.resid, *self.attn_out, *self.mlp_out, *self.other_out, *self.left.values(), self.logits]
         tensors += [*self.ends.values(), *(x for pair in self.keys_values.values() for x in pair)]
         return sum(x.numel() * x.element_size() for x in tensors if x is not None)
@@ -71,13 +73,15 @@ POSITIONS_LAST = ("position_ids", "cache_position")
 
 
 class Prefix:
-    """A cache for one call of one block: `before` in front of the new keys and values, which are kept as `seen`."""
+    """A substitute for a cache in one call of one block: puts `before` in front of the new keys and values, and keeps
+    the new ones as `seen`."""
 
     def __init__(self, before: tuple[Tensor, Tensor] | None = None):
         self.before = before
         self.seen: tuple[Tensor, Tensor] | None = None
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Keep the new keys and values, and return them with the earlier ones in front."""
         self.seen = keys, values
         if self.before is None:
             return keys, values
@@ -88,11 +92,12 @@ class Prefix:
         return joined[0], joined[1]
 
     def get_seq_length(self, *_: Any) -> int:
+        """Return the number of positions before the new ones."""
         return 0 if self.before is None else self.before[0].shape[-2]
 
 
 def named_arguments(block: nn.Module, call: BlockCall) -> dict[str, Any]:
-    """A block's arguments besides the residual, by name, whichever way the model passed them."""
+    """Return a block's arguments besides the residual, by name, whichever way the model passed them."""
     (_, _), *arguments = (
         inspect.signature(block.forward).bind_partial(None, *call.args, **call.kwargs).arguments.items()
     )
@@ -101,7 +106,7 @@ def named_arguments(block: nn.Module, call: BlockCall) -> dict[str, Any]:
 
 
 def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
-    """The same arguments with `cache` as the block's cache; a KeyError where the block takes none."""
+    """Return a block's named arguments with `cache` as its cache; a KeyError where the block takes none."""
     name = next((name for name in CACHES if name in named), None)
     if name is None:
         raise KeyError(f"the layer takes none of {', '.join(CACHES)}")
@@ -109,7 +114,8 @@ def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
 
 
 def from_position(named: dict[str, Any], start: int, n_tokens: int, device: torch.device) -> dict[str, Any]:
-    """The arguments for positions `start..T-1` with all T keys: rows of the mask, positions, and rotary embeddings."""
+    """Return a block's named arguments for positions `start..T-1` with all T keys (T is `n_tokens`): rows of the mask,
+    positions, and rotary embeddings."""
     named = {name: _cut(name, value, start, n_tokens) for name, value in named.items()}
     if named.get("attention_mask", 0) is None:  # causal where queries and keys begin together, which they no longer do
         mask = torch.ones(n_tokens - start, n_tokens, dtype=torch.bool, device=device).tril(start)
@@ -118,7 +124,7 @@ def from_position(named: dict[str, Any], start: int, n_tokens: int, device: torc
 
 
 def _cut(name: str, value: Any, start: int, n_tokens: int) -> Any:
-    """One argument's rows for positions `start..T-1`."""
+    """Return the rows of one argument for positions `start..T-1`; unchanged where it has no row per position."""
     if isinstance(value, tuple):
         return tuple(_cut(name, part, start, n_tokens) for part in value)
     if not isinstance(value, Tensor):

@@ -29,7 +29,7 @@ Logits = Float[Tensor, "1 kept d_vocab"]
 
 @torch.no_grad()
 def verify(model: LanguageModel) -> Identities:
-    """The figures of every identity on a short prompt, which the model keeps as its `identities`.
+    """Measure every residual identity on a short prompt and return the figures, which the model keeps as `identities`.
 
     Raises `NotFinite` where the forward pass is not finite, and `IdentityFailed` where what is to be read does not
     exist, or where the model or its blocks cannot be called at all."""
@@ -40,6 +40,7 @@ def verify(model: LanguageModel) -> Identities:
 
 
 def _measure(model: LanguageModel) -> Identities:
+    """Return the figures of every identity on `short_prompt(model)`, whether they hold or not."""
     ids = short_prompt(model)
     untouched = model.logits(ids)
     trace = model.trace(ids)
@@ -75,8 +76,8 @@ def _measure(model: LanguageModel) -> Identities:
 
 
 def short_prompt(model: LanguageModel) -> Ids:
-    """A short text's tokens, at most as many as the model has positions; evenly spread ids where a tokenizer gives
-    hardly any."""
+    """Return a short text's tokens, at most as many as the model has positions; evenly spread ids where a tokenizer
+    gives hardly any."""
     most = min(48, model.n_positions or 48)
     ids = model.encoder.ids(PROBE_TEXT)[:most]
     if len(set(ids)) < min(8, most):
@@ -85,12 +86,12 @@ def short_prompt(model: LanguageModel) -> Ids:
 
 
 def relative(logits: Tensor, expected: Tensor) -> float:
-    """`max |logits - expected| / max |expected|`."""
+    """Return the relative error `max |logits - expected| / max |expected|`."""
     return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
 
 
 def _misses(resid: Float[Tensor, "rows pos d"], expected: Float[Tensor, "rows pos d"]) -> Float[Tensor, "rows pos"]:
-    """Per token, the length of the difference over the length of what was expected."""
+    """Return, per token, the norm of `resid - expected` over the norm of `expected`."""
     off: Tensor = (resid.float() - expected.float()).norm(dim=-1) / expected.float().norm(dim=-1).clamp_min(1e-30)
     return off
 
@@ -99,8 +100,9 @@ def _misses(resid: Float[Tensor, "rows pos d"], expected: Float[Tensor, "rows po
 
 
 def causality_and_cache(model: LanguageModel, ids: Ids, untouched: Logits) -> tuple[float | None, float | None]:
-    """Two changes of logits, over the largest: of all tokens but the last with another last one, and of a token that is
-    read with the library's cache of those before it. One pass over a few tokens, twice side by side, serves both.
+    """Return `(causality, cache)`, two changes of logits over the largest: of all tokens but the last when that is
+    replaced, and of a token that is read with the library's cache of those before it. One pass over a few tokens, twice
+    side by side, serves both.
 
     Causality is None in int8, where the rounding of a token depends on the others; the cache where none is used or
     handed back. Both are None for a prompt of one token."""
@@ -121,7 +123,7 @@ def causality_and_cache(model: LanguageModel, ids: Ids, untouched: Logits) -> tu
 
 
 def other_last(model: LanguageModel, ids: Ids) -> Ids:
-    """The same tokens with another last one."""
+    """Return a copy of `ids` with another last token."""
     other = ids.clone()
     other[0, -1] = ids[0, 0] if ids[0, 0] != ids[0, -1] else (ids[0, -1] + 1) % model.d_vocab
     return other
@@ -131,8 +133,9 @@ def other_last(model: LanguageModel, ids: Ids) -> Ids:
 
 
 def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> tuple[dict[int, float], float]:
-    """Misses of the last logits (as many as `untouched` has): of 1 and 3 rows walked by hand, against the model's own
-    of as many rows; and of the detour, the stream with its tokens moved by one at block 0.
+    """Return `({1: miss, 3: miss}, detour)`, misses of the last logits (as many as `untouched` has): of 1 and 3 rows
+    run block by block, against the model's own of as many rows; and of a stream with its tokens moved by one at block
+    0.
 
     The detour is walked next to the untouched stream, which overwrites what blocks share outside the stream."""
     kept, embedded = untouched.shape[1], trace.resid[0]
@@ -145,15 +148,16 @@ def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> tup
 
 
 def _walked(model: LanguageModel, trace: Trace, kept: int, *streams: Tensor, start: int = 0) -> list[Tensor]:
-    """The last `kept` logits of streams that enter block 0 from position `start` on, walked together block by block."""
+    """Return the last `kept` logits of each of the streams that enter block 0 from position `start` on, walked together
+    block by block."""
     for layer in range(model.n_layers):
         streams = tuple(model.run_block(trace, layer, resid, start=start)[2] for resid in streams)
     return [model.unembed(resid[:, -kept:]) for resid in streams]
 
 
 def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> float | None:
-    """The miss of the logits (of those kept) where only the prompt's second half is replayed, in 2 rows; None where
-    this model's blocks cannot be called so."""
+    """Return the miss of the logits (of those kept) where only the prompt's second half is replayed, in 2 rows; None
+    where this model's blocks cannot be called so."""
     start = trace.ids.shape[1] // 2
     kept = min(trace.ids.shape[1] - start, untouched.shape[1])
     try:
@@ -167,8 +171,8 @@ def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> flo
 
 
 def _in_a_batch(model: LanguageModel, trace: Trace) -> float:
-    """The change of what a block gives the traced stream where two other rows (its tokens moved by one and by two) are
-    computed with it: the median over tokens, of the worst block."""
+    """Return how much a block's result for the traced stream changes, relatively, where two other rows (its tokens
+    moved by one and by two) are computed with it: the median over tokens, of the worst block."""
     medians = []
     for layer, resid in enumerate(trace.resid[:-1]):
         rows = torch.cat([resid, resid.roll(1, dims=1), resid.roll(2, dims=1)])
@@ -178,7 +182,7 @@ def _in_a_batch(model: LanguageModel, trace: Trace) -> float:
 
 
 def _mlp_moves(model: LanguageModel, trace: Trace) -> tuple[float | None, ...]:
-    """By layer, the relative change of the MLP's addition without attention's. None where that says nothing: no
+    """Return, by layer, the relative change of the MLP's addition without attention's. None where that says nothing: no
     addition of attention is above rounding, or the MLP adds the same on every token, whatever it reads."""
     above = max(1e-3, 8 * torch.finfo(model.dtype).eps)
     comparable, moves = [], []
@@ -214,7 +218,8 @@ _devices_passed: set[tuple[str, str, str]] = set()
 
 @dataclass(frozen=True)
 class Sanity:
-    """Relative differences of the embedding, of every block's output, and of the logits; or why there are none."""
+    """Relative differences of a device from the CPU: of the embedding, of every block's output, and of the logits.
+    `limit`: the largest that rounding explains; `unchecked`: why nothing was compared, or ""."""
 
     embedding: float = 0.0
     blocks: tuple[float, ...] = ()
@@ -223,7 +228,7 @@ class Sanity:
     unchecked: str = ""
 
     def failures(self) -> list[str]:
-        """What is beyond rounding; empty for a device that computes correctly."""
+        """Return a sentence for each difference beyond rounding; empty for a device that computes correctly."""
         figures = {"the embedding": self.embedding} | {f"layer {l}": off for l, off in enumerate(self.blocks, 1)}
         return [
             f"{what} differs by {off:.2g} (limit {self.limit:g})"
@@ -244,8 +249,9 @@ class Sanity:
 def check_device(
     model: LanguageModel, always: bool = False, reference: Callable[[], LanguageModel] | None = None
 ) -> Sanity | None:
-    """The comparison with the CPU; None on the CPU, and (unless `always`) where this process has seen the same family
-    pass on this device in this precision. `reference`: makes the float32 copy of a model that no folder has."""
+    """Return the comparison of the model's device with the CPU; None on the CPU, and (unless `always`) where this
+    process has seen the same family pass on this device in this precision. `reference`: makes the float32 copy of a
+    model that no folder has."""
     key = (str(model.device), model.architecture.family, model.spec.precision)
     if model.device.type == "cpu" or (key in _devices_passed and not always):
         return None
@@ -260,7 +266,8 @@ def check_device(
 
 @torch.no_grad()
 def compare_with_cpu(trace: Trace, reference: LanguageModel, precision: str) -> Sanity:
-    """A device's traced pass against the same model in float32 on the CPU."""
+    """Return how a device's traced pass differs, block by block, from `reference`, the same model in float32 on the
+    CPU."""
 
     def on_cpu(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu", torch.float32)
@@ -280,12 +287,13 @@ def compare_with_cpu(trace: Trace, reference: LanguageModel, precision: str) -> 
 
 
 def _worst(differences: Tensor) -> float:
-    """The largest difference; NaN counts as infinite."""
+    """Return the largest difference; NaN counts as infinite."""
     return float(differences.nan_to_num(nan=float("inf")).max())
 
 
 def _no_reference(model: LanguageModel, given: bool) -> str:
-    """The reason why there can be no float32 copy on the CPU, or ""."""
+    """Return the reason why no float32 copy can be made on the CPU, or "". `given`: whether the caller has a way to
+    make it."""
     ref = model.spec
     if not given and (not isinstance(ref, ModelRef) or ref.adapter or stored_precision(ref.config())):
         return "there is no float32 copy of this model to compare with"
@@ -296,7 +304,7 @@ def _no_reference(model: LanguageModel, given: bool) -> str:
 
 
 def _reference(model: LanguageModel) -> LanguageModel:
-    """The same model on the CPU in float32; a quantized one with its weights unpacked."""
+    """Return the same model on the CPU in float32; a quantized one with its weights unpacked."""
     from .loading import load
 
     wanted = replace(ModelRef.of(model.spec), device="cpu", precision="fp32", offload="")

@@ -28,7 +28,8 @@ AGAIN = "download or copy the model again"
 
 
 def check_complete(folder: Path, name: str) -> None:
-    """Refuse a shard that the index names and the folder lacks, and a file that is shorter than its header says."""
+    """Raise `BrokenWeights` for a shard that the index names and the folder lacks, and for a file that is shorter than
+    its header says. `name`: the model's, for the message."""
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
             shards = sorted(set(untrusted.json_of(index)["weight_map"].values()))
@@ -45,7 +46,8 @@ def check_complete(folder: Path, name: str) -> None:
 
 
 def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """A file's tensors, `{name: (dtype, shape)}`; `BrokenWeights` where its length is not what they need."""
+    """Return the tensors of a .safetensors file, `{name: (dtype, shape)}`; `BrokenWeights` where its length is not what
+    they need."""
     try:
         with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights), safe_open(file, framework="np") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
@@ -61,7 +63,7 @@ def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """The fields of a folder's config.json; {} where there is none that can be read."""
+    """Return the fields of a folder's config.json; {} where it is missing or cannot be read."""
     try:
         state = (file := folder / "config.json").stat()
         fields = _json(file, state.st_mtime_ns, state.st_size, state.st_ino)
@@ -72,12 +74,13 @@ def config(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _json(file: Path, *state: int) -> object:
-    """A JSON file, read again when its `state` changes: a page needs one a dozen times."""
+    """Return the content of a JSON file, read again when its `state` changes: a page needs one a dozen times."""
     return untrusted.json_of(file)
 
 
 def content_hash(folder: Path, weights: bool = True) -> str:
-    """SHA-256 over names and contents of weights (unless left out), config and tokenizer."""
+    """Return a SHA-256 over names and contents of a model folder's weights (unless left out), config and tokenizer;
+    `ModelNotFound` where it has no model."""
     if not (folder / "config.json").is_file():
         if (folder / ADAPTER_CONFIG).is_file():
             raise ModelNotFound(
@@ -100,32 +103,33 @@ def content_hash(folder: Path, weights: bool = True) -> str:
 
 
 def sha256(file: Path) -> str:
-    """SHA-256 of a file's content; cached while its size and times stay the same."""
+    """Return the SHA-256 of a file's content; cached while its size and times stay the same."""
     return _sha256(file, *state(file))
 
 
 @lru_cache(maxsize=1024)
 def _sha256(file: Path, *state: int) -> str:
+    """Return the SHA-256 of a file's content; cached per `state`."""
     with _opened(file) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _opened(file: Path) -> BufferedReader:
-    """A file of a model's folder, opened within the bounds of its kind."""
+    """Open a file of a model's folder, within the bounds of its kind."""
     own = untrusted.TOKENIZER if file.name in OF_TOKENS else untrusted.CONFIG
     is_weights = file.suffix.lower() in (".safetensors", ".gguf")
     return untrusted.opened(file, untrusted.WEIGHTS if is_weights else own, BrokenWeights)
 
 
 def state(file: Path) -> tuple[int, ...]:
-    """Size, times and number of a file, which change with it."""
+    """Return size, times and inode of a file, by which a change shows."""
     with _opened(file) as handle:
         s = os.fstat(handle.fileno())
     return s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
 
 
 def check_files(folder: Path) -> None:
-    """Refuse files that the library would read whole, whatever their size."""
+    """Raise `BrokenWeights` for a config or tokenizer file above its bound: the library would read it whole."""
     for file in (folder / name for name in IDENTITY_FILES):
         if file.is_file():
             _opened(file).close()
@@ -144,7 +148,7 @@ OF_ADAPTER = ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_m
 
 
 def adapter_config(folder: Path) -> Mapping[str, Any]:
-    """The adapter's settings; refuses a folder that holds no LoRA adapter in safetensors."""
+    """Return the settings of the LoRA adapter in a folder; refuses a folder that has none in safetensors."""
     try:
         config: Mapping[str, Any] = untrusted.json_of(folder / ADAPTER_CONFIG)
         kind, ranks = str(config["peft_type"]), [config.get("r", 8), *dict(config.get("rank_pattern") or {}).values()]
@@ -181,7 +185,7 @@ def _check_ranks(name: str, ranks: list[Any], shapes: Mapping[str, tuple[str, tu
 
 
 def adapter_hash(folder: Path) -> str:
-    """SHA-256 over the adapter's settings and weights."""
+    """Return a SHA-256 over the adapter's settings and weights."""
     adapter_config(folder)
     return hashlib.sha256(b"".join(bytes.fromhex(sha256(folder / name)) for name in OF_ADAPTER)).hexdigest()
 

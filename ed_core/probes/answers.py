@@ -48,12 +48,15 @@ class Answers(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return 2 * n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 2) * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(shape.n_layers)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the answer's ranks, losses and verdicts."""
         from ..sweeps.dropping import answer_sweep
 
         answer_sweep(model, encoding, record, self.k)
@@ -91,12 +94,15 @@ class ExactAnswers(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 1) * (ANSWER_TOKENS + 1)
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(shape.n_layers)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with whether the model writes the answer."""
         from ..sweeps.dropping import write_without
 
         check_stretch(self.name, self.n, model.n_layers)

@@ -30,22 +30,20 @@ if TYPE_CHECKING:
 
 
 def layer_effect(effect: ArrayLike) -> np.ndarray:
-    """`e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, `[…, layer]`: what skipping block s does to a later block, on
-    average [C25 §5].
+    """Return how much skipping each layer changes a later layer on average, `[…, layer]` [C25 §5].
 
-    The last block has none after it: 0. NaN where a skip is not computed (or has no boundary).
-    """
+    `e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, with `effect` `[…, skipped, layer]` the relative change of a
+    layer's update. 0 for the last layer; NaN where a skip was not computed."""
     values = np.asarray(effect, np.float64)
     mean: np.ndarray = np.triu(values, 1).sum(-1) / np.maximum(np.arange(values.shape[-1])[::-1], 1)
     return mean
 
 
 def depth_score(e: ArrayLike) -> float | np.ndarray:
-    """`d = sum_s s e[s] / sum_s e[s]`: the block (counted from 0) where a non-negative curve over blocks is centred, in
-    [0, L-1]; of many curves `[…, layer]` one each.
+    """Return the layer, from 0 to L-1, where a non-negative curve over layers is centred: `sum_s s e[s] / sum_s e[s]`.
 
-    Source: Csordás et al. 2025 §5, whose formula counts from 1. NaN where a value is missing or nothing has an effect.
-    """
+    `e`: one curve `[layer]`, for a float, or many `[…, layer]`, for an array. NaN where a value is missing or all are
+    0. Source: Csordás et al. 2025 §5, where layers count from 1."""
     values = np.asarray(e, np.float64)
     total = values.sum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -54,8 +52,9 @@ def depth_score(e: ArrayLike) -> float | np.ndarray:
 
 
 def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side
-    is constant or holds a value that is not finite."""
+    """Return Spearman's rank correlation of two sequences, in [-1, 1]; ties share their mean rank.
+
+    None for fewer than three values, and where one side is constant or has a value that is not finite."""
     sides = [np.asarray(v, np.float64) for v in (proxy, truth)]
     x, y = map(_ranks, sides)
     if len(x) < 3 or x.std() == 0 or y.std() == 0 or not np.isfinite(sides).all():
@@ -64,6 +63,7 @@ def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return each value's rank, counted from 1; ties share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
@@ -73,7 +73,8 @@ ANSWER_TOKENS = 4  # what an estimate counts with
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve over layers or depths, by its name among a probe's aggregates or derived numbers."""
+    """A curve by which prompts and models are compared. `name`: the aggregate or derived number that has its values;
+    `x`: the name of the x axis; `log`: whether the y axis is logarithmic."""
 
     name: str
     title: str
@@ -84,9 +85,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Score:
-    """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
-    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `name`: in a sentence.
-    `of_layers`: a centre over layers, which count from 1."""
+    """The one number that summarises a prompt's curves. One of three says where the number comes from: `value`, an
+    aggregate or derived number; `criterion`, a depth criterion; `mean_depth`, a lens measure, for the average depth.
+    `name`: the number's name in a sentence. `of_layers`: the number is a layer, shown counted from 1."""
 
     name: str
     value: str = ""
@@ -97,12 +98,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of one result, described once: on its probe's page, in *Compare two*, in a case study and its report.
+    """A figure of one result, described once for its probe's page, *Compare two*, case studies and reports.
 
-    `measures`: what it shows, the first one in front; `{branch}` and `{shade}` in a name become what the reader
-    chose. `caption` says what is seen, `reading` how to read it. `choice`: what
-    *Compare two* calls it where a probe has several maps. `kind`: how it is drawn (`figures.pictures.DRAW`), by default
-    as a map of any measure by layer and token. A picture whose first measure a result does not have is left out."""
+    `measures`: what the figure shows, the first in front; `{branch}` and `{shade}` stand for the reader's choice.
+    `caption` says what is seen, `reading` how to read it. `choice`: the figure's name in *Compare two*. `kind`: how it
+    is drawn (a key of `figures.pictures.DRAW`). Without its first measure in a result, the figure is left out."""
 
     title: str
     measures: tuple[str, ...]
@@ -114,9 +114,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and a prompt as a cost is counted in them. `stream`: bytes of one residual `[pos, d_model]`; `doubles`:
-    bytes of one in float64; `graph`: bytes of what a gradient through all blocks keeps, for one row; `half`: half of
-    what a probe may hold; `rows`: rows of one call."""
+    """The sizes from which a probe's memory is estimated. Bytes: `stream`, one residual `[pos, d_model]`; `doubles`,
+    one in float64; `graph`, what one row's backward pass through all layers keeps; `half`, half of the memory budget.
+    `rows`: rows of one batched call."""
 
     n_layers: int
     n_tokens: int
@@ -127,12 +127,13 @@ class Shape:
     rows: int | float
 
     def in_pieces(self, n_rows: int) -> int:
-        """Bytes of so many rows; where they have no room they are walked in pieces, of one row at least."""
+        """Return the bytes that `n_rows` residuals take at once: rows that exceed half of the budget are processed in
+        pieces of at least one row."""
         return min(n_rows * self.stream, max(self.stream, self.half))
 
     def cache(self, further: int) -> int:
-        """Bytes of a key and a value per layer and token, each at most as wide as the stream, with `further` tokens
-        behind the prompt."""
+        """Return the bytes of a key-value cache over the prompt and `further` generated tokens, keys and values counted
+        as wide as the stream."""
         return 2 * self.n_layers * self.stream * (self.n_tokens + further) // self.n_tokens
 
 
@@ -153,11 +154,13 @@ def parameter(
     empty: str = "auto",
     label: str = "",
 ) -> Any:
-    """A probe's parameter. `view_only`: it changes only how stored numbers are combined, so it is no part of the cache
-    key. `file`: it names a file (or a bundled default), whose content enters the key instead of its path. `later`: it
-    was added when results were stored already, and at its default, which changes nothing, it is no part of the key.
-    `prompt`: it is a further prompt of the request, so it is no part of the parameters. `choices`: each with its name
-    on screen. `empty`: what an empty list means. `label`: its own name on screen, where that differs."""
+    """Return a dataclass field that declares one probe parameter. `low`, `high`: inclusive limits; `choices`: each
+    value with its name on screen; `empty`: what an empty list means; `label`: the name on screen, by default the
+    field's.
+
+    What enters the cache key: nothing with `view_only` (the parameter only combines stored numbers) or `prompt` (the
+    value is a further prompt of the request); with `file` the content of the named file; with `later`, for parameters
+    added when results were already stored, only values other than the default."""
     meta = {
         "help": help,
         "low": low,
@@ -174,7 +177,7 @@ def parameter(
 
 
 def described(f: Field[Any], value: Any) -> tuple[str, str]:
-    """A parameter and a value of it in the words of the forms."""
+    """Return a parameter's label and its value as the forms show them, such as `("Random seed", "123")`."""
     meta = f.metadata
     if isinstance(value, bool):
         words = "yes" if value else "no"
@@ -208,18 +211,19 @@ class Probe:
     thumbnail: ClassVar[tuple[int, str]] = (0, "")  # rank and measure of its thumbnail; a case study shows the highest
 
     def __post_init__(self) -> None:
-        """Make a list or an array the tuple of its numbers, and a text the prompt that it is."""
+        """Convert lists and arrays to tuples of whole numbers, and the texts of prompt parameters to `Prompt`."""
         for f in fields(self):
             if isinstance(f.default, tuple) or f.metadata["prompt"]:
                 object.__setattr__(self, f.name, _parse(self.name, f, tuple, getattr(self, f.name)))
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling
-        live."""
+        """Measure one prompt on a model and write the values into `record`. Call `record.step` often: it reports
+        progress, publishes partial results and raises `Cancelled`."""
         raise NotImplementedError
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
-        """Refuse a prompt this probe has no answer for, before anything runs."""
+        """Raise `PromptError`, before anything runs, for a prompt that this probe cannot measure. `answer_start`: the
+        index of the answer's first token, None without an answer."""
         if n_tokens < self.min_tokens:
             raise PromptError(
                 f"The prompt has {n_tokens} token; {self.name} needs at least {self.min_tokens}: give it a longer "
@@ -229,53 +233,52 @@ class Probe:
             raise PromptError(f"{self.name} needs a known answer, and there is none; give one.")
 
     def check_precision(self, precision: str) -> None:
-        """Refuse a precision in which this probe's numbers would be wrong."""
+        """Raise `ParameterError` for a precision (int8) in which this probe's gradients would be wrong."""
         if self.needs_gradients:
             require_gradients(precision, self.name)
 
     def check_idle(self) -> None:
-        """Refuse parameters that others make idle, from the shell and in Python; on a page they may stay in their
-        boxes."""
+        """Raise `ParameterError` if a set parameter has no effect given the others. Not called for forms on a page."""
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
-        """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
-        tokens. `left_out`: the positions that `left_out` gives for this result."""
+        """Return per-token arrays `(…, pos)` of the measures stored as aggregates only, by name. `values`: the measured
+        arrays; `left_out`: positions that do not count."""
         return {}
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """What a run costs with these parameters: passes through one block with the whole prompt, and positions
+        """Return the estimated cost of a run: passes through one layer with the whole prompt, and positions
         unembedded."""
         return n_layers, 1
 
     @property
     def further_tokens(self) -> int:
-        """How many tokens are written after the prompt."""
+        """The number of generated tokens that the model reads after the prompt."""
         return 0
 
     def holds(self, shape: Shape) -> int:
-        """Peak bytes on top of the trace, one call and the logits."""
+        """Return the estimated peak bytes of a run besides the trace, one block call and the logits."""
         return 0
 
     @classmethod
     def left_out(cls, result: ProbeResult) -> tuple[int, ...]:
-        """Positions that do not count where the largest of a row is taken: next to its map, and in a summary."""
+        """Return the positions, from 0, that are ignored where the largest value over tokens is taken."""
         return ()
 
     @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
-        """Whether a prompt's summary may represent it among others; what says no is left out of spreads, and
-        counted."""
+        """Return whether a prompt's summary is reliable enough to count among other prompts; unreliable ones are left
+        out of spreads and counted."""
         return True
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Numbers made of aggregates (over prompts, or one prompt's own): rank correlations, depth scores. Empty for
-        most probes."""
+        """Return numbers computed from aggregates, such as rank correlations and depth scores, by name. `curves`:
+        aggregates of many prompts or of one. Empty for most probes."""
         return {}
 
     @classmethod
     def spec(cls, measure: str) -> MeasureSpec:
-        """The description of a measure, by its name."""
+        """Return the description of a measure by its name; raise `ValueError` for an unknown name."""
         for spec in cls.measures:
             if spec.name == measure:
                 return spec
@@ -284,13 +287,13 @@ class Probe:
     @classmethod
     @cache
     def hints(cls) -> dict[str, Any]:
-        """The parameters' types by name."""
+        """Return the class's type annotations by field name."""
         return typing.get_type_hints(cls)
 
     @classmethod
     def make(cls, values: Mapping[str, Any]) -> Probe:
-        """The probe with these parameters, from values or their texts (of a command line, a URL or a form); a
-        `ParameterError` where a name is unknown or a value out of range."""
+        """Return the probe with these parameters. Values may be texts from a command line, a URL or a form. Raises
+        `ParameterError` for an unknown name or a value out of range."""
         known = {f.name: f for f in fields(cls)}
         for name in values:
             if name not in known:
@@ -300,26 +303,26 @@ class Probe:
 
     @classmethod
     def further_prompts(cls) -> list[str]:
-        """The names of the parameters that are prompts."""
+        """Return the names of the parameters that are prompts, such as `other` of `patching`."""
         return [f.name for f in fields(cls) if f.metadata["prompt"]]
 
     @classmethod
     def of(cls, request: Request) -> Probe:
-        """The probe that a request asks for, with its parameters and further prompts."""
+        """Return the probe that a request asks for, with the request's parameters and further prompts."""
         return cls.make(dict(request.parameters) | dict(zip(cls.further_prompts(), request.prompts[1:])))
 
     @classmethod
     def at_first(cls, model: ModelSpec) -> Probe:
-        """The probe as its page asks for it until somebody chooses."""
+        """Return the probe with the parameters that its page starts with for this model."""
         return cls()
 
     def settings(self) -> dict[str, Any]:
-        """The parameters that are not at their defaults."""
+        """Return the parameters that differ from their defaults, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
-        """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read,
-        `ParameterError` where the model is elsewhere and the probe cannot be measured there."""
+        """Return the request that measures one prompt on one model. Raises `NotAllowed` if a parameter names a file
+        that may not be read, and `ParameterError` if the probe cannot run on a remote model."""
         made = self.make({f.name: getattr(self, f.name) for f in fields(self)})  # numpy's numbers, lists, 5.0 for 5
         made.check_files()
         remote.check(model, self.name)
@@ -330,30 +333,31 @@ class Probe:
         return Request((model,), prompts, self.name, chosen, self.version, files)
 
     def check_files(self) -> None:
-        """`NotAllowed` where a parameter names a file that may not be read; bundled and kept ones may."""
+        """Raise `NotAllowed` if a parameter names a file that may not be read. Bundled and kept files may."""
         for f in fields(self):
             if f.metadata["file"]:
                 for path in self.paths(f.name):
                     permits.file(path)
 
     def _in_key(self, f: Field[Any]) -> bool:
-        """Whether a parameter is part of the key."""
+        """Return whether a parameter is part of the cache key."""
         if f.metadata["view_only"] or f.metadata["prompt"]:
             return False
         return not (f.metadata["later"] and getattr(self, f.name) == f.default)
 
     def paths(self, parameter: str) -> list[str]:
-        """The files of this machine that a `file` parameter names; what is bundled has a name and is none."""
+        """Return the local file paths that a `file` parameter names; empty for the bundled default."""
         value = getattr(self, parameter)
         return [] if value == type(self).__dataclass_fields__[parameter].default else [str(value)]
 
     def content_hash(self, parameter: str, model: ModelSpec) -> str:
-        """SHA-256 of what a `file` parameter names; of what is bundled, which may be another for this model."""
+        """Return the SHA-256 of what a `file` parameter names; bundled content can differ between models."""
         raise NotImplementedError
 
 
 def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
-    """One parameter's value, from its text where it is text."""
+    """Return a parameter's value as type `kind`, parsed where it is text; raise `ParameterError` if it is invalid.
+    `probe`: the name for messages."""
     label, meta = f"{probe}.{f.name}", f.metadata
     if meta["prompt"]:
         return _prompt(label, value)
@@ -383,14 +387,15 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
+    """Return a text, whole number or path as text; raise `ValueError` for anything else."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         raise ValueError
     return str(value)
 
 
 def _as_number(kind: type[int] | type[float], value: Any) -> int | float:
-    """Return a value, or its text, as a number of this kind; a `ValueError`, `TypeError` or (infinity as a whole
-    number) an `OverflowError` where it is none."""
+    """Return a number, or its text, as type `kind`. Anything else raises `ValueError`, `TypeError` or, for infinity as
+    a whole number, `OverflowError`."""
     number = kind(value)
     given = float(value) if isinstance(value, str) else value
     if isinstance(value, (bool, np.bool_)) or (number != given and number == number):
@@ -399,7 +404,8 @@ def _as_number(kind: type[int] | type[float], value: Any) -> int | float:
 
 
 def _prompt(label: str, value: Any) -> Prompt | None:
-    """Return a prompt from its text, or from the JSON of a line of a prompt file; None where there is none."""
+    """Return a `Prompt` from its text or one JSON line of a prompt file; None for nothing. Raises `ParameterError` for
+    another type. `label`: the parameter's name, for messages."""
     if isinstance(value, str):
         return (parse_jsonl(value, label)[0] if value.startswith("{") else Prompt(value)) if value else None
     if value is None or isinstance(value, Prompt):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def _per_layer(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:
+    """Return a measure by layer and token, averaged over tokens in aggregates."""
     return MeasureSpec(name, ("layer", "pos"), unit, meaning, "token_mean", title)
 
 
@@ -119,6 +120,7 @@ class Contributions(Probe):
     )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the size and direction of what each layer adds to the stream."""
         from ..sweeps import metrics
 
         n_layers = model.n_layers
@@ -172,6 +174,7 @@ class Turns(Probe):
     )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the angles by which layers turn the stream, and those between successive updates."""
         from ..sweeps import metrics
 
         record.allocate("stream_angle")

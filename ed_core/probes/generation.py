@@ -100,16 +100,20 @@ class Generation(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers, (n_layers + 1) * self.n_tokens
 
     @property
     def further_tokens(self) -> int:
+        """The number of written tokens that the model reads again: all but the last."""
         return self.n_tokens - 1
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.cache(self.n_tokens)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the written tokens and the lens's figures for each."""
         from ..sweeps.lenses import write
 
         late = late_from(self.rho, model.n_layers)
@@ -141,16 +145,20 @@ class Continuation(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers, self.further_tokens + 1
 
     @property
     def further_tokens(self) -> int:
+        """The number of written tokens that the model reads again, for the estimate."""
         return max(TYPICAL_TOKENS, self.n_tokens) - 1
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.cache(self.further_tokens + 1)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the continuation and the best tokens at each step."""
         from ..sweeps import metrics
 
         start = encoding.answer_start or len(encoding)

@@ -23,15 +23,17 @@ LIMIT = TOLERANCE * (1 + 1e-4)  # the engine decides before rounding to float32
 
 
 def completeness(result: ProbeResult | Mapping[str, np.ndarray]) -> np.ndarray:
-    """`[layer]`: the completeness error over `max(|F(x) - F(baseline)|, max_t |attribution|)`; 0 where all three are 0,
-    NaN where not computed."""
+    """Return each layer's completeness error as a share of `max(|F(x) - F(baseline)|, max_t |attribution|)`, `[layer]`.
+
+    `result`: the result, or its arrays by name. 0 where error and scale are 0, NaN where not computed."""
     scale = np.fmax(np.abs(result["f_x"] - result["f_baseline"]), np.abs(result["attribution"]).max(-1))
     share: np.ndarray = result["completeness_error"] / np.where(scale == 0, 1.0, scale)
     return share
 
 
 def incomplete(result: ProbeResult) -> list[int]:
-    """The blocks whose attributions are not to be relied on: their sum misses by more than `TOLERANCE` of the scale."""
+    """Return the layers, from 0, with unreliable attributions: their sum misses by more than `TOLERANCE` of the
+    scale."""
     return [int(layer) for layer in np.flatnonzero(completeness(result) > LIMIT)]
 
 
@@ -109,29 +111,34 @@ class IntegratedGradients(Probe):
     )
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
+        """Return each layer's completeness error as a share."""
         return {"completeness": completeness(values)}
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         nodes = min(self.nodes, TYPICAL_NODES)
         return n_layers + 3 * nodes * n_layers * (n_layers - 1) / 2, nodes * n_layers * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return int(min(shape.rows * shape.graph, max(shape.graph, shape.half)))
 
     @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
+        """Return whether all completeness errors are within the tolerance."""
         return bool((summary["completeness"] <= LIMIT).all())
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """`center`: the block where the attributions' magnitudes (summed over positions) are centred; `center_mean`
-        that of the means."""
+        """Return the layer, from 0, where the attributions' magnitudes (summed over positions) are centred: `center`,
+        and `center_mean` for their means over prompts."""
         pairs = {"center": "attribution", "center_mean": "attribution_mean"}
         return {
             name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves
         }
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with attributions and completeness errors."""
         from ..sweeps.gradients import integrate
 
         integrate(model, encoding, record, self.part, self.nodes, TOLERANCE)

@@ -148,8 +148,8 @@ class LayerSkip(Probe):
     )
 
     def chosen_boundaries(self, n_tokens: int) -> list[int]:
-        """The split points for a prompt: as given, or the first of `range(8, T - 4, 8)` shuffled afresh with
-        the seed."""
+        """Return the split points (token positions from 0): the given `boundaries`, else `n_boundaries` drawn with the
+        seed from `range(8, n_tokens - 4, 8)`. Raises `ParameterError` for one outside the prompt."""
         if self.boundaries:
             wrong = [b for b in self.boundaries if not 1 < b < n_tokens]
             if wrong:
@@ -164,6 +164,7 @@ class LayerSkip(Probe):
         return random_boundaries[: self.n_boundaries]
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         variants = self._n_points(n_tokens) * n_layers
         later = variants * (n_layers - 1) / 2
         own = variants * (self.part != "layer")
@@ -171,18 +172,20 @@ class LayerSkip(Probe):
         return 2 * n_layers + later * (1 + self.direct) + own, (looked_at + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(self._n_points(shape.n_tokens) * shape.n_layers + 1)
 
     def _n_points(self, n_tokens: int) -> int:
-        """How many variants each skipped layer has."""
+        """Return the number of variants of each skipped layer: one, or one per split point."""
         if self.mode == "current":
             return 1
         return len(self.boundaries) or min(self.n_boundaries, len(range(8, n_tokens - 4, 8)))
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """`layer_effect` over later blocks, `depth_score` of it, `depth_score_output` of the output change (Csordás et
-        al. 2025 §5); with `_mean` of the means over prompts."""
+        """Return `layer_effect`, each layer's mean effect on later layers; `depth_score`, where that is centred; and
+        `depth_score_output`, where the output change is centred (Csordás et al. 2025 §5). Suffix `_mean`: from means
+        over prompts instead of maxima."""
         derived: dict[str, float | np.ndarray] = {}
         for suffix in ("", "_mean"):
             if f"effect{suffix}" in curves:
@@ -192,16 +195,19 @@ class LayerSkip(Probe):
         return {name: np.asarray(value, np.float32) for name, value in derived.items()}
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
+        """Raise an error for a prompt that is too short or lacks a given split point."""
         super().check(n_tokens, answer_start)
         if self.mode == "future":
             self.chosen_boundaries(n_tokens)
 
     def check_idle(self) -> None:
+        """Raise `ParameterError` if split points are configured while the effect is on all tokens."""
         idle = [name for name in ("boundaries", "n_boundaries", "seed") if name in self.settings()]
         if self.mode == "current" and idle:
             raise ParameterError(f"layer_skip.{idle[0]} counts with layer_skip.mode=future alone; give both, or none.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the effects of every skip."""
         from ..sweeps.skipping import skip_sweep
 
         boundaries = self.chosen_boundaries(len(encoding)) if self.mode == "future" else None

@@ -27,28 +27,30 @@ ROW_LENSES = 3  # lenses that an estimate counts
 
 
 def _per_depth(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:
+    """Return a measure by depth and token, averaged over tokens in aggregates."""
     return MeasureSpec(name, ("depth", "pos"), unit, meaning, "token_mean", title)
 
 
 def divergence_limit() -> Any:
-    """The parameter g of the deep-thinking ratio."""
+    """Return the parameter `g`: the divergence, in bits, below which a token counts as settled."""
     meaning = "divergence below which a token counts as settled, for the deep-thinking ratio"
     return parameter(0.5, meaning, low=0.0, high=1.0, label="Divergence limit")
 
 
 def late_begins() -> Any:
-    """Its parameter rho."""
+    """Return the parameter `rho`: where the late part begins, as a share of the depth."""
     label = "“late” starts at (share of depth)"
     return parameter(0.85, "where the late part begins, as a share of the depth", low=0.0, high=1.0, label=label)
 
 
 def late_from(rho: float, n_layers: int) -> int:
-    """The first depth of the late part, ceil(rho L): of 0.28 and 25 layers 7, which floating point puts above 7."""
+    """Return the first depth of the late part, ceil(rho * n_layers), safe from rounding: 7 for 0.28 and 25 layers."""
     return math.ceil(round(rho * n_layers, 9))
 
 
 def exit_confidence(leaves: str) -> Any:
-    """The threshold at which a token leaves, or would."""
+    """Return the parameter `threshold`: the probability at which a token exits early. `leaves`: the verb of its
+    help."""
     meaning = f"probability of the lens's best token at which a token {leaves}"
     return parameter(0.9, meaning, low=0.0, high=1.0, label="Exit confidence")
 
@@ -96,7 +98,7 @@ AT_HALF = ("kl", "jsd", "entropy", "overlap", "rank", "top_ids", "top_probs")
 
 
 def at_half(spec: MeasureSpec) -> MeasureSpec:
-    """A measure of the lens as it is read within every layer, after attention and before the MLP."""
+    """Return a lens measure as read within every layer, after attention and before the MLP."""
     dims = ("layer", *spec.dims[1:])
     title = spec.title and f"{spec.title}, after attention"
     return replace(spec, name=INSIDE + spec.name, dims=dims, title=title, meaning=f"{spec.meaning}; at h[l] + a[l]")
@@ -161,21 +163,24 @@ class LogitLens(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers, (n_layers + 2 + n_layers * (self.points == "halves")) * n_tokens
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
+        """Return `mrr` (reciprocal ranks) and `deep_thinking_ratio` (1 where a token settles late)."""
         jsd = values["jsd"]
         deep = (jsd <= self.g).argmax(0) >= late_from(self.rho, jsd.shape[0] - 1)
         return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": deep.astype(np.float32)}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the lens's figures at every depth."""
         from ..sweeps import lenses
 
         lenses.read(model, encoding, record, {"": None}, self.k, inside=INSIDE if self.points == "halves" else "")
 
 
 def _through(lens: str) -> tuple[MeasureSpec, ...]:
-    """The logit lens's measures as they are read through a lens of that name."""
+    """Return the logit lens's measures for another lens: "logit", "affine" or "jacobian"."""
     followed = MeasureSpec(
         "token_rank", ("depth", "pos"), "rank", "rank of the followed token in the lens", dtype="int32"
     )
@@ -238,10 +243,12 @@ class Lenses(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers, (ROW_LENSES * n_layers + 2) * n_tokens
 
     def fits(self) -> list[Fit]:
-        """The named fits, one of a kind at most; one that is named twice is one."""
+        """Return the named fitted lenses; raise `ParameterError` for two of one kind, `FitRefused` for an unknown
+        one."""
         fits = [find(name) for name in dict.fromkeys(self._named())]
         kinds = [fit.kind for fit in fits]
         if len(set(kinds)) < len(kinds):
@@ -251,29 +258,32 @@ class Lenses(Probe):
 
     @classmethod
     def at_first(cls, model: ModelSpec) -> Lenses:
-        """With what is fitted to the model here: the bundled lenses, else the kept ones, one of a kind."""
+        """Return the probe with one fitted lens of each kind for this model, bundled ones first."""
         available = of_model(model)
         first = {fit.kind: fit.path.stem for fit in reversed(available)}
         return cls(fit=",".join(sorted(first.values())))
 
     def _named(self) -> list[str]:
+        """Return the names and paths that `fit` lists."""
         return [name.strip() for name in self.fit.split(",") if name.strip()]
 
     def paths(self, parameter: str) -> list[str]:
+        """Return the entries of `fit` that are file paths."""
         return [name for name in self._named() if not is_name(name)]
 
     def content_hash(self, parameter: str, model: ModelSpec) -> str:
-        """Of all the files together, whatever their order: kinds tell them apart."""
+        """Return the SHA-256 over the contents of all named fits, whatever their order."""
         return hashlib.sha256("".join(sorted(fit.content for fit in self.fits())).encode()).hexdigest()
 
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
-        """As of every probe; `FitRefused` where a fit is of another model."""
+        """Return the request for one prompt; raise `FitRefused` if a lens was fitted to another model."""
         request = super().request(model, prompt)
         for fit in self.fits():
             fit.require(model)
         return request
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with every lens's figures at every depth."""
         from ..lenses.judged import Reader
         from ..sweeps import lenses
 
@@ -315,9 +325,11 @@ class EarlyExit(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers, (n_layers + 2) * n_tokens
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with confidences and exit depths."""
         from ..sweeps import lenses
 
         record.allocate("exit_depth", "exit_agrees")

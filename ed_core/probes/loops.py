@@ -17,11 +17,13 @@ PASSES, TESTED = 4, 2  # of a typical model; at most so many times its own are t
 
 
 def _per_token(name: str, dim: str, unit: str, meaning: str) -> MeasureSpec:
+    """Return a measure by `dim` and token, averaged over tokens in aggregates."""
     return MeasureSpec(name, (dim, "pos"), unit, meaning, "token_mean")
 
 
 def _changed(name: str, dim: str, what: str) -> tuple[MeasureSpec, MeasureSpec]:
-    """Divergence and kept best tokens of a changed model, means over the prompt's tokens."""
+    """Return the measures of a changed model, by `dim`: divergence and best tokens kept. `what`: the change in
+    words."""
     return (
         MeasureSpec(f"{name}_kl", (dim,), "nats", f"divergence from the whole model: {what}", "token_mean"),
         MeasureSpec(f"{name}_top1_kept", (dim,), "share", f"best tokens that stay the best: {what}", "token_mean"),
@@ -100,15 +102,17 @@ class Loops(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """As of a model of `PASSES` passes: every layer left out, R more passes."""
+        """Return estimated block passes and unembedded positions, assuming `PASSES` passes."""
         variants = n_layers / PASSES
         readouts = TESTED * PASSES + 1
         return n_layers * (1 + variants + 1), n_tokens * (variants + readouts)
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return (TESTED * PASSES + 1 + shape.n_layers) * shape.stream
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record`; raise `ParameterError` for a model that runs its layers once."""
         from ..sweeps import loops
 
         loops.loop_sweep(model, encoding, record, self.k, TESTED)

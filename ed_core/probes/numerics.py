@@ -19,6 +19,7 @@ KEPT = 32  # last positions whose logits are compared: the logits of all of them
 
 
 def _logits(name: str, meaning: str) -> MeasureSpec:
+    """Return a measure of logit errors over the last `KEPT` tokens, relative to the largest logit."""
     return MeasureSpec(name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", "max")
 
 
@@ -97,13 +98,15 @@ class Numerics(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Traced, 3 rows at once, by hand with 1 and 3 rows, the detour twice, two halves."""
+        """Return estimated block passes and unembedded positions of trace and replays."""
         return 11 * n_layers, n_tokens + 12 * min(KEPT, n_tokens)
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return 10 * shape.doubles  # a block's tensors
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the errors of each layer's sum and of the replayed logits."""
         from ..models import identities, verify
 
         n_layers = model.n_layers
@@ -139,7 +142,8 @@ class Numerics(Probe):
 
 
 def _block(model: LanguageModel, trace: Trace, layer: int, slope_limit: float, record: Recorder) -> None:
-    """Miss, rounding and slopes of a block that is done."""
+    """Write one layer's sum error (`miss`), rounding bound and slopes to `record`; the trace must have the layer's
+    output. `slope_limit`: a slope with a rounding error above a quarter of this becomes NaN."""
     from ..models import identities
 
     parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.after(layer + 1))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def _curve(name: str, meaning: str, title: str = "") -> MeasureSpec:
+    """Return a measure by depth: a share of the gap between the two answers."""
     return MeasureSpec(name, ("depth",), "share of the gap", meaning, "mean", title=title)
 
 
@@ -90,24 +91,28 @@ class Patching(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers + n_tokens * n_layers * (n_layers + 1) / 4, (n_tokens + 4) * (n_layers + 1)
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(4 * (shape.n_layers + 1)) + shape.stream * (shape.n_layers + 1)
 
     @classmethod
     def depths(cls, result: ProbeResult) -> dict[str, int | None]:
-        """Return where the other answer is decided, and where the lens on the other prompt settles on it; None where
-        that never happens."""
+        """Return where the other answer is decided (`decided`) and where the other prompt's lens settles (`lens`);
+        None: nowhere."""
         depths = {"decided": result["commitment"], "lens": result["settle_depth"]}
         return {name: int(depth) if np.isfinite(depth) else None for name, depth in depths.items()}
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
+        """Raise `PromptError` for a prompt that is too short, or without another prompt."""
         super().check(n_tokens, answer_start)
         if self.other is None:
             raise PromptError("patching carries one prompt into another, and there is no other; give one (other=…).")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the share of the other answer per patch, and the controls."""
         from ..prompts import max_tokens
         from ..sweeps.replacing import patch_sweep
 

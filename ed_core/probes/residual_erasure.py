@@ -93,37 +93,40 @@ class ResidualErasure(Probe):
     )
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
+        """Return `effect_elsewhere`: the effect, NaN at the `left_out` positions."""
         elsewhere = values["effect"].copy()
         elsewhere[:, list(left_out)] = np.nan
         return {"effect_elsewhere": elsewhere}
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return (
             n_layers + n_tokens * n_layers * (n_layers + 1) / 4,
             n_tokens * (n_layers + 1) * (ANSWER_TOKENS if self.target == "answer" else n_tokens / 2),
         )
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(4 * (shape.n_layers + 1))
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """`center`: the depth where the effect (its largest over positions) is centred; `center_mean` that of the
-        means; `center_elsewhere` and `center_elsewhere_mean` the same of `effect_elsewhere`."""
+        """Return the depths where the effect, its largest over positions, is centred: `center`, `center_mean` for means
+        over prompts, and `center_elsewhere` and `center_elsewhere_mean` for `effect_elsewhere`."""
         ends = [end for end in ("", "_mean", "_elsewhere", "_elsewhere_mean") if f"effect{end}" in curves]
         return {f"center{end}": np.asarray(depth_score(curves[f"effect{end}"]), np.float32) for end in ends}
 
     @classmethod
     def left_out(cls, result: ProbeResult) -> tuple[int, ...]:
-        """With the answer as target, the position that predicts its first token: to erase it is to erase the prediction
-        itself, so it is the largest of every late row."""
+        """Return the position that predicts the answer's first token; empty if the target is later tokens. Erasing
+        there erases the prediction itself and would dominate every late row."""
         if dict(result.request.parameters).get("target", "answer") != "answer" or not result.answer_start:
             return ()
         return (result.answer_start - 1,)
 
     def background_prompts(self, model: ModelSpec) -> list[Prompt]:
-        """The background: the first bundled prompt of every task and difficulty, in words or in characters as the model
-        reads them, or the file's."""
+        """Return the prompts that give the mean residual: those of the `background` file, or the first bundled prompt
+        of every task and difficulty, in words or characters as the model reads them."""
         if self.background != "bundled":
             return read_jsonl(self.background)
         from ..models.bundled import load_prompts
@@ -135,12 +138,14 @@ class ResidualErasure(Probe):
         return [Prompt(p["text"], p["answer"]) for p in first.values()]
 
     def content_hash(self, parameter: str, model: ModelSpec) -> str:
+        """Return the SHA-256 of the background prompts for this model."""
         if self.background != "bundled" and Path(self.background).is_file():
             return hashlib.sha256(untrusted.content(self.background, untrusted.PROMPTS)).hexdigest()
         identities = [p.identity() for p in self.background_prompts(model)]
         return hashlib.sha256(canonical_json(identities).encode()).hexdigest()
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
+        """Raise `PromptError` for a prompt that is too short or lacks a needed answer."""
         super().check(n_tokens, answer_start)
         if self.target == "answer" and answer_start is None:
             raise PromptError(
@@ -149,6 +154,7 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the effect of every erasure."""
         from ..sweeps.replacing import erasure_sweep
 
         if model.between_passes:

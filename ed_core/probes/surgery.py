@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 def _per_start(name: str, unit: str, meaning: str) -> MeasureSpec:
+    """Return a measure by a stretch's first layer and token, averaged over tokens in aggregates."""
     return MeasureSpec(name, ("start", "pos"), unit, meaning, "token_mean")
 
 
 def _per_token(name: str, unit: str, meaning: str) -> MeasureSpec:
+    """Return a measure by token, averaged over tokens in aggregates."""
     return MeasureSpec(name, ("pos",), unit, meaning, "token_mean")
 
 
@@ -88,17 +90,19 @@ class Prune(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(shape.n_layers)
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`,
-        `drop_perplexity` where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured
-        divergence, NaN where it is not defined; `cheapest`, the first block of the stretch whose removal changes the
-        predictions least, NaN where none leaves a finite divergence."""
+        """Return numbers computed from `prune`'s aggregates, float32, by name: `perplexity` per stretch,
+        `perplexity_whole`, and `drop_perplexity` if a set was chosen; `spearman_<proxy>` and `spearman_top1_lost`, rank
+        correlations with the measured divergence, NaN where undefined; `cheapest`, the first layer (from 0) of the
+        stretch with the smallest divergence, NaN where none is finite."""
         derived: dict[str, float | np.ndarray] = {f"perplexity{s}": np.exp(curves[f"nll{s}"]) for s in ("", "_whole")}
         if "drop_nll" in curves:
             derived["drop_perplexity"] = np.exp(curves["drop_nll"])
@@ -110,7 +114,7 @@ class Prune(Probe):
         return {name: np.asarray(value, np.float32) for name, value in derived.items()}
 
     def check_layers(self, n_layers: int) -> None:
-        """Refuse stretches and sets that this model has no blocks for."""
+        """Raise `ParameterError` if `n` or `drop` does not fit a model of `n_layers` layers."""
         check_stretch(self.name, self.n, n_layers)
         wrong = [b for b in self.drop if not 0 <= b < n_layers]
         if wrong:
@@ -119,6 +123,7 @@ class Prune(Probe):
             raise ParameterError("prune.drop names every layer; leave at least one.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the effect of removing each stretch, and the proxies."""
         from ..sweeps.dropping import drop_sweep
 
         self.check_layers(model.n_layers)
@@ -126,7 +131,8 @@ class Prune(Probe):
 
 
 def check_stretch(probe: str, n: int, n_layers: int) -> None:
-    """Refuse stretches that would leave no layer."""
+    """Raise `ParameterError` if removing `n` layers would leave none of `n_layers`. `probe`: the probe's name, for the
+    message."""
     if n >= n_layers:
         count = f"{n_layers} layer{'s' * (n_layers > 1)}"
         raise ParameterError(f"{probe}.n is {n}; expected less than the model's {count}.")
@@ -146,12 +152,14 @@ FIGURES: dict[str, tuple[str, str, str]] = {  # measure: unit, what it is, how i
 
 
 def _measures() -> Iterator[MeasureSpec]:
+    """Yield loss, divergence and best tokens kept for each kind of change in `MAPS`."""
     for kind, (dims, what) in MAPS.items():
         for name, (unit, meaning, reduce) in FIGURES.items():
             yield MeasureSpec(f"{kind}_{name}", dims, unit, f"{meaning} {what}", reduce)
 
 
 def _proxy(name: str, unit: str, meaning: str) -> MeasureSpec:
+    """Return a measure by a stretch's start and stop, averaged over tokens."""
     return MeasureSpec(name, ("start", "stop"), unit, meaning, "token_mean")
 
 
@@ -211,17 +219,20 @@ class Surgery(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """Return estimated block passes and unembedded positions."""
         counts = [self._counts(n_layers)[kind] for kind in self.kinds]
         passes, read = n_layers + sum(p for p, _ in counts), n_tokens * sum(1 + n for _, n in counts)
         return passes, read + n_tokens
 
     def holds(self, shape: Shape) -> int:
+        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(max(self._counts(shape.n_layers)[kind][1] for kind in self.kinds))
 
     def _counts(self, n_layers: int) -> dict[str, tuple[float, int]]:
-        """Of every map the passes through one block and the variants; for each length n (of an exchange: distance) the
-        stretches begin at 0 .. L - n, and those dropped enter at their end, the others at their beginning. The random
-        layer of a repeat's control is counted as the middle one."""
+        """Return for each kind of change the passes through one layer and the number of variants.
+
+        For each length n (of an exchange: distance) stretches begin at 0 .. L - n; those dropped enter at their end,
+        the others at their beginning. The random layer of a repeat's control is counted as the middle one."""
         last, lengths = n_layers, range(1, min(self.longest or n_layers, n_layers) + 1)
         every = last * (last + 1)
         return {
@@ -235,19 +246,20 @@ class Surgery(Probe):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The maps that are measured."""
+        """The kinds of change to measure, of "drop", "swap" and "repeat"."""
         return ("drop", "swap", "repeat") if self.kind == "all" else (self.kind,)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill `record` with the effects of the chosen kinds of change."""
         from ..sweeps.surgery import surgery_sweep
 
         surgery_sweep(model, encoding, record, self.kinds, self.longest or model.n_layers, self.seed)
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What is made of `surgery`'s aggregates, float32: of single layers, `[layer]`, the divergence without one
-        (`kl_without`) and with one run twice (`kl_twice`), NaN where that map is not measured, and the `center` of the
-        first; `swap_score`, `[layer, other]`, the permutation score `|loss - loss'| / loss` of every exchange."""
+        """Return numbers computed from `surgery`'s aggregates, float32, by name: the divergence without one layer,
+        `kl_without` `[layer]`, and with one run twice, `kl_twice`, NaN where not measured; `center`, the layer where
+        the first is centred; `swap_score` `[layer, other]`, `|loss - loss'| / loss` of every exchange."""
         n_layers = len(curves["block_influence"])
         derived: dict[str, float | np.ndarray] = {}
         for name, kind in (("kl_without", "drop"), ("kl_twice", "repeat")):
@@ -260,6 +272,6 @@ class Surgery(Probe):
 
 
 def stretches(order: Sequence[int]) -> list[Sequence[int]]:
-    """An order in as few stretches as it takes, in each of which every number is one more than the one before."""
+    """Return an order of layers split into the fewest runs of consecutive numbers: [0, 1, 4] into [0, 1] and [4]."""
     breaks = [i for i in range(1, len(order)) if order[i] != order[i - 1] + 1]
     return [order[i:j] for i, j in pairwise([0, *breaks, len(order)])] if order else []

@@ -25,7 +25,8 @@ SHIPPED = ("ed_core.remote.there", "ed_core.sweeps.metrics", "ed_core.models.ide
 
 
 def main() -> None:
-    """Answer the question in the current folder."""
+    """Answer the question file in the current folder, by a file with the answer or one with a sentence on what
+    failed."""
     question = json.loads(Path(QUESTION).read_text(encoding="utf-8"))
     try:
         data = _answer(**question)
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def _sentence(error: Exception, name: str, host: str) -> str:
-    """What went wrong: the service is absent, refused the key, or failed in what it computed."""
+    """Return a sentence on what went wrong: the service is absent, refused the key, or failed in what it computed."""
     import httpx
 
     if isinstance(error, ServiceFailed):
@@ -51,8 +52,8 @@ def _sentence(error: Exception, name: str, host: str) -> str:
 
 
 def _answer(name: str, folder: str, host: str, plan: dict[str, Any]) -> bytes:
-    """The sealed answer to a plan. `folder`: of the model's config and tokenizer, and with host `local` of its
-    weights."""
+    """Return the sealed answer to a plan, measured on the model `name`. `folder`: of the model's config and tokenizer,
+    and with host `local` of its weights."""
     from nnsight import ndif
 
     from .. import settings
@@ -92,7 +93,7 @@ def _answer(name: str, folder: str, host: str, plan: dict[str, Any]) -> bytes:
 
 
 def _class_named(name: str) -> type[Any]:
-    """nnsight's class of models, for one with this name at the service."""
+    """Return nnsight's class of models, made to ask the service for the model with this name."""
     from nnsight.modeling.transformers import TransformersModel
 
     class Named(TransformersModel):  # type: ignore[misc]  # nnsight has no types
@@ -100,15 +101,16 @@ def _class_named(name: str) -> type[Any]:
             return TransformersModel
 
         def _remoteable_model_key(self) -> str:
-            """It is the hub's own spelling, so the hub is not asked for it."""
+            """Return the model's key at the service; `name` is the hub's own spelling, so the hub is not asked for
+            it."""
             return json.dumps({"repo_id": name, "revision": self.revision, "task": self.task})
 
     return Named
 
 
 def _versions(there: dict[str, Any]) -> dict[str, list[str]]:
-    """By name, the version here and the one there; `ServiceFailed` where the two nnsights do not understand each
-    other."""
+    """Return, by package, [version here, version at the service]; `ServiceFailed` where the two nnsights do not
+    understand each other."""
     packages, python = there.get("packages", {}), str(there.get("python_version", "")).split()
     known = {name: [version(name), str(packages.get(name, ""))[:40]] for name in COMPARED}
     own, theirs = known["nnsight"]
@@ -121,6 +123,7 @@ def _versions(there: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _sealed(result: dict[str, Any], versions: dict[str, list[str]]) -> bytes:
+    """Return measured tensors, dtype and versions as the bytes of an answer file."""
     import torch
 
     arrays = {name: value.cpu().numpy() for name, value in result.items() if isinstance(value, torch.Tensor)}
@@ -128,16 +131,18 @@ def _sealed(result: dict[str, Any], versions: dict[str, list[str]]) -> bytes:
 
 
 class _Status:
-    """In place of nnsight's display: keeps the last status, with the place in the queue where the service gives it."""
+    """A substitute for nnsight's display: keeps the last status, with the place in the queue where the service gives
+    it."""
 
     enabled = False
 
     def update(self, response: Any) -> None:
+        """Write the status of a response into the status file."""
         Path(STATUS).write_text(f"{response.status.value} {response.description or ''}"[:200], encoding="utf-8")
 
 
 def _run(model: Any, plan: dict[str, Any], host: str) -> Any:
-    """What was measured here, or the session that goes on at the service."""
+    """Return what was measured here, or the session that goes on at the service."""
     from nnsight import save
 
     from .there import measured

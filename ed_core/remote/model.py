@@ -38,8 +38,8 @@ Arrays = dict[str, np.ndarray]
 
 
 class RemoteModel(LanguageModel):
-    """Config and tokenizer of a model whose weights are elsewhere; `elsewhere` says where the last answer came from,
-    and `identities` are those of its session."""
+    """A model measured by a service that has the weights; config and tokenizer are here. `elsewhere` says where the
+    last answer came from, and `identities` are those of its session."""
 
     def __init__(self, spec: Remote):
         loading.quiet()
@@ -58,14 +58,15 @@ class RemoteModel(LanguageModel):
     # ---------------------------------------------------------------- asking
 
     def expect(self, todo: Sequence[tuple[Any, Request]]) -> Sequence[tuple[Any, Request]]:
-        """The same requests ordered by prompt: one session measures all that is expected of a prompt."""
+        """Return the requests ordered by prompt, and remember them: one session measures all that is expected of a
+        prompt."""
         first = {request.prompts: number for number, (_, request) in reversed([*enumerate(todo)])}
         self._expected = sorted(todo, key=lambda one: first[one[1].prompts])
         return self._expected
 
     def measure(self, probe: Any, encoding: Encoding, record: Recorder) -> None:
-        """Write a probe's record from what the service measured, with all that is expected of the same prompt in the
-        same session."""
+        """Write a probe's measures, as the service computed them, into `record`; one session measures all that is
+        expected of a prompt."""
         remote.check(self.spec, probe.name)
         request, n_tokens = record.request, len(encoding)
         if _has_nothing(probe, n_tokens):
@@ -88,6 +89,7 @@ class RemoteModel(LanguageModel):
         record.step(1.0)
 
     def _ask(self, group: list[tuple[Probe, Request]], encoding: Encoding, record: Recorder) -> None:
+        """Ask the service for the probes of a group, all of one prompt, and keep the answers by request."""
         plan = self._plan(encoding)
         for number, (probe, _) in enumerate(group):
             plan["parts"].append(self._part(probe, encoding) | {"probe": probe.name, "name": str(number)})
@@ -106,7 +108,7 @@ class RemoteModel(LanguageModel):
             self._answers[request.key] = self._measures(probe, part, answer, len(encoding)), where, identities
 
     def _plan(self, encoding: Encoding) -> dict[str, Any]:
-        """What is sent: names of modules, numbers of the config, token ids."""
+        """Return what is sent: names of modules, numbers of the config, token ids; no probe's part yet."""
         names, short = {id(module): name for name, module in self.hf.named_modules()}, short_prompt(self)
 
         def within(block: int, module: object) -> str:
@@ -137,6 +139,7 @@ class RemoteModel(LanguageModel):
         }
 
     def _part(self, probe: Probe, encoding: Encoding) -> dict[str, Any]:
+        """Return the parameters of a probe that are sent; `ParameterError` for those the service cannot follow."""
         n_tokens = len(encoding)
         if isinstance(probe, LogitLens):
             if probe.points != "layers":
@@ -154,7 +157,7 @@ class RemoteModel(LanguageModel):
         return {}
 
     def _where(self, answer: Answer) -> dict[str, Any]:
-        """Where the numbers came from, for the birth certificate and for readers."""
+        """Return where the numbers came from, for the birth certificate and for readers."""
         head, where = answer.head, self.spec.device
         present = {name: theirs for name, (_, theirs) in head.versions.items() if theirs} | {"torch": head.torch}
         versions = ", ".join(f"{name} {version}" for name, version in sorted(present.items()))
@@ -172,8 +175,8 @@ class RemoteModel(LanguageModel):
         }
 
     def _identities(self, answer: Answer, plan: dict[str, Any]) -> Identities:
-        """The figures of the session. Blocks are not called by hand there: `replay` hands every block the stream it
-        had."""
+        """Return the identities' figures in an answer. Blocks are not called by hand there: `replay` hands every block
+        the stream it had."""
         kind = getattr(torch, answer.head.dtype)
         figures: dict[str, Any] = {name: float(self._array(answer, name, np.float32, ())) for name in SINGLE}
         for name in BY_LAYER:
@@ -190,18 +193,27 @@ class RemoteModel(LanguageModel):
         )
 
     def _measures(self, probe: Probe, part: dict[str, Any], answer: Answer, n_tokens: int) -> Arrays:
-        """The measures of a probe that came back, each as it declares it."""
+        """Return the measures of a probe that came back, by name, each in the declared type and shape."""
         sizes = {"layer": self.n_layers, "skipped": self.n_layers, "depth": self.n_layers + 1, "pos": n_tokens}
         sizes |= {"rank": part.get("k", 0), "boundary": len(part.get("bounds", ()))}
         names = {spec.name: f"{part['name']}.{spec.name}" for spec in probe.measures}
-        return {
+        arrays = {
             spec.name: self._array(answer, names[spec.name], spec.dtype, tuple(sizes[dim] for dim in spec.dims))
             for spec in probe.measures
             if names[spec.name] in answer.arrays
         }
+        empty_last = isinstance(probe, ResidualErasure)  # its last column has nothing to predict
+        finite = all(np.isfinite(values[:, :-1] if empty_last else values).all() for values in arrays.values())
+        ids = arrays.get("top_ids", np.zeros(1, int))
+        if not (finite and ids.min() >= 0 and ids.max() < self.d_vocab):
+            raise ServiceFailed(
+                f"The service's answer for {self.spec.name} has values in {probe.name} that are not finite, or tokens "
+                "outside its vocabulary; nothing was kept: try again, or compare the versions."
+            )
+        return arrays
 
     def _array(self, answer: Answer, name: str, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """An array of the answer, of this type and shape."""
+        """Return an array of the answer; `ServiceFailed` unless it has this type and shape."""
         values = answer.arrays.get(name)
         if values is None or values.dtype != dtype or values.shape != shape:
             raise ServiceFailed(
@@ -213,6 +225,7 @@ class RemoteModel(LanguageModel):
     # ---------------------------------------------------------------- what needs the weights
 
     def _not_here(self, *_: Any, **__: Any) -> Any:
+        """Raise `ParameterError`, in place of every method that needs the weights."""
         raise ParameterError(
             f"The weights of {self.spec.source} are remote, and this needs them; take a model that is here, or "
             f"run {', '.join(remote.MEASURED[:-1])} or {remote.MEASURED[-1]} on this one."
@@ -222,5 +235,5 @@ class RemoteModel(LanguageModel):
 
 
 def _has_nothing(probe: Any, n_tokens: int) -> bool:
-    """Whether there is nothing to measure: a prompt too short for any boundary."""
+    """Return whether a probe has nothing to measure: a prompt too short for any boundary."""
     return isinstance(probe, LayerSkip) and probe.mode == "future" and not probe.chosen_boundaries(n_tokens)

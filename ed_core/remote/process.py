@@ -34,7 +34,8 @@ COMMAND: tuple[str, ...] = (sys.executable, "-I", "-c", START)
 
 
 class AnswerHead(Head):
-    """Type and torch version of the model there; by package, the version here and the one there ("": unknown)."""
+    """Header of an answer: type and torch version of the model at the service; by package, [version here, version
+    there] ("": unknown)."""
 
     dtype: Literal["float32", "bfloat16", "float16"]
     torch: str
@@ -55,7 +56,7 @@ ANSWER = Kind(
 
 @dataclass(frozen=True)
 class Answer:
-    """Arrays by name, with their head and their size in bytes."""
+    """An answer of the service: arrays by name, their head, and the size in bytes."""
 
     arrays: Mapping[str, np.ndarray]
     head: AnswerHead
@@ -69,9 +70,9 @@ def ask(
     say: Callable[[str], None] = lambda text: None,
     check: Callable[[], None] = lambda: None,
 ) -> Answer:
-    """The answer to a plan, for which it waits as long as the settings say (`ndif_wait`). `name`: the model's at the
-    service; `folder`: of its config and tokenizer. `check` raises where somebody cancelled. `ServiceFailed` says what
-    the service did instead of answering."""
+    """Return the service's answer to a plan, awaited as long as the settings say (`ndif_wait`). `name`: the model's at
+    the service; `folder`: of its config and tokenizer. `say` gets its status. `check` raises where somebody cancelled.
+    `ServiceFailed` says what the service did instead of answering."""
     machine.require_package("nnsight", "A model that is elsewhere")
     host = settings.current().ndif_address
     given = {"HF_HUB_OFFLINE": "1", remote.KEY: remote.key()} | ({} if host == settings.LOCAL else {"NDIF_HOST": host})
@@ -98,12 +99,12 @@ def ask(
 def _wait(
     process: subprocess.Popen[bytes], name: str, status: Path, say: Callable[[str], None], check: Callable[[], None]
 ) -> None:
-    """Wait for its end, and report its status meanwhile."""
+    """Wait for the process to end, and report its status meanwhile; `ServiceFailed` after `ndif_wait` seconds."""
     wait, state = settings.current().ndif_wait, ""
     end = time.monotonic() + wait
     while process.poll() is None:
         check()
-        if (now := _line(status)) != state:
+        if (now := _line(status)) and now != state:
             state = now
             say(f"{name}: {state}")
         if time.monotonic() > end:
@@ -116,7 +117,7 @@ def _wait(
 
 
 def _line(file: Path) -> str:
-    """A stranger's text on one line, printable; "" where there is none."""
+    """Return the text of a stranger's file on one line, printable; "" where the file does not exist."""
     with suppress(OSError), file.open(encoding="utf-8", errors="replace") as text:
         return "".join(c if c.isprintable() else " " for c in " ".join(text.read(LINE).split()))
     return ""

@@ -17,7 +17,8 @@ from ..sweeps.metrics import AgainstOutput, contributions, cosine, norm, overlap
 
 
 def measured(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """The identities, then each part of the plan under its name; nothing of either where a value is not finite."""
+    """Return tensors by name: the identities, then each part of the plan under its name; neither where a value is not
+    finite. Besides them `dtype` and `torch`, as text."""
     with torch.no_grad():
         short, base = (forward(model, plan, plan[ids]) for ids in ("short", "ids"))
         finite = all(bool(torch.isfinite(x).all()) for run in (short, base) for x in (*run["resid"], run["logits"]))
@@ -38,17 +39,19 @@ def measured(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def at(root: Any, path: str) -> Any:
+    """Return the submodule of `root` at a dotted path; a number in the path is an index."""
     for part in path.split("."):
         root = root[int(part)] if part.isdigit() else getattr(root, part)
     return root
 
 
 def first(value: Any) -> Any:
+    """Return the tensor of a module's output, by itself or at the beginning of a tuple."""
     return value[0] if isinstance(value, tuple) else value
 
 
 def instead(value: Any, new: Tensor) -> Any:
-    """A module's output with another first tensor."""
+    """Return a module's output with `new` as its first tensor."""
     new = new.reshape(first(value).shape).to(first(value).device, first(value).dtype)
     return (new, *value[1:]) if isinstance(value, tuple) else new
 
@@ -56,12 +59,12 @@ def instead(value: Any, new: Tensor) -> Any:
 def forward(
     model: Any, plan: dict[str, Any], ids: Any, edits: Any = None, each: Any = None, keep: int = 0
 ) -> dict[str, Any]:
-    """One pass: `resid` [depth], `attn` and `mlp` [layer], each `[row, pos, d]`, and the `logits`, of the last `keep`
-    positions where the family can give just those.
+    """Return the tensors of one pass: `resid` [depth], `attn` and `mlp` [layer], each `[row, pos, d]`, and the
+    `logits`, of the last `keep` positions where the family can give just those.
 
-    `edits`, each by layer: `resid`, the stream that enters it instead; `attention` and `mlp`, `[row, pos]`, where
-    nothing is added; `layer`, where the stream passes it by. With `each(layer, stream, attn, mlp)`, which is called
-    when they are there, none of them is held, and `resid` is the last stream alone; `each` may be "last", which asks
+    `edits`, each by layer: `resid`, the stream that enters the layer instead; `attention` and `mlp`, masks `[row, pos]`
+    where nothing is added; `layer`, a mask where the stream passes the layer by. With `each(layer, stream, attn, mlp)`,
+    called layer by layer, none of these is kept, and `resid` is the last stream only; `each` may be "last", which asks
     for nothing but that."""
     edits = {} if edits is None else edits
     blocks = at(model, plan["blocks"])
@@ -70,6 +73,7 @@ def forward(
     more = {"logits_to_keep": keep} if keep and plan["keeps"] else {}
 
     def branch(module: Any, h: Tensor, none: Any) -> Tensor:
+        """Return what a branch adds to the stream `h`, set to 0 in the model too where the mask `none` is True."""
         value = module.output
         added = first(value).to(h.device).reshape(h.shape) * plan["multiplier"]
         if none is not None:
@@ -109,7 +113,7 @@ def forward(
 
 
 def unembed(model: Any, plan: dict[str, Any], resid: Tensor) -> Tensor:
-    """Final norm, head, and what the family does behind it; float32."""
+    """Return the float32 logits of a stream: final norm, head, and what the family does behind it (scale, soft-cap)."""
     logits: Tensor = at(model, plan["head"])(at(model, plan["norm"])(resid)).to(resid.device)
     if plan["divisor"] is not None:
         logits = logits / plan["divisor"]
@@ -121,6 +125,7 @@ def unembed(model: Any, plan: dict[str, Any], resid: Tensor) -> Tensor:
 
 
 def update(found: dict[str, Any], layer: int) -> Tensor:
+    """Return what block `layer` added in a pass of `forward`: attention's and the MLP's additions, in float32."""
     added: Tensor = found["attn"][layer].float() + found["mlp"][layer].float()
     return added
 
@@ -129,9 +134,10 @@ def update(found: dict[str, Any], layer: int) -> Tensor:
 
 
 def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
-    """The identities on a short text, of which `one` is the pass. No block is called by hand: for `replay` every block
-    gets the stream that it had, in the model's own pass. `detour`: the sums where another stream enters layer 0, so
-    that an edit without effect is seen; `mlp_moves`: the change of the MLP's addition without attention's."""
+    """Return the figures of the residual identities on a short text, of which `one` is the pass. No block is called by
+    hand: for `replay` every block gets the stream that it had, in the model's own pass. `detour`: the sums where
+    another stream enters layer 0, so that an edit without effect is seen; `mlp_moves`: the change of the MLP's addition
+    without attention's."""
     resid, attn, mlp, n_layers = one["resid"], one["attn"], one["mlp"], plan["n_layers"]
     limit = plan["slope_limits"].get(str(resid[0].dtype), 0.03)
     blocks = [(resid[l], attn[l], mlp[l], resid[l + 1]) for l in range(n_layers)]
@@ -183,7 +189,7 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
 
 
 def read(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`contributions`, `[layer, pos]`."""
+    """Return the measures of the probe `contributions`, `[layer, pos]` (`resid_norm`: `[depth, pos]`)."""
     rows, resid = [], base["resid"]
     for l in range(plan["n_layers"]):
         h, a, m = (base[name][l][0].float() for name in ("resid", "attn", "mlp"))
@@ -195,7 +201,7 @@ def read(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str,
 
 
 def lens(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`logit_lens`: `[depth, pos]`, of the best tokens `[depth, pos, rank]`."""
+    """Return the measures of the probe `logit_lens`: `[depth, pos]`, of the best tokens `[depth, pos, rank]`."""
     pieces = []
     for some in torch.arange(plan["n_tokens"]).split(plan["positions"]):
         out = unembed(model, plan, base["resid"][-1][0, some])
@@ -218,8 +224,8 @@ def lens(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str,
 
 
 def change(model: Any, plan: dict[str, Any], before: Tensor, after: Tensor, looks: Tensor) -> tuple[Tensor, Tensor]:
-    """`|softmax(y) - softmax(y')|_2` and whether the best token is still unsurpassed, `[row, pos]`, from the last
-    streams `before [pos, d]` and `after [row, pos, d]`; 0 where `looks [row, pos]` does not look."""
+    """Return `|softmax(y) - softmax(y')|_2` and whether the best token is still unsurpassed, `[row, pos]`, from the
+    last streams `before [pos, d]` and `after [row, pos, d]`; 0 where the mask `looks [row, pos]` is False."""
     moved = torch.zeros(looks.shape, device=after.device)
     same = torch.zeros(looks.shape, dtype=torch.bool, device=after.device)
     for some in looks.any(0).nonzero()[:, 0].split(plan["positions"]):
@@ -233,7 +239,7 @@ def change(model: Any, plan: dict[str, Any], before: Tensor, after: Tensor, look
 
 
 def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`layer_skip`: one pass for each skipped layer, a row for each boundary."""
+    """Return the measures of the probe `layer_skip`: one pass for each skipped layer, a row for each boundary."""
     n_layers, bounds, which = plan["n_layers"], part["bounds"], part["part"]
     pos = torch.arange(plan["n_tokens"], device=base["resid"][0].device)
     skip = torch.stack([(pos >= 1) & (pos < b) for b in bounds])
@@ -241,8 +247,8 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
     rows, updates = [plan["ids"][0]] * len(bounds), [update(base, l) for l in range(n_layers)]
 
     def changes(edits: Any, looks: Tensor, begin: int, own: Any = None) -> tuple[Tensor, dict[str, Any]]:
-        """The relative change of what each layer from `begin` on adds, `[layer, row]`, and the pass; `own`: what the
-        first of them adds, whatever was computed in it."""
+        """Return the relative change of what each layer from `begin` on adds, `[layer, row]`, and the pass; `own`: what
+        layer `begin` adds, whatever was computed in it."""
         changed = torch.zeros(n_layers, len(bounds), device=looks.device)
 
         def each(layer: int, h: Tensor, a: Tensor, m: Tensor) -> None:
@@ -277,7 +283,8 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
 
 
 def erasure(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str, Any]) -> dict[str, Tensor]:
-    """`residual_erasure`: `[depth, pos]`; at each depth some positions in one pass, a row for each."""
+    """Return the measures of the probe `residual_erasure`, `[depth, pos]`; at each depth some positions are erased in
+    one pass, a row for each."""
     n_layers, n_tokens = plan["n_layers"], plan["n_tokens"]
     total: list[Any] = [0] * (n_layers + 1)
     count = 0

@@ -18,25 +18,25 @@ Summary = Mapping[str, np.ndarray]
 
 
 def probe_of(result: ProbeResult) -> Probe:
-    """The probe, with the parameters a result was computed with."""
+    """Return the probe that measured a result, with the result's parameters."""
     return find(result.request.probe).of(result.request)
 
 
 def _of_means(spec: MeasureSpec) -> bool:
-    """Whether a measure's values are means over the prompt's tokens."""
+    """Return whether a measure's values are means over the prompt's tokens already."""
     return spec.reduce in MEANS and "pos" not in spec.dims and not spec.aggregate_only
 
 
 def following(probe: type[Probe]) -> set[str]:
-    """The parts of a summary that are a stored array again, or that array times the number of tokens: they need not be
-    kept with it."""
+    """Return the names of a probe's summary arrays that follow from its measures (a copy, or a copy times the number of
+    tokens), so that they need not be stored."""
     return {f"{spec.name}.{end}" for spec in probe.measures if _of_means(spec) for end in ("sum", "first", "count")}
 
 
 def summarize(result: ProbeResult) -> ProbeResult:
-    """The result with its `summary`: float64 sums over tokens (`.sum`), the first token's value (`.first`), or the
-    array itself. A sum is NaN where a row lacks a token that another row of the measure has, and a single row one that
-    is not the last: the changed model overflowed there."""
+    """Return the result with its `summary` filled: per measure float64 sums over tokens (`.sum`) with the first token's
+    value (`.first`), or the array itself. A sum is NaN where a changed model overflowed: a row lacks a token that
+    another row has, or a single row lacks one that is not the last."""
     probe = probe_of(result)
     values = {name: m.values for name, m in result.measures.items()}
     values.update(probe.per_token(values, probe.left_out(result)))
@@ -71,16 +71,16 @@ def summarize(result: ProbeResult) -> ProbeResult:
 
 
 def without(result: ProbeResult, positions: Collection[int], first_token: bool = True) -> dict[str, np.ndarray]:
-    """The aggregates of one complete result's means over tokens without these positions, and without the first token
-    where it does not count; all aggregates where no token is left out, or none would be left."""
+    """Return a complete result's aggregates without the tokens at `positions` (from 0), and without the first if
+    `first_token` is False. If no token is left out, or none would remain, all tokens count."""
     if result.n_tokens == 1:
         return aggregate(probe_of(result), [result.summary], first_token)
     return aggregate(probe_of(result), [summary_without(result, positions, first_token)])
 
 
 def summary_without(result: ProbeResult, positions: Collection[int], first_token: bool = True) -> Summary:
-    """The same as a summary over the tokens that are left, the first one among them where it counts: what is made of it
-    counts them all."""
+    """Return a result's summary over the tokens that remain without `positions`, and without the first if `first_token`
+    is False. Aggregate it with `first_token=True`, as the dropped tokens are gone already."""
     n = result.n_tokens
     kept = [t for t in range(int(not first_token), n) if t not in positions]
     kept = kept or list(range(int(not first_token), n))
@@ -96,17 +96,17 @@ def summary_without(result: ProbeResult, positions: Collection[int], first_token
 
 
 def counts_first(probe: Probe) -> bool:
-    """Whether a probe's means count the first token: its parameter, where it has one."""
+    """Return whether a probe's means count the first token: its parameter `first_token`, True without one."""
     return bool(getattr(probe, "first_token", True))
 
 
 def aggregate(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Aggregates over prompts, float32, keyed by measure name; `<measure>_mean` next to every maximum.
+    """Return the aggregates over prompts, float32, by measure name; next to every maximum also `<measure>_mean`.
 
-    How each measure is aggregated is in its `MeasureSpec.reduce`. NaN (a prompt without boundaries) is left out.
-    """
+    `MeasureSpec.reduce` says how each measure is aggregated. `first_token`: whether means count the first token. NaN
+    (such as a prompt without boundaries) is left out."""
     out: dict[str, np.ndarray] = {}
     for spec in probe.measures:
         if spec.name not in summaries[0] and f"{spec.name}.sum" not in summaries[0]:
@@ -125,12 +125,13 @@ def aggregate(
 
 
 def counted(summary: Summary, name: str) -> np.ndarray:
-    """How many tokens a measure's sums are over: its own count where it has one, else all; of one prompt, or of many
-    `[prompt]`, of which those without a count of their own have NaN there."""
+    """Return how many tokens a measure's sums are over: its own count, else all tokens. `summary`: of one prompt, or of
+    many `[prompt]`, with NaN for those without a count of their own."""
     own = summary.get(f"{name}.count", summary["n_tokens"])
     return np.where(np.isfinite(own), own, summary["n_tokens"])
 
 
 def _nanmean(stack: np.ndarray) -> np.ndarray:
+    """Return the mean over the first axis without values that are not finite, float32; NaN where none is left."""
     count = np.isfinite(stack).sum(0)
     return np.where(count > 0, np.nansum(stack, 0, dtype=np.float64) / np.maximum(count, 1), np.nan).astype(np.float32)

@@ -28,12 +28,12 @@ HELD = 16 << 20  # bytes of results that stay in memory once they were read
 
 @lru_cache(maxsize=1)
 def store() -> Store:
-    """This process's store."""
+    """Return this process's result store, opened on the first call; raise `StoreError` if that fails."""
     return Store()
 
 
 def trouble() -> str:
-    """Why the store cannot be used at the moment, or ""."""
+    """Return why the store cannot be used at the moment, or ""."""
     try:
         store()
     except StoreError as error:
@@ -42,13 +42,13 @@ def trouble() -> str:
 
 
 def _bytes(result: ProbeResult) -> int:
-    """What a result takes, its tokens' words about."""
+    """Return about how many bytes a result takes in memory."""
     arrays = [*(measure.values for measure in result.measures.values()), *result.summary.values()]
     return sum(values.nbytes for values in arrays) + 200 * result.n_tokens
 
 
 def _shared(result: ProbeResult | None) -> ProbeResult | None:
-    """A result that many sessions have: its arrays can no longer be written into."""
+    """Return the same result with its arrays made read-only, as many sessions share it; None stays None."""
     for values in [*(m.values for m in result.measures.values()), *result.summary.values()] if result else ():
         values.setflags(write=False)
     return result
@@ -58,7 +58,8 @@ _read: Shelf[ProbeResult] = Shelf(HELD, _bytes)  # by key and what changes when 
 
 
 def by_key(key: str) -> ProbeResult | None:
-    """The result with this run id: from the store, else among the shipped examples. Its arrays are read-only."""
+    """Return the result with this run id (32 hex digits), from the store, else from the shipped examples; None without
+    one. Its arrays are read-only."""
     if not re.fullmatch(r"[0-9a-f]{32}", key):
         return None
     try:
@@ -70,6 +71,7 @@ def by_key(key: str) -> ProbeResult | None:
 
 
 def _of_shipped(folder: Path, key: str) -> ProbeResult | None:
+    """Return the shipped result with this run id in a folder; None if missing or unreadable."""
     if not (file := folder / f"{key}.npz").is_file():
         return None
     try:
@@ -79,7 +81,8 @@ def _of_shipped(folder: Path, key: str) -> ProbeResult | None:
 
 
 def by_short(short: str) -> ProbeResult:
-    """The result whose run id is, or begins with, these hex digits; a `ParameterError` says why there is none."""
+    """Return the one result with a run id that begins with these 8 to 32 hex digits; raise `ParameterError` if the text
+    is invalid, or fits none or several."""
     if not re.fullmatch(r"[0-9a-f]{8,32}", short):
         raise ParameterError(f"{short[:40]!r} is no run id; expected its first 8 hex digits or more.")
     stored = {name for name in _names() if name.startswith(short)}
@@ -99,38 +102,39 @@ def by_short(short: str) -> ProbeResult:
 
 
 def find(request: Request) -> ProbeResult | None:
-    """The stored result of a request, or None."""
+    """Return the stored or shipped result of a request, or None."""
     return by_key(request.key)
 
 
 def find_shown(request: Request) -> ProbeResult | None:
-    """The same for a page, to which on another device than the CPU a shipped result will do: it says where it was
-    measured."""
+    """Return the result of a request to show on a page, or None. If the request is for a GPU, a shipped result from the
+    CPU will do: the page says where it was measured."""
     stored, key = find(request), _on_cpu(request)
     return _of_shipped(EXAMPLES, key) if stored is None and key else stored
 
 
 def find_read(request: Request) -> ProbeResult | None:
-    """The same, or what is shipped of it for a verdict to read: not all of its measures are there."""
+    """Return the result of a request for a verdict to read, or None. Besides `find_shown`, that may be a shipped result
+    of an untrained copy, which lacks some measures."""
     stored = find_shown(request)
     return _of_shipped(TWINS, _on_cpu(request) or request.key) if stored is None else stored
 
 
 def is_read(request: Request) -> bool:
-    """Whether a verdict can read it among what is shipped of twins."""
+    """Return whether a result of this request is shipped, with the examples or the untrained copies."""
     return any((folder / f"{_on_cpu(request) or request.key}.npz").is_file() for folder in (TWINS, EXAMPLES))
 
 
 def _on_cpu(request: Request) -> str:
-    """The key that a request for another device has on the CPU; "" for a request of the CPU."""
+    """Return the key that a request for another device has on the CPU; "" if the request is for the CPU."""
     if all(model.device == "cpu" for model in request.models):
         return ""
     return replace(request, models=tuple(replace(model, device="cpu") for model in request.models)).key
 
 
 def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
-    """Summaries of other prompts on the same model, by the same probe with the same parameters, by run id: what is
-    stored, and the shipped examples."""
+    """Return the summaries, by run id, of other prompts on the same model with the same probe and parameters: stored
+    ones and shipped examples."""
     try:
         stored = store().series(request.series)
     except StoreError:
@@ -140,7 +144,7 @@ def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
 
 
 def patched(model: ModelSpec, prompt: Prompt) -> ProbeResult | None:
-    """The latest stored patch of any other prompt into this one; None where there is none."""
+    """Return the latest stored patch of another prompt into this one (probe `patching`), or None."""
     request = Patching().request(model, prompt)
     results = (by_key(key) for key in alike(request))
     return next((r for r in results if r is not None and r.request.prompts[0].identity() == prompt.identity()), None)
@@ -148,13 +152,13 @@ def patched(model: ModelSpec, prompt: Prompt) -> ProbeResult | None:
 
 @lru_cache(maxsize=1)
 def _names() -> tuple[str, ...]:
-    """Run ids of the shipped examples."""
+    """Return the run ids of the shipped examples."""
     return tuple(sorted(file.stem for file in EXAMPLES.glob("*.npz")))
 
 
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
-    """Summaries of the shipped examples by series and key."""
+    """Return the summaries of the shipped examples, by series (all but the prompt) and run id."""
     stored: dict[str, dict[str, Any]] = {}
     for name in _names():
         if (result := by_key(name)) is not None:
@@ -163,8 +167,8 @@ def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
 
 
 def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
-    """The birth certificate of the latest result of a model in this precision: stored, else shipped; None where there
-    is none."""
+    """Return the provenance of the latest result of this model in this precision, stored or else shipped; None without
+    one."""
     try:
         recent = store().recent(60)
     except StoreError:
@@ -178,8 +182,8 @@ def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
 
 
 def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
-    """Seconds these requests will take here, each from the latest stored run that differs in the prompt alone, scaled
-    by tokens; None if unknown."""
+    """Return the seconds that these requests will take here, each from the latest stored run that differs in the prompt
+    only, scaled by tokens; None if unknown."""
     try:
         recent = store().recent(60)
     except StoreError:
@@ -194,8 +198,7 @@ def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
 
 
 def is_shipped(key: str) -> bool:
-    """Whether a run is one of the examples that come with the product, and was not measured here as well, which is what
-    `by_key` gives then."""
+    """Return whether a run id is that of a shipped example, not measured here as well."""
     try:
         here = store().stamp(key) is not None
     except StoreError:

@@ -18,7 +18,8 @@ SCALARS = (bool, int, float, type(None), Enum)
 
 
 class Shelf(Generic[T]):
-    """LRU cache bounded by the sum of `size`, at most `most`. Values are shared: do not change them."""
+    """A thread-safe LRU cache bounded by the sum of `size(value)`, at most `most`. Values are shared: do not change
+    them."""
 
     def __init__(self, most: int, size: Callable[[T], int] = lambda _: 1):
         self._most, self._size, self._taken, self._lock = most, size, 0, threading.Lock()
@@ -29,7 +30,7 @@ class Shelf(Generic[T]):
     @overload
     def get(self, key: Hashable, make: Callable[[], T | None]) -> T | None: ...
     def get(self, key: Hashable, make: Callable[[], T | None]) -> T | None:
-        """The cached value, or what `make` returns, which is cached unless it is None."""
+        """Return the cached value, or else the result of `make()`, which is cached unless None."""
         with self._lock:
             if (value_of := self._held.get(key)) is not None:
                 self._held.move_to_end(key)
@@ -45,7 +46,8 @@ class Shelf(Generic[T]):
         return value_of
 
     def made(self, make: Callable[..., T], *given: Any, **named: Any) -> T:
-        """The value of a pure function, remembered by its arguments; computed where an argument has no key."""
+        """Return `make(*given, **named)` for a pure function, cached by its arguments; not cached if one of them has no
+        key."""
         try:
             key = make, frozen(given), frozen(named)
         except TypeError:
@@ -54,8 +56,8 @@ class Shelf(Generic[T]):
 
 
 def frozen(value: Any) -> Hashable:
-    """The key of a value: equal where what is computed from it is equal. A result is its own key: two that are merely
-    equal are two. `TypeError` where a value has no key."""
+    """Return a hashable key for a value, equal for equal contents. A `ProbeResult` is keyed by object, not content.
+    Raises `TypeError` for a type without a key."""
     if isinstance(value, str):
         return value
     if isinstance(value, SCALARS):

@@ -45,31 +45,36 @@ DATABASE = {"timeout": BUSY_SECONDS, "eviction_policy": "least-recently-stored",
 
 
 class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
-    """Bytes under text keys. Nothing is ever pickled or unpickled (CVE-2025-69872)."""
+    """A disk for diskcache that stores bytes under text keys, and never pickles or unpickles (CVE-2025-69872)."""
 
     def put(self, key: Any) -> tuple[str, bool]:
+        """Return a text as database key; raise `TypeError` otherwise."""
         if type(key) is not str:
             raise TypeError(f"keys are text, not {type(key).__name__}")
         return key, True
 
     def get(self, key: Any, raw: Any) -> str:
+        """Return a database key's text."""
         return str(key)
 
     def store(self, value: Any, read: Any, key: Any = UNKNOWN) -> tuple[Any, ...]:
+        """Store bytes; raise `TypeError` otherwise."""
         if type(value) is not bytes or read:
             raise TypeError(f"values are bytes, not {type(value).__name__}")
         stored: tuple[Any, ...] = super().store(value, read, key)
         return stored
 
     def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
+        """Return stored bytes; raise `ValueError` for another type."""
         if mode not in (MODE_RAW, MODE_BINARY) or (mode == MODE_RAW and type(value) is not bytes):
             raise ValueError("it is not stored as bytes")
         return super().fetch(mode, filename, value, read)
 
 
 class Store:
-    """Results by key. One object serves several threads, several processes may open the same folder; `StoreError` means
-    that the disk cannot be used. `clear` and eviction touch `results/` only, never what a user keeps."""
+    """Results on disk by run id, for several threads and processes. `root` (folder) and `size_limit` (bytes): None for
+    the settings. Raises `StoreError` if the disk cannot be used. `clear` and eviction touch `results/` only, never what
+    a user keeps."""
 
     def __init__(self, root: str | Path | None = None, size_limit: int | None = None):
         self.path = Path(root or settings.current().cache) / "results"
@@ -82,7 +87,8 @@ class Store:
         self._run(lambda data, cards: None)
 
     def put(self, result: ProbeResult) -> None:
-        """Store a complete result and its card; the oldest results make room."""
+        """Store a complete result and its card; the oldest results make room. Raises `StoreError` for a result above a
+        quarter of the limit, `ValueError` for a partial one."""
         if not result.complete:
             raise ValueError("only complete results are stored")
         key, series, packed = result.request.key, result.request.series, pack(result)
@@ -101,24 +107,25 @@ class Store:
         self._run(work)
 
     def get(self, key: str) -> ProbeResult | None:
-        """The result, or None where there is none, or a damaged one."""
+        """Return the result with this run id; None if missing or damaged."""
         return self._run(lambda data, cards: self._read(data, key, lambda packed: _result(packed, key)))
 
     def stamp(self, key: str) -> str | None:
-        """A text that changes whenever a result is stored again; None where there is none."""
+        """Return a text that changes whenever the result is stored again; None without a result."""
         return self._run(lambda data, cards: _tag(data, key))
 
     def keys(self, beginning: str, n: int = 3) -> list[str]:
-        """Run ids of stored results that begin with these hex digits, at most `n`."""
+        """Return at most `n` run ids of stored results that begin with these hex digits."""
         return self._run(lambda data, cards: list(islice((k for k in data.iterkeys() if k.startswith(beginning)), n)))
 
     def recent(self, n: int = 20) -> list[dict[str, Any]]:
-        """Headlines of the results stored last, newest first; none of an engine whose numbers were different."""
+        """Return the headlines of the `n` results stored last, newest first, without those of another engine
+        version."""
         results = self._run(lambda data, cards: list(islice(self._cards(data, cards, reversed(cards)), n)))
         return [headline for headline, _ in results if headline["engine"] == ENGINE_VERSION]
 
     def series(self, name: str, n: int = 200) -> dict[str, dict[str, np.ndarray]]:
-        """Summaries by key of the results of one `Request.series`, newest first, at most `n`."""
+        """Return the summaries of at most `n` results of one `Request.series`, by run id, newest first."""
 
         def work(data: diskcache.Cache, cards: diskcache.Cache) -> list[Card]:
             now = len(cards), next(reversed(cards), None)
@@ -132,13 +139,13 @@ class Store:
         return {headline["key"]: summary for headline, summary in self._run(work)}
 
     def info(self) -> dict[str, Any]:
-        """How many results there are, what they take and may take, where, and what went wrong."""
+        """Return the number of results, their bytes, the limit, the folder and the problems so far."""
         entries, size = self._run(lambda data, cards: (len(data), data.volume() + cards.volume()))
         info_of = {"entries": entries, "bytes": size, "limit": self.limit, "path": str(self.path)}
         return info_of | {"problems": list(self.problems)}
 
     def check(self) -> tuple[int, list[str]]:
-        """Read every result and card: how many results there are, and what was damaged and removed."""
+        """Read every result and card; return the number of results, and what was damaged and removed."""
         before = list(self.problems)
 
         def work(data: diskcache.Cache, cards: diskcache.Cache) -> list[str]:
@@ -151,7 +158,7 @@ class Store:
         return len(keys), [problem for problem in self.problems if problem not in before]
 
     def clear(self) -> int:
-        """Remove all results, and what killed processes left of theirs; return how many there were."""
+        """Remove all results, and leftovers of killed processes; return how many results there were."""
 
         def work(data: diskcache.Cache, cards: diskcache.Cache) -> int:
             n = len(data)
@@ -167,15 +174,17 @@ class Store:
         self._thread.submit(self._close).result()
 
     def _close(self) -> None:
+        """Close both databases, from the store's thread."""
         for one in self._opened or ():
             one.close()
         self._opened = None
 
     def _run(self, work: Callable[[diskcache.Cache, diskcache.Cache], T]) -> T:
-        """`work` on both databases, in their own thread; once more on new ones where they are damaged."""
+        """Return `work(data, cards)`, run in the store's thread."""
         return self._thread.submit(self._work, work).result()
 
     def _work(self, work: Callable[[diskcache.Cache, diskcache.Cache], T], again: bool = True) -> T:
+        """Return `work(data, cards)`. Damaged databases are renamed and, with `again`, `work` runs on new ones."""
         try:
             if self._opened is None:
                 data = diskcache.Cache(self.path / "data", disk=BytesDisk, size_limit=self.limit, **DATABASE)
@@ -199,7 +208,7 @@ class Store:
         return self._work(work, again=False)
 
     def _cards(self, data: diskcache.Cache, cards: diskcache.Cache, names: Iterator[str]) -> Iterator[Card]:
-        """These cards, decoded; those of results that were evicted are removed."""
+        """Yield these cards, decoded; cards of evicted results are removed."""
         for name in names:
             key = name[-32:]
             if key not in data:
@@ -208,10 +217,11 @@ class Store:
                 yield card
 
     def _card(self, name: str, packed: bytes) -> Card | None:
+        """Return a decoded card, cached in memory."""
         return self._decoded.get((name, packed), lambda: _unpack_card(packed, name[-32:]))
 
     def _read(self, cache: diskcache.Cache, name: str, decode: Callable[[bytes], T | None]) -> T | None:
-        """A decoded entry; None where there is none. A damaged one is removed and noted."""
+        """Return an entry, decoded; None if missing. A damaged one is removed, noted, and reads as None."""
         try:
             value = cache.get(name)
             if value is None:
@@ -225,11 +235,13 @@ class Store:
             return None
 
     def _note(self, problem: str) -> None:
+        """Add a problem to `problems` and the log."""
         self.problems.append(problem)
         log.warning(problem)
 
 
 def _tag(data: diskcache.Cache, key: str) -> str | None:
+    """Return an entry's tag without reading the value; None if missing."""
     value, tag = data.get(key, read=True, tag=True)
     if hasattr(value, "close"):
         value.close()
@@ -237,14 +249,17 @@ def _tag(data: diskcache.Cache, key: str) -> str | None:
 
 
 def _digest(name: str, payload: bytes) -> bytes:
+    """Return the SHA-256 of an entry's name and content."""
     return hashlib.sha256(name.encode() + b"\0" + payload).digest()
 
 
 def _sealed(name: str, payload: bytes) -> bytes:
+    """Return the content with its digest in front."""
     return _digest(name, payload) + payload
 
 
 def _result(packed: bytes, key: str) -> ProbeResult:
+    """Return the result in these bytes; raise `ValueError` if partial or of another run id."""
     result = unpack(packed)
     if result.request.key != key or not result.complete:
         raise ValueError(f"it is the result of {result.request.key}")
@@ -252,8 +267,8 @@ def _result(packed: bytes, key: str) -> ProbeResult:
 
 
 def _pack_card(result: ProbeResult) -> bytes:
-    """One line of JSON, the headline and the summary's dtypes and shapes; then the summary's bytes. Ten times faster to
-    read than a zip file."""
+    """Return a result's card as bytes: a JSON line (headline, and the summary's names, dtypes and shapes), then the
+    summary's bytes. Ten times faster to read than a zip file."""
     request = result.request
     headline = {
         "key": request.key,
@@ -270,6 +285,7 @@ def _pack_card(result: ProbeResult) -> bytes:
 
 
 def _unpack_card(packed: bytes, key: str) -> Card:
+    """Return headline and summary of a card; raise `ValueError` if invalid."""
     line, _, rest = packed.partition(b"\n")
     try:
         headline, layout = json.loads(line)

@@ -19,7 +19,7 @@ from .aggregate import following, summarize
 
 
 class Header(Head):
-    """Everything but the arrays. `updates`: how many partial results came before."""
+    """The fields of a result file other than arrays. `updates`: how many partial results came before."""
 
     request: dict[str, Any]
     tokens: tuple[str, ...]
@@ -48,7 +48,7 @@ RESULT = Kind(
 
 
 def pack(result: ProbeResult) -> bytes:
-    """Bytes of a result, partial or complete."""
+    """Return a result, partial or complete, as bytes that `unpack` reads."""
     arrays = {f"m.{name}": m.values for name, m in result.measures.items()}
     left_out = following(find(result.request.probe))
     arrays |= {f"s.{name}": np.asarray(values) for name, values in result.summary.items() if name not in left_out}
@@ -61,14 +61,14 @@ def pack(result: ProbeResult) -> bytes:
 
 
 def unpack(data: bytes) -> ProbeResult:
-    """The result in `data`; `ValueError` for anything that is not one, whatever it is."""
+    """Return the result in `data`; raise `ValueError` for any bytes that are not a valid one."""
     with open_sealed(data, RESULT) as sealed:
         return result_of(sealed)
 
 
 def result_of(sealed: Sealed[Header]) -> ProbeResult:
-    """Return the probe result in an opened result file, every part of it checked: tokens, the request's key, the
-    probe's version, names, types and lengths of the arrays. To be called within `open_sealed`."""
+    """Return the result in an opened result file; call within `open_sealed`. Checked: tokens, the request's key, the
+    probe's version, and the arrays' names, types and lengths. `ValueError` if one is wrong."""
     header, arrays = sealed.head, sealed.arrays()
     expect(0 < len(header.token_ids) == len(header.tokens), "tokens")
     expect(header.answer_start is None or 0 < header.answer_start < len(header.tokens), "answer_start")
@@ -97,7 +97,7 @@ def result_of(sealed: Sealed[Header]) -> ProbeResult:
 
 
 def _check_arrays(result: ProbeResult) -> None:
-    """Dtypes and shapes as the probe describes them."""
+    """Raise `ValueError` unless the arrays have the dtypes and shapes that the probe describes."""
     n = {"layer": result.n_layers, "skipped": result.n_layers, "depth": result.n_layers + 1, "pos": result.n_tokens}
     for name, measure in result.measures.items():
         expected = measure.spec.dtype
@@ -107,7 +107,8 @@ def _check_arrays(result: ProbeResult) -> None:
 
 
 def _summed_up(result: ProbeResult) -> ProbeResult:
-    """The result with all of its summary; what is stored of it must be that of the measures."""
+    """Return the result with its whole summary, computed from the measures; raise `ValueError` if the stored part
+    differs."""
     if not result.complete:
         expect(not result.summary, "a partial result has no summary")
         return result
@@ -121,5 +122,5 @@ def _summed_up(result: ProbeResult) -> ProbeResult:
 
 
 def with_provenance(result: ProbeResult, **more: Any) -> ProbeResult:
-    """The result with further entries in its birth certificate."""
+    """Return a copy of the result with further entries in its provenance."""
     return replace(result, provenance={**result.provenance, **more})

@@ -31,7 +31,7 @@ KNOWN = "|".join(map(re.escape, (STUDY, PLAN, SUMS, FAILURES)))
 
 
 class Header(Head):
-    """The manifest's fields; `measures`: the digest of all measures."""
+    """The manifest of a `.edstudy` file: the study's name, and `measures`, the SHA-256 of all its measures in hex."""
 
     name: str = Field(pattern=f"^{NAME}$")
     measures: str = Field(pattern="^[0-9a-f]{64}$")
@@ -40,7 +40,7 @@ class Header(Head):
 KIND = Kind(
     "study",
     "a study",
-    3,
+    4,
     Header,
     "ask for it to be exported again",
     members=KNOWN,
@@ -50,7 +50,7 @@ KIND = Kind(
 
 
 def packed(out: str | Path) -> bytes:
-    """A study's folder as one file, its bytes."""
+    """Return the bytes of a `.edstudy` file with the study in the folder `out`."""
     folder = open_folder(out)
     sums = io.BytesIO()
     write_sums(sums, folder, folder.item_keys())
@@ -61,14 +61,15 @@ def packed(out: str | Path) -> bytes:
 
 
 def name_of(file: str | Path | BufferedIOBase) -> str:
-    """The study's name, read without its items; `ImportRefused` for what is no study."""
+    """Return the name of the study in a `.edstudy` file, without reading its measures; `ImportRefused` for any other
+    file."""
     with _opened(file) as sealed:
         return sealed.head.name
 
 
 def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
-    """Check a bundle and put the study into the folder `out`, which must not be there or be empty; returns the digest
-    of its measures. `ImportRefused` says why not, and then nothing is left."""
+    """Check a `.edstudy` file, write its study into the folder `out` (new or empty), and return the digest of its
+    measures. Raises `ImportRefused` where file or folder are refused, and then leaves nothing in `out`."""
     out = require_new(Path(out))
     with _opened(file, disk.moves(out)) as sealed, disk.hidden(out) as hidden:
         part = hidden / "study"  # one folder further in, where the list of studies does not look
@@ -80,7 +81,7 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
 
 
 def require_new(out: Path) -> Path:
-    """Refuse a folder that has something in it, or whose place something else has."""
+    """Return `out`; `ImportRefused` where it is a link, a file, or a folder that is not empty."""
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ImportRefused(f"{out} is there already; give --out a folder that is not there yet, or an empty one.")
     return out
@@ -88,7 +89,8 @@ def require_new(out: Path) -> Path:
 
 @contextlib.contextmanager
 def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator[Sealed[Header]]:
-    """The opened bundle; errors of the disk become refusals. `moves`: the option that names another folder."""
+    """Yield the opened `.edstudy` file; errors of the disk become `ImportRefused` or `StudyError`. `moves`: the option
+    that names another folder, for the message."""
     try:
         with open_sealed(Path(file) if isinstance(file, str) else file, KIND) as sealed:
             yield sealed
@@ -99,6 +101,8 @@ def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator
 
 
 def _unpack(sealed: Sealed[Header], part: Path) -> str:
+    """Write the members of a `.edstudy` into the folder `part`, check that they fit, and return the digest of the
+    measures."""
     expect({STUDY, PLAN, SUMS} <= set(sealed.names), f"{STUDY}, {PLAN} or {SUMS} is missing")
     disk.require_room("The study", sum(map(sealed.size, sealed.names)), part, disk.moves(part))
     for name in sealed.names:

@@ -37,9 +37,10 @@ MARGIN = 0.02  # of the depth, per level: what counts as no change
 
 @dataclass(frozen=True)
 class Level:
-    """One level. `mean`: the depth of its prompts put together, an average depth in 0..L or a score in layers from 0;
-    `low`, `high`: its interval (NaN without), cut where the prompts' own depths end, which a bootstrap-t of few units
-    can pass; `own`: the depth of each prompt of `part`; `drawn`: `mean` with its resamples."""
+    """The depth of a model on the prompts of one level of difficulty. `mean`: read off their mean curve, an average
+    depth in 0..L or a depth score in layers from 0; `low`, `high`: its 5 to 95 % interval (NaN where prompts are too
+    few), cut where the prompts' own depths end; `own`: the depth of each prompt of `part`, which has the probe's sums;
+    `drawn`: `mean` with its bootstrap resamples."""
 
     name: str
     mean: float
@@ -52,9 +53,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Trend:
-    """A line through the levels: its change per level, with an interval over `over`. `first`, `last`: the depths at
-    both ends, of the same prompts. `paired`: how many pairs have a prompt on each level, 0 where prompts are
-    unpaired."""
+    """The straight line through the levels of a set. `slope`: change of depth per level, with its interval `low`,
+    `high` (NaN without) over `over`, in words what is independent; `first`, `last`: depth on the first and the last
+    level; `paired`: how many groups have a prompt on each level, 0 where prompts are unpaired."""
 
     first: float
     last: float
@@ -67,7 +68,8 @@ class Trend:
 
 @dataclass(frozen=True)
 class Difficulty:
-    """One model on one set, by one kind of depth: of `DEPTHS` or `KINDS`."""
+    """How deep the model `label` goes on each level of the set `name`, by one kind of depth: a key of `DEPTHS` or
+    `KINDS`."""
 
     label: str
     name: str
@@ -78,35 +80,37 @@ class Difficulty:
 
     @property
     def finding(self) -> str:
-        """What the interval supports: "deeper", "less deep", "same" (all of it within `MARGIN`), or "unclear"."""
+        """What the slope's interval supports: "deeper", "less deep", "same" (within ±`MARGIN` of the layers) or
+        "unclear"."""
         if self.trend.low > NOTHING or self.trend.high < -NOTHING:
             return "deeper" if self.trend.low > 0 else "less deep"
         return "same" if self._within_margin else "unclear"
 
     @property
     def little(self) -> bool:
-        """Whether there is a change, all of it within `MARGIN`."""
+        """Whether depth changes with the level, but by less than `MARGIN` of the layers per level."""
         return self.finding in ("deeper", "less deep") and self._within_margin
 
     @property
     def _within_margin(self) -> bool:
+        """Whether the slope's whole interval is within ±`MARGIN` of the layers per level."""
         return max(abs(self.trend.low), abs(self.trend.high)) < MARGIN * self.n_layers
 
     @property
     def sentence(self) -> str:
-        """What the data support, with its figures."""
+        """The finding as a sentence, with its numbers."""
         return words.sentence("difficulty", one=self, depth=CALLED[self.kind], margin=100 * MARGIN)
 
 
 def kinds(folder: Folder) -> list[str]:
-    """The kinds of depth that a study has."""
+    """Return the kinds of depth (keys of `DEPTHS` and `KINDS`) that the probes of a study allow."""
     probes = {probe["name"] for probe in folder.plan["probes"]}
     return [kind for kind, probe in READS.items() if probe in probes]
 
 
 def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
-    """The levels of a set on a model, in order (`sets.in_order`). `kind`: one of `DEPTHS` or `KINDS`. `StudyError`
-    where the study cannot say."""
+    """Return the depth of the model `label` on each level of the set `name`, and the trend. `kind`: a key of `DEPTHS`
+    or `KINDS`. Raises `StudyError` below two levels, or where a level has no computed prompt."""
     levels = in_order(group.partition(LEVEL_MARK)[2] for group in folder.groups(name) if group != name)
     if len(levels) < 2:
         raise StudyError(f"The set {name} has no levels to compare; give it two or more.")
@@ -124,7 +128,7 @@ def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
 
 
 def level_of(name: str, kind: str, part: Part) -> Level:
-    """A level of these prompts."""
+    """Return the depth on the prompts of `part` as a level called `name`. `kind`: a key of `DEPTHS` or `KINDS`."""
     depth, own = _of_lens(kind, part) if kind in DEPTHS else _of_skips(kind, part)
     low, high, mean = np.nan, np.nan, float(depth.value)
     if part.units.enough:
@@ -134,13 +138,14 @@ def level_of(name: str, kind: str, part: Part) -> Level:
 
 
 def _of_lens(kind: str, part: Part) -> tuple[Resampled, np.ndarray]:
-    """The average depth of prompts put together, and of each alone."""
+    """Return the average depth of the prompts' mean lens curve, with resamples, and of each prompt's curve
+    `[prompt]`."""
     sums, tokens = part.sums(kind)
     return mean_depth.resampled(kind, sums, tokens, part.units, part.seed), MEAN_DEPTH[kind](sums / tokens[:, None])
 
 
 def _of_skips(kind: str, part: Part) -> tuple[Resampled, np.ndarray]:
-    """The depth score of prompts put together, and of each alone."""
+    """Return the depth score of the prompts' mean curve, with resamples, and of each prompt's curve `[prompt]`."""
     curves = layer_effect(part[kind]) if kind == "effect" else part[kind]
     finite = np.isfinite(curves)
     depth = part.read_curve(
@@ -150,8 +155,8 @@ def _of_skips(kind: str, part: Part) -> tuple[Resampled, np.ndarray]:
 
 
 def trend(levels: Sequence[Level]) -> Trend:
-    """The line through levels, with its interval: over pairs where prompts are paired across all levels, else over each
-    level's prompts."""
+    """Return the straight line through the levels' depths. Its interval is over groups of one prompt per level where
+    the prompts have such groups, else over each level's prompts."""
     finite = [np.isfinite(level.own) for level in levels]
     parts = [level.part.keep(own) for level, own in zip(levels, finite)]
     scores, first, _ = in_pairs([level.own[own] for level, own in zip(levels, finite)], parts)
@@ -173,8 +178,8 @@ def trend(levels: Sequence[Level]) -> Trend:
 
 
 def slope_of(scores: ArrayLike) -> np.ndarray:
-    """Of the straight line through equally spaced levels (the last axis), by least squares; NaN where a score is
-    missing."""
+    """Return the least-squares slope per level of `scores` `[…, level]`, the levels being equally spaced; NaN where a
+    score is missing."""
     y = np.asarray(scores, float)
     x = np.arange(y.shape[-1]) - (y.shape[-1] - 1) / 2
     return np.asarray(y @ x / (x @ x))

@@ -24,9 +24,10 @@ OTHERS = {
 
 
 def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
-    """Of a model on a set or one of its levels, the rows of `tables.VERDICT` that are estimators, with their `label`
-    and `band` (of a rule, its smallest and largest layer over nearby thresholds); and rows like them of `OTHERS`,
-    whose depths are layers `0..L-1` (of the first choice, the layer before the depth from which it stays)."""
+    """Return a row for every estimator of depth of the model `label` on a set or level (`group`): the rows of
+    `tables.VERDICT` that are average depths or papers' rules, then rows like them for `OTHERS`. Each has a `label` and
+    a `band`: of a rule, its smallest and largest layer over nearby thresholds, else None. Depths of `OTHERS` are layers
+    `0..L-1` (of the first choice, the layer before the depth from which it stays)."""
     verdict = tables.verdict_on(folder, label, group)
     bands = {} if verdict is None else {name: rule.band for name, rule in verdict.rules.items()}
     rows = [
@@ -36,6 +37,7 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
     ]
 
     def add(criterion: str, depth: float, ends: Interval | tuple[float, ...], n_layers: int, over: str) -> None:
+        """Append the row of an estimator of `OTHERS`; `ends`: its interval, () without."""
         low, high = (*ends[:2], None, None)[:2]
         figures = {"depth": depth, "ratio": (depth + 1) / n_layers, "low": low, "high": high, "undefined": None}
         about = {"criterion": criterion, "variant": "", "label": OTHERS[criterion], "n_layers": n_layers}

@@ -17,12 +17,12 @@ ALL = 0  # as a number of prompts
 
 
 def set_names() -> list[str]:
-    """The prompt sets that the form offers: bundled, made here, and published ones of the hub."""
+    """Return the names of the prompt sets that the form offers: bundled, made here, and published ones of the hub."""
     return [*bundled_names(), *FORMATS]
 
 
 def probe_names() -> list[str]:
-    """The probes that the form offers: those whose measures can be averaged over prompts."""
+    """Return the names of the probes that the form offers: those with measures that can be averaged over prompts."""
     return [probe.name for probe in PROBES if any(spec.reduce for spec in probe.measures)]
 
 
@@ -35,9 +35,10 @@ def study_of(
     probes: Sequence[str],
     steps: tuple[str, ...] = (),
 ) -> Study:
-    """The study of a form; `StudyError` says what is wrong. `models`: sources. `twins`: untrained copies of each.
-    `sets`: bundled ones, and published ones of the hub by their format's name. `prompts`: of each set, divided evenly
-    over its levels; `ALL` for no limit. `steps`: of each model that is not bundled."""
+    """Return the study that the inputs of a form describe; `StudyError` says what is wrong. `models`: names, folders or
+    hub ids; `twins`: how many untrained copies of each; `sets`, `probes`: names that the form offers; `prompts`: how
+    many of each set, divided evenly over its levels, `ALL` for no limit; `steps`: training steps of each model that is
+    not bundled."""
     entries: list[ModelEntry] = []
     try:
         for source in models:
@@ -51,6 +52,7 @@ def study_of(
 
 
 def _set(name: str, prompts: int) -> SetEntry:
+    """Return the entry of the set `name` with about `prompts` prompts, divided evenly over its levels; 0 takes all."""
     if name not in bundled_names():
         return SetEntry(name=name, hub=name, limit=prompts or None)
     entry = SetEntry(name=name, bundled=name)

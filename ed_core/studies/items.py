@@ -1,5 +1,5 @@
 """A study's folder: `study.toml`, the plan it resolves to, `sums.parquet`, `verdict.parquet`; while it runs, a file for
-each item. Numpy and pyarrow; torch and models in functions alone.
+each item. Numpy and pyarrow; torch and models only within functions.
 
 Sums are a row per prompt and a column per small sum of `results.aggregate`, never an array over tokens. Column
 `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over
@@ -65,7 +65,8 @@ def compute(
     done: Callable[[], None] = lambda: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> pyarrow.Table:
-    """The item's table. `done` is called after every prompt."""
+    """Run an item's probes on its prompts and return its table of sums. `done` is called after every prompt;
+    `cancelled` says whether to stop."""
     from ..work import compute as engine
 
     examples = item.chunk.examples
@@ -80,8 +81,8 @@ def compute(
 
 
 def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], example: Example) -> dict[str, Probe]:
-    """The probes by column, with this prompt's split points; without those whose split points need a longer answer
-    [C25 §5]. An `InputError` where the prompt does not suit one."""
+    """Return the probes to run on one prompt, by column, with this prompt's split points; without those with split
+    points that need a longer answer [C25 §5]. `InputError` where the prompt does not suit a probe."""
     from ..prompts import max_tokens
 
     probes: dict[str, Probe] = {}
@@ -103,7 +104,7 @@ def _probes(model: LanguageModel, entries: Sequence[ProbeEntry], example: Exampl
 
 
 def table(results_by_prompt: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
-    """An item's table, from the results of each of its prompts by probe."""
+    """Return an item's table, a row per prompt and a column per sum, from the results of each prompt by probe."""
     results_by_prompt = list(results_by_prompt)
     rows = [_row(results) for results in results_by_prompt]
     shapes = {name: np.shape(value) for row in rows for name, value in row.items()}
@@ -115,7 +116,7 @@ def table(results_by_prompt: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Tab
 
 
 def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
-    """One prompt's sums, by column."""
+    """Return one prompt's sums over tokens by column name, from its results by probe."""
     written = results.get(sinks.PROBE)
     known = None if written is None else sinks.of_result(written)
     row: dict[str, np.ndarray] = {}
@@ -136,7 +137,7 @@ def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
 
 
 def _column(values: list[np.ndarray | None]) -> pyarrow.Array:
-    """Numbers, or flat lists of them; null where there is none."""
+    """Return an Arrow column of numbers, or of flat lists where the values are arrays; null where a prompt has none."""
     one = next(v for v in values if v is not None)
     kind = pyarrow.int64() if one.dtype.kind == "i" else pyarrow.float64()
     kind = pyarrow.float32() if one.dtype == np.float32 else kind
@@ -149,12 +150,12 @@ def _column(values: list[np.ndarray | None]) -> pyarrow.Array:
 
 
 def path(out: Path, key: str) -> Path:
-    """The file of an item before it is packed."""
+    """Return the path of an item's own file, which it has until `pack` moves it into `sums.parquet`."""
     return out / ITEMS / f"{key}.parquet"
 
 
 def write(out: Path, item: Item, table: pyarrow.Table) -> None:
-    """Put the item's file in its place, whole or not at all."""
+    """Write an item's table to its own file in the study's folder `out`, whole or not at all."""
     file = path(out, item.key)
     with writing(out):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -164,8 +165,8 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
 
 
 def pack(folder: Folder) -> None:
-    """Move the items of a study into `sums.parquet`, and keep what it has of other plans. Killed at any moment, it
-    loses nothing: an item's file goes once its rows are on the disk."""
+    """Move the computed items of a study from their own files into `sums.parquet`. Killed at any moment, it loses
+    nothing: an item's file goes once its rows are on the disk. Items of other plans stay."""
     out, lock = folder.out, folder.out / ITEMS / ".lock"
     if not any(path(out, key).is_file() for key in folder.item_keys()):
         return
@@ -182,7 +183,7 @@ def pack(folder: Folder) -> None:
 
 
 def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
-    """Write the items of these keys as `sums.parquet`."""
+    """Write the items of these keys (`<model digest>/<chunk digest>`) to `handle`, in the layout of `sums.parquet`."""
     models: dict[str, list[str]] = {}
     for key in keys:
         models.setdefault(key.partition("/")[0], []).append(key)
@@ -214,6 +215,7 @@ def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _reading(file: Path) -> Iterator[None]:
+    """Turn errors while reading `file` into a `StudyError` that calls the file damaged."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
@@ -225,7 +227,8 @@ def _reading(file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(file: Path, rows: int, size: int) -> Iterator[parquet.ParquetFile]:
-    """A parquet file that somebody else may have made: what its footer declares is bounded before it is unpacked."""
+    """Yield an opened parquet file that somebody else may have made, after checking that its footer declares at most
+    `rows` rows and `size` unpacked bytes."""
     with _reading(file), untrusted.opened(file, size, untrusted.Unreadable) as handle:
         limits = {"thrift_string_size_limit": untrusted.FOOTER, "thrift_container_size_limit": untrusted.PARTS}
         with parquet.ParquetFile(handle, **limits) as opened:
@@ -236,18 +239,21 @@ def _opened(file: Path, rows: int, size: int) -> Iterator[parquet.ParquetFile]:
 
 
 def computed_chunks(out: Path, digest: str) -> set[str]:
-    """The chunks of a model that are computed."""
+    """Return the digests of the computed chunks of prompts of the model with this digest."""
     return {file.stem for file in (out / ITEMS / digest).glob("*.parquet")} | packed(out).get(digest, {}).keys()
 
 
 def packed(out: Path) -> Mapping[str, Mapping[str, range]]:
-    """Of `sums.parquet`: per model its chunks, with their rows in the model's row group."""
+    """Return the rows of each chunk in `sums.parquet` by model and chunk digest, counted within the model's row group;
+    {} where the file is missing."""
     file = out / SUMS
     return _packed(file, file.stat().st_mtime_ns) if file.is_file() else {}
 
 
 @lru_cache(maxsize=32)
 def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
+    """Return the index of `packed` for one file; `changed`: the file's modification time, so that the cache notices a
+    new one."""
     index: dict[str, dict[str, range]] = {}
     with _opened(file, untrusted.ROWS, untrusted.SUMS) as opened:
         keys = opened.read(list(KEYS))
@@ -260,13 +266,13 @@ def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
 
 
 def packed_keys(out: Path) -> list[str]:
-    """The items of `sums.parquet`, in its order."""
+    """Return the keys (`<model digest>/<chunk digest>`) of the items in `sums.parquet`, in its order."""
     return [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
 
 
 def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Stored:
-    """A table of sums with its columns' shapes, without empty columns. `ValueError` where a column holds anything but
-    numbers, or lists of as many as its shape has places."""
+    """Return a table of sums without empty columns, and the shape of each column (`meta`: shapes by name). `ValueError`
+    where a column has anything but numbers, or lists of another length than its shape."""
     table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
     shapes = {name: tuple(meta[name]) for name in table.column_names}
     for name, shape in shapes.items():
@@ -285,33 +291,36 @@ def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Stored:
 
 @dataclass(frozen=True)
 class Sums:
-    """What is computed of one model on one set: per column the prompts' values `[prompt, …]`, NaN where a prompt has
-    none. `index`: which prompts of the set these are."""
+    """All sums of one model on one set: `columns`, by name the prompts' values `[prompt, …]`, NaN where a prompt has
+    none; `index`: the places of these prompts in the set, from 0."""
 
     columns: Mapping[str, np.ndarray]
     index: np.ndarray
 
     def __len__(self) -> int:
+        """Return the number of prompts."""
         return len(self.index)
 
     def of(self, chosen: np.ndarray) -> Sums:
-        """Some of the prompts, by their place in the set."""
+        """Return the sums of those prompts that are in `chosen`, which has places in the set."""
         keep = np.isin(self.index, chosen)
         return Sums({name: values[keep] for name, values in self.columns.items()}, self.index[keep])
 
     def ran(self, probe: str) -> np.ndarray:
-        """The prompts that went through a probe, as places in the set."""
+        """Return the places in the set of the prompts that went through a probe."""
         tokens = self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan))
         return np.asarray(self.index[np.isfinite(tokens)])
 
     def probe(self, name: str) -> dict[str, np.ndarray]:
-        """A probe's columns under the names of its summary, of the prompts that went through it."""
+        """Return a probe's columns by their names in its summary, for the prompts that went through it; {} where none
+        did."""
         ran = np.isin(self.index, self.ran(name))
         own = {n.partition(".")[2]: v[ran] for n, v in self.columns.items() if n.startswith(f"{name}.")}
         return own if ran.any() else {}
 
 
 def _joined(parts: Sequence[Stored], index: np.ndarray) -> Sums:
+    """Join the tables of several chunks into one `Sums`; `ValueError` where their columns differ in shape."""
     shapes = {name: shape for _, of_part in parts for name, shape in of_part.items()}
     expect(all(of_part.items() <= shapes.items() for _, of_part in parts), "the shapes differ")
     tables = [table.replace_schema_metadata(None) for table, _ in parts]
@@ -320,7 +329,7 @@ def _joined(parts: Sequence[Stored], index: np.ndarray) -> Sums:
 
 
 def _values(column: pyarrow.Array, shape: tuple[int, ...]) -> np.ndarray:
-    """A column as `[prompt, …]`, NaN for null."""
+    """Return an Arrow column as a float64 array `[prompt, …]`, NaN for null."""
     valid = np.asarray(column.is_valid())
     values = np.full((len(valid), *shape), np.nan)
     given = column.flatten() if types.is_list(column.type) else column.drop_null()
@@ -332,6 +341,8 @@ def _values(column: pyarrow.Array, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class _Probe(BaseModel):
+    """A probe in `plan.json`."""
+
     name: str
     label: str = ""
     models: list[str] = []
@@ -341,6 +352,8 @@ class _Probe(BaseModel):
 
 
 class _Set(BaseModel):
+    """A prompt set in `plan.json`; its lists have an entry per prompt, or per chunk."""
+
     name: str = Field(pattern=f"^{NAME}$")
     of: str = ""
     left_out: int
@@ -352,7 +365,7 @@ class _Set(BaseModel):
 
 
 class _Plan(BaseModel):
-    """What is read of a plan."""
+    """The fields of `plan.json` that are checked when a study is opened."""
 
     name: str
     note: str = ""
@@ -364,6 +377,7 @@ class _Plan(BaseModel):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> _Plan:
+        """Refuse a set with chunks, levels, pairs or forms that do not fit its number of prompts."""
         for one in self.sets:
             n = len(one.ids)
             if len(one.chunks) != -(-n // self.chunk) or {len(one.levels), len(one.pairs), len(one.forms)} - {0, n}:
@@ -373,7 +387,7 @@ class _Plan(BaseModel):
 
 @dataclass(frozen=True)
 class Folder:
-    """A study's folder, as far as it is computed when it is first read."""
+    """An opened study (`open_folder`), as far as it is computed when it is first read: later items are not seen."""
 
     out: Path
     plan: Mapping[str, Any]
@@ -393,11 +407,12 @@ class Folder:
 
     @cached_property
     def computed(self) -> dict[str, set[str]]:
-        """The computed chunks of each model, by label."""
+        """The digests of the computed chunks of each model, by the model's label."""
         return {label: computed_chunks(self.out, model["digest"]) for label, model in self.models.items()}
 
     def probe(self, name: str) -> Probe:
-        """A probe of the study by its column, with its parameters but for split points, which are each prompt's own."""
+        """Return the probe with this column name, with its parameters except split points, which are each prompt's own.
+        Raises `StudyError` where the plan has no such probe."""
         for entry in self.plan["probes"]:
             if (entry.get("label") or entry["name"]) == name:
                 return find(entry["name"]).make({n: v for n, v in entry["parameters"].items() if n != "boundaries"})
@@ -408,7 +423,8 @@ class Folder:
         )
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
-        """A set as a whole and each of its levels, as places in the set; prompts without a level are of none."""
+        """Return the prompts of a set and of each of its levels (`<set>/<level>`), as places in the set from 0; prompts
+        without a level are in no level."""
         one = self.sets[name]
         levels = np.asarray(one["levels"], str)
         named = {f"{name}{LEVEL_MARK}{level}": levels == level for level in dict.fromkeys(one["levels"]) if level}
@@ -416,20 +432,21 @@ class Folder:
 
     @property
     def every_group(self) -> list[str]:
-        """All sets, each with its levels."""
+        """The names of all sets and of their levels (`<set>/<level>`)."""
         return [group for name in self.sets for group in self.groups(name)]
 
     def set_of(self, group: str) -> str:
-        """The set that a group is, or is a level of."""
+        """Return the name of the set that `group` names, by itself or as `<set>/<level>`."""
         return next(name for name in self.sets if group in self.groups(name))
 
     def some(self, label: str, group: str) -> tuple[str, Sums]:
-        """The set of a group, and what is computed of a model on the group's prompts."""
+        """Return the name of the set of a `group`, and all sums of the model `label` on the group's prompts."""
         name = self.set_of(group)
         return name, self.sums(label, name).of(self.groups(name)[group])
 
     def read(self, label: str, group: str, probe: str) -> Part:
-        """What a probe measured of a model on a set or one of its levels."""
+        """Return the sums of one probe of the model `label` on a set or level (`group`), with each prompt's level, pair
+        and form."""
         name, some = self.some(label, group)
         one, ran = self.sets[name], some.ran(probe)
         levels, pairs = (tuple(str(one[key][i]) for i in ran) if one[key] else () for key in ("levels", "pairs"))
@@ -437,13 +454,13 @@ class Folder:
         return Part(some.probe(probe), levels, pairs, ran, forms, self.plan["seed"])
 
     def forms(self, name: str) -> np.ndarray:
-        """The template of each prompt of a set, by its place, "" where it has none. A published set's way of writing
-        its prompts is one template."""
+        """Return the form (template) of each prompt of a set, "" where it has none. A published set's way of writing
+        its prompts is one form."""
         one = self.sets[name]
         return np.asarray(one.get("forms") or [one.get("of") or ""] * len(one["ids"]), str)
 
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Per model and set: computed items, items in all."""
+        """Return the number of computed items and of all items, by model and set."""
         return {
             (label, name): (sum(chunk in self.computed[label] for chunk in one["chunks"]), len(one["chunks"]))
             for label in self.models
@@ -455,20 +472,20 @@ class Folder:
         }
 
     def item_keys(self) -> Iterator[str]:
-        """The computed items, in the plan's order."""
+        """Yield the keys (`<model digest>/<chunk digest>`) of the computed items, in the plan's order."""
         for label, model in self.models.items():
             every = (chunk for one in self.sets.values() for chunk in one["chunks"])
             yield from (f"{model['digest']}/{chunk}" for chunk in every if chunk in self.computed[label])
 
     def failures(self) -> dict[str, str]:
-        """Why models of the plan failed, by label."""
+        """Return why models of the plan failed, by label; {} where none did."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             reasons = untrusted.json_of(self.out / FAILURES).items()
             return {label: str(why) for label, why in reasons if label in self.models}
         return {}
 
     def digest(self) -> str:
-        """SHA-256 over the measures of all computed items, in the plan's order; seconds are no part."""
+        """Return the SHA-256 over the measures of all computed items, in the plan's order, without computing times."""
         sha = hashlib.sha256()
         for key in self.item_keys():
             part, shapes = self.part(key)
@@ -482,7 +499,8 @@ class Folder:
         return sha.hexdigest()
 
     def part(self, key: str) -> Stored:
-        """The sums of an item, from its own file while there is one."""
+        """Return the table of an item's sums and the shapes of its columns, from its own file or else from
+        `sums.parquet`."""
         if (file := path(self.out, key)).is_file():
             with _opened(file, untrusted.CHUNK, untrusted.ITEM) as opened:
                 head = opened.schema_arrow.metadata[b"shapes"]
@@ -494,13 +512,14 @@ class Folder:
             return _checked(group.slice(rows.start, len(rows)), meta["shapes"])
 
     def certificate(self, key: str) -> Any:
-        """The certificate of the first result of an item."""
+        """Return the provenance of an item's first result, without what concerns only that result."""
         if (file := path(self.out, key)).is_file():
             return json.loads(parquet.read_schema(file).metadata[b"certificate"])
         return self._of_model(key.partition("/")[0])[1]["certificate"]
 
     def _of_model(self, digest: str) -> tuple[pyarrow.Table, Any]:
-        """A model's row group of `sums.parquet`, without its keys, with the model's part of the metadata."""
+        """Return a model's rows of `sums.parquet` without their keys, and its shapes and certificate from the file's
+        metadata."""
         file = self.out / SUMS
         state = digest, file.stat().st_mtime_ns
         if state not in self._group:
@@ -513,7 +532,7 @@ class Folder:
         return self._group[state]
 
     def sums(self, label: str, name: str) -> Sums:
-        """What is computed of a model on a set."""
+        """Return all sums of the model `label` on the set `name`; `StudyError` where they do not fit the plan."""
         if (label, name) in self._sums:
             return self._sums[label, name]
         digest, size, n = self.models[label]["digest"], self.plan["chunk"], len(self.sets[name]["ids"])
@@ -533,22 +552,22 @@ class Folder:
 
 
 def home() -> Path:
-    """The folder of this installation's studies, a folder for each."""
+    """Return the folder of this installation's studies, which has a folder for each."""
     return settings.current().cache / "studies"
 
 
 def made_here() -> list[Path]:
-    """The folders of this installation's studies, latest first."""
+    """Return the folders of this installation's studies, latest first."""
     return [file.parent for file in sorted(home().glob(f"*/{PLAN}"), key=lambda file: -file.stat().st_mtime)]
 
 
 def shipped() -> list[Path]:
-    """The folders of the studies that come with the product."""
+    """Return the folders of the studies that come with the product."""
     return [file.parent for file in sorted(STUDIES.glob(f"*/{PLAN}"))]
 
 
 def open_folder(out: str | Path) -> Folder:
-    """A study's folder. `StudyError` where there is none, or one of a later version."""
+    """Return the study in the folder `out`; `StudyError` where none can be read, or where it has another format."""
     file = Path(out) / PLAN
     try:
         plan = from_json(untrusted.content(file, untrusted.PLAN, untrusted.Unreadable))

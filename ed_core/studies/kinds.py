@@ -15,7 +15,8 @@ from .items import Folder
 
 
 def table(folder: Folder, name: str) -> list[list[str]]:
-    """Return a row for each model and kind, its head first; none where nothing was measured."""
+    """Return the rows of a table of depths by model and kind of token on the set `name`, the head first; [] where not
+    measured."""
     rows = []
     for label in folder.models:
         some = folder.sums(label, name)
@@ -28,7 +29,8 @@ def table(folder: Folder, name: str) -> list[list[str]]:
 
 
 def differences(folder: Folder, name: str) -> Iterator[str]:
-    """Say for each two models of one depth how much deeper the second one's tokens settle with the mix held equal."""
+    """Yield a sentence for each two trained models with equally many layers: how much deeper the second one's tokens
+    settle, at an equal mix of kinds of tokens."""
     measured = [
         label
         for label, m in folder.models.items()

@@ -20,10 +20,10 @@ Read = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 @dataclass(frozen=True)
 class Part:
-    """One probe's sums over a set's prompts: `columns` `[prompt, …]` under the names of its summary, empty where no
-    prompt went through it; of every prompt its level, its mark (prompts of different levels with one mark belong
-    together), its place in the set, and its form. `seed`: of resamples; those of parts with one seed and as many units
-    draw the same ones."""
+    """One probe's sums over tokens for prompts of a set: `columns` `[prompt, …]` by their names in its summary, empty
+    where no prompt went through it. Of every prompt: its level; in `pairs` a mark that prompts of different levels
+    share where they belong together; its place in the set, from 0; its form (template). `seed`: of resamples; those of
+    parts with one seed and as many units are the same."""
 
     columns: Mapping[str, np.ndarray]
     levels: tuple[str, ...] = ()
@@ -33,25 +33,27 @@ class Part:
     seed: int = 0
 
     def __len__(self) -> int:
+        """Return the number of prompts."""
         return next((len(values) for values in self.columns.values()), 0)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        """Return the column `name`, `[prompt, …]`."""
         return self.columns[name]
 
     @cached_property
     def units(self) -> Units:
-        """What is independent: forms where enough are known, else prompts."""
+        """What the bootstrap draws as independent: forms where enough are known, else prompts."""
         return statistics.units(len(self), self.forms)
 
     def keep(self, chosen: np.ndarray) -> Part:
-        """Some of the prompts, by a mask or by their numbers."""
+        """Return the part of some of its prompts, chosen by a boolean mask or by their indices in this part."""
         rows = np.arange(len(self))[chosen]
         levels, pairs, forms = (tuple(m[i] for i in rows) if m else () for m in (self.levels, self.pairs, self.forms))
         columns = {name: values[rows] for name, values in self.columns.items()}
         return Part(columns, levels, pairs, self.index[rows] if len(self.index) else self.index, forms, self.seed)
 
     def by_level(self, levels: Sequence[str]) -> list[Part]:
-        """The part of each level; refused where one is too small for an interval."""
+        """Return the part of each of these levels; `ClaimRefused` where one has too few prompts for an interval."""
         parts = [self.keep(np.asarray(self.levels) == level) for level in levels]
         for level, part in zip(levels, parts):
             part.require(f"prompts of level {level}")
@@ -63,29 +65,32 @@ class Part:
             require(len(self), what, forms=True)
 
     def sums(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """A measure's sums over tokens `[prompt, place]` and how many tokens each is over `[prompt]`."""
+        """Return a measure's sums over tokens `[prompt, layer]`, other dims flattened, and the number of tokens
+        `[prompt]`."""
         return self[f"{name}.sum"].reshape(len(self), -1), counted(self.columns, name)
 
     def cosine(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same sums of the mean of attention's, the MLP's and the layer's cosine."""
+        """Return token sums and counts, as `sums` does, of the mean of attention's, the MLP's and the layer's
+        cosine."""
         sums = [self.sums(name) for name in COSINES]
         return np.mean([one for one, _ in sums], 0), sums[0][1]
 
     def added_loss(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same sums of the loss that leaving something out adds, nats."""
+        """Return token sums and counts, as `sums` does, of the loss (nats) that leaving out layers adds."""
         loss, tokens = self.sums("nll")
         return loss - self.sums("nll_whole")[0], tokens
 
     def mean(self, sums: np.ndarray, weights: np.ndarray | None = None) -> Resampled:
-        """A mean over prompts, weighted where `weights` are given."""
+        """Return `Σ sums / Σ weights` over prompts with its bootstrap resamples; a weight is 1 unless given."""
         return statistics.mean(sums, weights, self.units, self.seed)
 
     def per_token(self, name: str) -> Resampled:
-        """A measure's mean over all tokens of all prompts."""
+        """Return a measure's mean over all tokens of all prompts, with its bootstrap resamples."""
         return self.mean(*self.sums(name))
 
     def read(self, read: Read, *names: str) -> Resampled:
-        """A smooth number read off mean curves over tokens, by their names."""
+        """Return a smooth number that `read` computes from mean curves over tokens, with its bootstrap resamples.
+        `read` gets the curves `[resample, layer]` by their `names` and returns `[resample]`."""
         sums = {name: self.sums(name) for name in names}
         each, tokens = ({name: one[i] for name, one in sums.items()} for i in (0, 1))
         return statistics.read_off(read, each, tokens, self.units, self.seed)
@@ -93,21 +98,23 @@ class Part:
     def read_curve(
         self, read: Callable[[np.ndarray], np.ndarray], sums: np.ndarray, weights: np.ndarray | None = None
     ) -> Resampled:
-        """A smooth number read off one mean curve over prompts."""
+        """Return a smooth number that `read` computes from the mean curve `Σ sums / Σ weights`, with its resamples."""
         weights = np.ones(len(self)) if weights is None else weights
         return statistics.read_off(lambda curves: read(curves[""]), {"": sums}, weights, self.units, self.seed)
 
     def steps(self, read: Callable[[np.ndarray], np.ndarray], sums: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Draws `[resample]` of a number that steps, read off one mean curve over prompts."""
+        """Return bootstrap draws `[resample]` of a number that jumps, such as a layer, read off one mean curve."""
         return statistics.percentile(lambda curves: read(curves[""]), {"": sums}, weights, self.units, self.seed)
 
     def order(self, name: str) -> RankOrder:
-        """How well a measure orders its places."""
+        """Return how well a measure's mean curve ranks its layers: the reliability of the ranks, and the share of pairs
+        apart."""
         return statistics.rank_order(*self.sums(name), self.units, self.seed)
 
 
 def require(n: int, what: str = "prompts", take: str = "a larger set", forms: bool = False) -> None:
-    """Raise `ClaimRefused` where `n` is below the fewest prompts of an interval."""
+    """Raise `ClaimRefused` where `n` is below the fewest prompts of an interval. `what`: their name in the message;
+    `take`: its advice; `forms`: whether it offers different forms, too."""
     if n < FEWEST:
         of_forms = f" (or {FEWEST_FORMS} of different forms)" if forms else ""
         verb = "is" if n == 1 else "are"
@@ -115,10 +122,13 @@ def require(n: int, what: str = "prompts", take: str = "a larger set", forms: bo
 
 
 def in_pairs(values: Sequence[np.ndarray], parts: Sequence[Part]) -> tuple[np.ndarray, Part, list[str]]:
-    """The prompts' values `[pair, level]` where a mark is on every level, once; the first level's prompts of these
-    pairs, whose forms are the pairs'; and the marks, in their order. `values`: `[prompt]` of each level's part."""
+    """Match the prompts of several levels by their marks in `Part.pairs`, where each level has a mark exactly once.
+    `values`: `[prompt]` of each level's part. Returns the values `[pair, level]`, the part of these pairs' prompts on
+    the level that has the fewest forms, as pairs that share a form are not independent, and the marks, all in one
+    order."""
     counts = [Counter(part.pairs) for part in parts]
     by_mark = [{m: i for i, m in enumerate(p.pairs) if m and n[m] == 1} for p, n in zip(parts, counts)]
     marks = [mark for mark in by_mark[0] if all(mark in of_level for of_level in by_mark)]
     rows = [np.array([of_level[mark] for mark in marks], int) for of_level in by_mark]
-    return np.stack([v[own] for v, own in zip(values, rows)], 1), parts[0].keep(rows[0]), marks
+    kept = min((part.keep(own) for part, own in zip(parts, rows)), key=lambda part: len({*part.forms}))
+    return np.stack([v[own] for v, own in zip(values, rows)], 1), kept, marks

@@ -36,8 +36,8 @@ DIGITS = 16  # of a digest, in hex
 
 
 class StudyModel(BaseModel, frozen=True):
-    """A model of a study, as `plan.json` has it. `trouble`: why it cannot be used, "" where it can; only then it has
-    a `spec`. `step`: of one that is a step of a training, the `series`."""
+    """A model of a study, as `plan.json` has it. `trouble`: why it cannot be used, "" where it can, and only then it
+    has a `spec`. `series`, `step`: the training and the number of the step, of a model that is a step of a training."""
 
     label: str = Field(max_length=400)
     digest: str = Field(pattern="^[0-9a-f]{16}$")
@@ -54,15 +54,15 @@ class StudyModel(BaseModel, frozen=True):
 
     @property
     def known(self) -> ModelRef:
-        """The model, where it can be used."""
+        """The reference of a usable model (`trouble` is empty)."""
         assert self.spec is not None, self.trouble
         return ModelRef.of(self.spec)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive prompts of a set and the probes they go through. `takes[p]`: of probe p, which of the prompts, by
-    their place in the chunk."""
+    """Consecutive prompts of the set `of`, and the probes they go through. `takes[p]`: the indices within the chunk of
+    the prompts that probe p takes."""
 
     examples: tuple[Example, ...]
     takes: tuple[tuple[int, ...], ...]
@@ -70,24 +70,27 @@ class Chunk:
     of: str = ""
 
     def probes(self, study: Study, model: str, at: int | None = None) -> list[ProbeEntry]:
-        """The probes that a model goes through on the prompt at a place, or on any of them."""
+        """Return the probes that a model (its label) runs on the prompt at index `at`, or on any prompt for None."""
         every = zip(study.probes, self.takes)
         return [e for e, places in every if e.takes(model, self.of) and (bool(places) if at is None else at in places)]
 
 
 @dataclass(frozen=True)
 class Item:
+    """One model on one chunk of prompts: the smallest piece of a study that is computed and stored."""
+
     model: StudyModel
     chunk: Chunk
 
     @property
     def key(self) -> str:
+        """`<model digest>/<chunk digest>`, under which the item is stored."""
         return f"{self.model.digest}/{self.chunk.digest}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A study whose models and prompts are known."""
+    """A study with its models resolved and its prompts read."""
 
     study: Study
     models: tuple[StudyModel, ...]
@@ -96,23 +99,26 @@ class Plan:
 
     @property
     def usable(self) -> tuple[StudyModel, ...]:
+        """The models without trouble."""
         return tuple(m for m in self.models if not m.trouble)
 
     @property
     def n_prompts(self) -> int:
+        """The number of prompts in all sets."""
         return sum(len(s.examples) for s in self.sets)
 
     @property
     def n_items(self) -> int:
+        """The number of items, computed or not."""
         return sum(1 for _ in self.items())
 
     def items(self) -> Iterator[Item]:
-        """All items, model by model."""
+        """Yield all items, model by model."""
         for model in self.usable:
             yield from self.items_of(model)
 
     def items_of(self, model: StudyModel) -> Iterator[Item]:
-        """A model's items: the chunks that some probe takes."""
+        """Return a model's items: one for each chunk that some probe takes."""
         every = (chunk for chunks in self.chunks for chunk in chunks)
         return (Item(model, chunk) for chunk in every if chunk.probes(self.study, model.label))
 
@@ -121,8 +127,8 @@ class Plan:
 
 
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
-    """The plan of a study with its file in `folder`. A model that cannot be found is noted, a set that is unavailable
-    is refused."""
+    """Return the plan of a study: resolve its models, and read its sets with file paths relative to `folder`. A model
+    that cannot be used is noted in its `trouble`; a set that is unavailable raises `StudyError`."""
     _once([entry.series for entry in study.models if entry.steps], "trainings")
     steps = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
     specs = [_spec(one, device) for one, _, _ in steps]
@@ -142,28 +148,32 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
 
 
 def of_models(study: Study, models: Sequence[StudyModel], prompts: Sequence[Prompt]) -> Plan:
-    """The plan of a study whose models are in memory; the prompts are its only set."""
+    """Return the plan of a study of models in memory, with `prompts` as its only set."""
     return _plan(study, models, [PromptSet(study.sets[0].name, tuple(map(Example, prompts)))])
 
 
 def _plan(study: Study, models: Iterable[StudyModel], sets: Sequence[PromptSet]) -> Plan:
+    """Return the plan of these models and sets, each set divided into chunks."""
     probes = [_identity(entry) for entry in study.probes]
     return Plan(study, tuple(models), tuple(sets), tuple(tuple(_chunks(study, probes, s)) for s in sets))
 
 
 def in_memory(step: int, spec: ModelSpec, n_layers: int) -> StudyModel:
-    """A model that no folder holds, in the state that its spec names: at a step of a training."""
+    """Return the plan's entry for a model in memory at training step `step`; its spec identifies the state of its
+    weights."""
     facts = _facts(ModelRef.of(spec)) | {"n_layers": n_layers}
     return StudyModel(label=f"step {step}", digest=_of_spec(spec), step=step, **facts)
 
 
 def _facts(spec: ModelRef) -> dict[str, Any]:
+    """Return the fields of a `StudyModel` that follow from its reference."""
     size = spec.size_or_none()
     named = {"name": spec.name, "precision": spec.precision, "control": spec.control, "seed": spec.control_seed}
     return named | {"n_layers": spec.n_layers, "parameters": size.parameters if size else None, "spec": spec}
 
 
 def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
+    """Return the resolved reference of a model, or the error where it cannot be resolved."""
     given = entry.source, entry.precision, device, entry.adapter
     try:
         return settle(ModelRef.parse(*given, control=entry.control, control_seed=entry.seed))
@@ -172,7 +182,8 @@ def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
 
 
 def _labels(entries: Sequence[ModelEntry], specs: Sequence[ModelRef | EffectiveDepthError]) -> list[str]:
-    """Labels that tell the models apart: the given ones, else names with what else tells them apart."""
+    """Return a label for each model: the given one, else name and control, with the precision where names are equal.
+    Raises `StudyError` where two labels remain equal."""
     labels = []
     for entry, spec in zip(entries, specs):
         if isinstance(spec, EffectiveDepthError):
@@ -192,12 +203,14 @@ def _labels(entries: Sequence[ModelEntry], specs: Sequence[ModelRef | EffectiveD
 
 
 def _once(labels: Sequence[str], what: str) -> None:
+    """Raise `StudyError` where two labels are equal; `what` they label, in the plural."""
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise StudyError(f"Two {what} of the study would be called {twice!r}; give each another label.")
 
 
 def _identity(entry: ProbeEntry) -> list[Any]:
-    """What of a probe can change a number."""
+    """Return everything about a probe that can change a number: name, version, parameters, files, split points,
+    label."""
     request = Probe.request(entry.make(), ModelSpec(""), Prompt("."))  # no model's, so none that refuses another's lens
     parameters = {name: list(v) if isinstance(v, tuple) else v for name, v in request.parameters}
     label = [entry.label] if entry.label else []
@@ -206,7 +219,7 @@ def _identity(entry: ProbeEntry) -> list[Any]:
 
 
 def _measured(study: Study, one: PromptSet) -> PromptSet:
-    """A set without the prompts that no probe takes."""
+    """Return a set without the prompts that no probe takes."""
     limits = [entry.limit for entry in study.probes if not entry.sets or one.name in entry.sets]
     known = [limit for limit in limits if limit is not None]
     if len(known) < len(limits):
@@ -216,6 +229,7 @@ def _measured(study: Study, one: PromptSet) -> PromptSet:
 
 
 def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterator[Chunk]:
+    """Yield the chunks of a set, `study.chunk` prompts each; `probes`: the identity of each of the study's probes."""
     examples, rank = one.examples, ranks(e.level for e in one.examples)
     for start in range(0, len(examples), study.chunk):
         some = tuple(examples[start : start + study.chunk])
@@ -236,10 +250,12 @@ def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterat
 
 
 def _of_spec(spec: ModelSpec) -> str:
+    """Return the digest of a model's identity, the engine's version and the format of stored items."""
     return _digest([FORMAT, ENGINE_VERSION, spec.identity()])
 
 
 def _digest(value: list[Any]) -> str:
+    """Return the first 16 hex digits of the SHA-256 of a value as canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:DIGITS]
 
 
@@ -247,9 +263,9 @@ def _digest(value: list[Any]) -> str:
 
 
 def write_plan(plan: Plan, out: Path) -> None:
-    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. Of a model
-    that is missing, what an earlier run of this very study wrote stays. A study's file that somebody put there is not
-    replaced by another: `StudyError`."""
+    """Write `study.toml` and `plan.json` (without texts of prompts and paths of models) into the folder `out`. A model
+    that is now missing keeps what an earlier run of this study wrote of it. Raises `StudyError` where `out` has another
+    study's file but no plan."""
     study = plan.study
     same = _same(out / STUDY, study)
     models = [model.model_dump(exclude_defaults=True) for model in plan.models]
@@ -288,7 +304,7 @@ def write_plan(plan: Plan, out: Path) -> None:
 
 @contextlib.contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """What the disk answers as a `StudyError`."""
+    """Turn errors of the disk within the block into a `StudyError` about the folder `out`."""
     try:
         yield
     except OSError as error:
@@ -296,13 +312,13 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def _marks(one: PromptSet, name: str) -> list[str]:
-    """The level, pair or form of each prompt; empty where no prompt has one."""
+    """Return each prompt's mark called `name` ("level", "pair" or "form"); [] where no prompt has one."""
     marks = [getattr(example, name) for example in one.examples]
     return marks if any(marks) else []
 
 
 def _same(file: Path, study: Study) -> bool:
-    """Whether a file is this study already, however it is written: it may be the one that was read."""
+    """Return whether a file already has this study, however it is written."""
     try:
         return read(file) == study
     except StudyError:
@@ -313,8 +329,8 @@ def _same(file: Path, study: Study) -> bool:
 
 
 def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
-    """About how long the whole study takes, and whether that rests on a measurement of this device; None where a
-    model's size or its time is unknown."""
+    """Return about how many seconds the whole study takes, and whether that rests on a measurement of this device; None
+    where a model's size or its time is unknown."""
     from ..work.estimate import estimate
 
     total, measured = 0.0, True

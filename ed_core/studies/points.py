@@ -30,11 +30,11 @@ MEANS = {f"mean_{name}": name for name in OF_LENS}  # depths without a threshold
 
 @dataclass(frozen=True)
 class Point:
-    """One depth: without a threshold (`criterion` one of `MEANS`), or by a rule of the papers. `ratio`: `mean depth /
-    L` or `(ED + 1) / L`, NaN where there is none; `low`, `high`: its 5 and 95 % over `units`, NaN without. `drawn`: of
-    a rule the ratio in every resample of the prompts, empty without; `lens`: of a mean depth the sums it is read off.
-    `parameters`: None where they are not known; `training`: "" likewise. `of`: the published set whose prompts these
-    are, "" where of none."""
+    """One depth of a model on a set, measured or published. `criterion`: one of `MEANS` (average depth; `ratio` is
+    depth / L) or a published rule (`ratio` is (ED + 1) / L, ED its layer from 0); NaN where not defined. `low`, `high`:
+    the ratio's 5 and 95 % over `units`, NaN without. `drawn`: of a rule the ratio in every resample of the prompts,
+    empty without; `lens`: of an average depth the curves behind it. `parameters`: None, `training`: "" where not known.
+    `of`: the published set that the prompts come from, "" for none."""
 
     model: str
     parameters: int | None
@@ -53,34 +53,36 @@ class Point:
 
     @property
     def over(self) -> str:
-        """What its interval is over, in words; "" of a published one."""
+        """What the interval is over, in words; "" of a published point."""
         return self.units.words if self.units else ""
 
     @property
     def depth(self) -> float:
-        """A mean depth in 0..L, or a rule's layer counted from 0; NaN where there is none."""
+        """The average depth in 0..L, or a rule's layer counted from 0; NaN where not defined."""
         return self.at(self.ratio)
 
     def at(self, ratio: float) -> float:
-        """The depth or layer that a ratio of this model is."""
+        """Return the average depth, or the rule's layer from 0, that corresponds to a ratio in this model."""
         return ratio * self.n_layers - (self.criterion not in MEANS)
 
 
 @cache
 def published_points() -> tuple[Point, ...]:
-    """The published table (Hu et al. 2025). Ratios are made of depth and layers, which the table rounds."""
+    """Return the published table (Hu et al. 2025) as points. Ratios are made of depth and layers, which the table
+    rounds."""
     return tuple(_published(p) for p in published())
 
 
 def _published(p: Published) -> Point:
+    """Return a published depth as a point."""
     about = (p.name, _parameters(p.name), training(p.model), p.dataset, p.dataset, p.criterion)
     return Point(*about, (p.effective_depth + 1) / p.n_layers, p.n_layers, PUBLISHED)
 
 
 def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> list[Point]:
-    """What a study measured on a set or one of its levels, of these models (all unless given) on the prompts that all
-    of them have been through: the prompts are drawn together, so points may be compared resample by resample. Untrained
-    twins are among them."""
+    """Return the depths that a study measured on a set or level (`group`), for the models with these labels (all unless
+    given), untrained copies included. They use the prompts that all of these models have been through, drawn together,
+    so points may be compared resample by resample."""
     name = folder.set_of(group)
     chosen = folder.groups(name)[group]
     labels = [label for label in labels or folder.models if len(folder.sums(label, name))]
@@ -97,11 +99,11 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
 
 
 def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iterator[Point]:
-    """A point for each measure of depth of a sample. `head`: model, parameters, kind, set and what it is made from."""
+    """Yield a point for each average depth and rule of a sample. `head`: the first five fields of the points."""
     depths, n = verdict(sample), sample.n_layers
 
     def point(name: str, ratio: float | None, ends: Any, curves: Curves, layer: int, **more: Any) -> Point:
-        """`layer`: 1 where depths are layers counted from 0."""
+        """Return a point; `layer` is 1 where depths are layers counted from 0, else 0."""
         low, high = ((end + layer) / n for end in ends or (np.nan, np.nan))
         place = (*head, name, np.nan if ratio is None else ratio, n, MEASURED)
         return Point(*place, low, high, units=curves.units, **more)
@@ -119,8 +121,8 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:
-    """`Σ weight · ratio` of mean depths, with its resamples: points of one set draw the same prompts together, those of
-    different sets are independent. None where a set's points do not share their prompts, or have too few."""
+    """Return `Σ weight · ratio` of average depths, with its resamples: points of one set draw the same prompts
+    together, different sets are independent. None where a set's points do not share their prompts, or have too few."""
     parts = []
     for i, name in enumerate(dict.fromkeys(p.set for p in points)):
         own = [(weight, p, p.lens) for weight, p in zip(weights, points, strict=True) if p.set == name]
@@ -133,6 +135,7 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
         measure = MEANS[own[0][1].criterion]
 
         def line(curves: dict[str, np.ndarray], own: Any = own, measure: str = measure) -> np.ndarray:
+            """Return `Σ weight · ratio` of the points of one set, read off each model's mean curves."""
             each = [a * MEAN_DEPTH[measure](curves[p.model]) / p.n_layers for a, p, _ in own]
             return np.asarray(np.sum(each, axis=0))
 
@@ -143,8 +146,8 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
 
 
 def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tuple[str, str], dict[str, Point]]:
-    """By model and set, the points by criterion and source, like "kl measured". A published entry of a measured model
-    on the same prompt set is in the measured one's row."""
+    """Return the points by model and set, then by criterion and source, like "kl measured". A published point of a
+    measured model on the same prompt set is in the measured one's row."""
     rows: dict[tuple[str, str], dict[str, Point]] = {}
     names = {(p.model.lower(), p.n_layers, p.of): p for p in reversed(measured)}
     for p in [*measured, *others]:
@@ -154,25 +157,28 @@ def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tup
 
 
 def published_name(folder: Folder, name: str) -> str:
-    """The published set that a study's prompts are of, by its format or else by its name; "" where it is none."""
+    """Return the published set that a study's set called `name` comes from, by its format or else by its name; "" for
+    none."""
     known = {p.dataset for p in published()}
     own = folder.sets[name].get("of") or name.partition(LEVEL_MARK)[0].lower()
     return own if own in known else ""
 
 
 def entry_of(model: str, n_layers: int, dataset: str, criterion: str) -> Published | None:
-    """The published entry of a model, by its name without the organisation and by its number of layers."""
+    """Return the published depth of a model, by its name without the organisation and its number of layers; None for
+    none."""
     wanted = (model.rsplit("/", 1)[-1].lower(), n_layers, dataset, criterion)
     return next((p for p in published() if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == wanted), None)
 
 
 def parameters_of(model: Mapping[str, Any]) -> int | None:
-    """How many parameters a study's model has, by its plan, else by its name; None where unknown."""
+    """Return the number of parameters of a model in a plan, by the plan or else by its name; None where unknown."""
     return model.get("parameters") or _parameters(model.get("name", ""))
 
 
 @lru_cache(maxsize=256)
 def _parameters(name: str) -> int | None:
+    """Return the number of parameters of a bundled or catalogued model by its name; None where unknown."""
     if name in BUNDLED:
         size = Bundled(name).size_or_none()
         return size.parameters if size else None

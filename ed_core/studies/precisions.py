@@ -24,8 +24,8 @@ ALIKE = (*tables.SAME, "control", "seed", "series", "step")  # what models of on
 
 @dataclass(frozen=True)
 class Shift:
-    """A quantity in one precision less that in the widest one of the same model. `wide`, `narrow`: its values, layers
-    or NaN, of a curve NaN; `low`, `high`: 5 and 95 % over `over`, NaN without."""
+    """How far a quantity moves from a model's widest precision (`against`) to another (`precision`). `wide`, `narrow`:
+    its values, layers or NaN, of a curve always NaN; `low`, `high`: 5 and 95 % of `shift` over `over`, NaN without."""
 
     model: str
     precision: str
@@ -40,7 +40,7 @@ class Shift:
 
 
 def pairs(folder: Folder) -> list[tuple[str, str]]:
-    """The labels of models that differ in their precision alone: the widest one, and each other."""
+    """Return pairs of labels of models that differ only in their precision: the widest one, and each other one."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for label, model in folder.models.items():
         if model.get("precision") in PRECISIONS:
@@ -52,7 +52,8 @@ def pairs(folder: Folder) -> list[tuple[str, str]]:
 
 
 def shifts(folder: Folder, group: str) -> list[Shift]:
-    """Every shift on a set or one of its levels."""
+    """Return the shifts of every depth, rule and curve on a set or level, for all models that differ only in
+    precision."""
     all_shifts = []
     for widest, narrow in pairs(folder):
         one, other = folder.models[widest], folder.models[narrow]
@@ -70,6 +71,8 @@ def shifts(folder: Folder, group: str) -> list[Shift]:
 
 
 def _of_depth(head: tuple[str, str, str], wide: points.Point, narrow: points.Point) -> Shift:
+    """Return the shift in layers of one depth or rule. `head`: the model's name, its precision, the widest
+    precision."""
     low = high = np.nan
     if np.isfinite([wide.ratio, narrow.ratio]).all():
         apart = trends.difference([wide, narrow], wide.model, narrow.model)
@@ -79,7 +82,10 @@ def _of_depth(head: tuple[str, str, str], wide: points.Point, narrow: points.Poi
 
 
 def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iterator[Shift]:
+    """Yield the shift of each curve that both samples have: the mean over layers of the absolute difference."""
+
     def apart(means: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the mean over layers of the absolute difference, `[resample]`."""
         return np.asarray(np.abs(means["narrow"] - means["wide"]).mean(1))
 
     for probe in (one for one in CURVES if one in wide.curves and one in narrow.curves):
@@ -92,7 +98,7 @@ def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iter
 
 
 def rows(found: Sequence[Shift]) -> list[list[str]]:
-    """The shifts as cells, their head first."""
+    """Return the shifts as rows of cells, the head first."""
     cells = [["model", "precision", "against", "of", "wide", "narrow", "shift"]]
     for one in found:
         curve = "." in one.quantity
@@ -107,7 +113,7 @@ def rows(found: Sequence[Shift]) -> list[list[str]]:
 
 
 def sentence(found: Sequence[Shift]) -> str:
-    """What the shifts of one model and precision come to."""
+    """Return a sentence on how far average depth and rules move; `found`: all shifts of one model and precision."""
     by = {one.quantity: one for one in found}
     rules = [by[name] for name in RULES if name in by]
     moved = [

@@ -39,7 +39,8 @@ class View:
 
 @dataclass(frozen=True)
 class Part:
-    """One set: the depths of its models, a sentence for each model and how robust each rule is, and further views."""
+    """The report's section on one set: a table of the depths of its models, each model's verdict and table of rules by
+    label, and further tables by title."""
 
     depths: Sequence[Row]
     sentences: Mapping[str, str]
@@ -48,7 +49,8 @@ class Part:
 
 
 def write(out: Path) -> str:
-    """End a run: pack the sums, write the verdicts and the report. Returns the digest of the measures."""
+    """Finish the run of the study in the folder `out`: pack its sums, write verdicts and report (Markdown and HTML),
+    and return the digest of the measures."""
     with writing(out):
         folder = open_folder(out)
         pack(folder)
@@ -61,7 +63,7 @@ def write(out: Path) -> str:
 
 
 def markdown(folder: Folder, measures: str) -> str:
-    """The report of a folder; `measures`: the digest of its measures."""
+    """Return a study's report as Markdown; `measures`: the digest of its measures."""
     computed, planned = np.sum([(0, 0), *folder.progress().values()], 0)
     text = (
         templates()
@@ -81,22 +83,23 @@ def markdown(folder: Folder, measures: str) -> str:
 
 
 def page(title: str, html: str) -> str:
-    """A page that loads nothing from elsewhere, around the `body` of a report."""
+    """Return an HTML page around the `body` of a report; it loads nothing from elsewhere."""
     return templates(escaped=True).get_template("page.html").render(title=title, body=html)
 
 
 def body(text: str) -> str:
-    """A report's Markdown as HTML."""
+    """Return a report's Markdown as HTML."""
     reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
     return str(reader.render(text.replace("&lt;", "<")))
 
 
 def style() -> str:
-    """The style of all reports."""
+    """Return the CSS of all reports."""
     return (TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
 def _part(folder: Folder, name: str) -> Part:
+    """Return the report's section on the set `name`."""
     rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
     labels = list(dict.fromkeys(row["model"] for row in rows))
     sentences, rules = {}, {}
@@ -114,12 +117,13 @@ def _part(folder: Folder, name: str) -> Part:
 
 
 def _depths(rows: Iterable[Mapping[str, Any]], by: str, heads: Sequence[Row], head: Row) -> list[Row]:
-    """A row of depths for each model or step, `heads` in front of them."""
+    """Return a table of depths. `by`: "model" or "step"; `heads`: the first cells of each row; `head`: their titles."""
     cells = {(str(row[by]), row["criterion"], row["variant"]): tables.cell(row) for row in rows}
     return [[*head, *COLUMNS.values()], *([*one, *(cells.get((one[0], *c), "–") for c in COLUMNS)] for one in heads)]
 
 
 def _difficulty(folder: Folder, name: str) -> View | None:
+    """Return the depths by level of the set `name`; None where it has no levels or nothing is measured."""
     graded = []
     for label in folder.models:
         for kind in difficulty.kinds(folder):
@@ -133,15 +137,17 @@ def _difficulty(folder: Folder, name: str) -> View | None:
         [
             one.label,
             difficulty.CALLED[one.kind],
-            *(measured(level.mean, level.low, level.high, 1) for level in one.levels),
+            *(measured(level.mean + first, level.low + first, level.high + first, 1) for level in one.levels),
         ]
         for one in graded
+        for first in [one.kind not in difficulty.DEPTHS]  # a score over layers, which count from 1
     ]
     head = ["model", "depth", *(f"level {level.name}" for level in graded[0].levels)]
     return View([head, *rows], [one.sentence for one in graded if np.isfinite(one.trend.low)])
 
 
 def _precisions(folder: Folder, name: str) -> View | None:
+    """Return the shifts between precisions on the set `name`; None where no models differ only in precision."""
     if not (shifts := precisions.shifts(folder, name)):
         return None
     pairs = groupby(shifts, lambda one: (one.model, one.precision))
@@ -149,11 +155,13 @@ def _precisions(folder: Folder, name: str) -> View | None:
 
 
 def _kinds(folder: Folder, name: str) -> View | None:
+    """Return the depths by kind of token on the set `name`; None where they are not measured."""
     table = kinds.table(folder, name)
     return View(table, [*kinds.differences(folder, name)]) if table else None
 
 
 def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, View]]:
+    """Yield the name of each training and its depths by step; `rows`: verdicts on the set `name`."""
     for series, labels in steps.series(folder).items():
         depths = steps.depths(rows, labels, name)
         numbers = list(dict.fromkeys(str(row["step"]) for row in depths))

@@ -46,7 +46,7 @@ LEVELS = {"mquake": ("answer", ("2", "3", "4")), "math": ("within_answer", ("1",
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure, measured next to published, as printed: `measured` with its 5 to 95 % over prompts."""
+    """One figure of a paper, measured next to published, as text: `measured` with its 5 to 95 % over prompts."""
 
     model: str
     set: str
@@ -58,9 +58,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper that can be measured again. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
-    studies, by name, of models, set entries, and how many prompts of each set (of each level where it has levels) in
-    place of the paper's number; `entries`: what a folder of one of them says."""
+    """A paper that can be measured again. `sets`: the prompt sets of its protocol; `precision`: the one it ran in;
+    `parts`: makes its studies by name, from models, set entries, and how many prompts of each set (of each level where
+    it has levels) in place of the paper's number; `entries`: yields the paper's figures as a study's folder has
+    them."""
 
     name: str
     sets: tuple[str, ...]
@@ -70,15 +71,16 @@ class Paper:
 
 
 def find(name: str) -> Paper:
-    """The paper of this name."""
+    """Return the paper called `name`; `StudyError` where it is unknown."""
     if name not in PAPERS:
         raise StudyError(f"There is no protocol of {name!r}; {nearest(name, list(PAPERS))}")
     return PAPERS[name]
 
 
 def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, SetEntry]:
-    """The paper's sets, from the hub or from local files with its columns: `given` are names or NAME=FILE, all of the
-    paper's where there are none. `first_model`: the model that counts tokens where the paper's tokenizer is missing."""
+    """Return the entries of the paper's sets by name, from the hub or from local files with its columns. `given`: names
+    or NAME=FILE, all of the paper's where empty. `first_model`: counts tokens where the paper's tokenizer is
+    missing."""
     entries = {}
     for text in given or paper.sets:
         name, equals, file = text.partition("=")
@@ -99,6 +101,8 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
 
 
 def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
+    """Return the study of Hu et al.'s protocol by its name; `limit`: prompts of each set, None for the paper's
+    number."""
     few = [one.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, one in sorted(sets.items())]
     probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
     return {"hu2025": _study("hu2025", CITATION, models, few, probes)}
@@ -107,11 +111,13 @@ def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit:
 def _study(
     name: str, paper: str, models: Sequence[ModelEntry], sets: Sequence[SetEntry], probes: Sequence[ProbeEntry]
 ) -> Study:
+    """Return a study with a note that names the paper."""
     note = f"The protocol of {paper}."
     return Study(name=name, note=note, models=tuple(models), sets=tuple(sets), probes=tuple(probes))
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
+    """Yield an entry for each model, set and rule of a study of Hu et al.'s protocol."""
     for row in tables.stored(folder).to_pylist():
         if row["variant"] != "paper" or row["set"] not in folder.sets:
             continue
@@ -126,14 +132,14 @@ def _hu_entries(folder: Folder) -> Iterator[Entry]:
 
 
 def _names(folder: Folder, label: str) -> tuple[str, ...]:
-    """What a table may call the model; nothing for a control."""
+    """Return the names that a published table may have for the model; () for a control."""
     model = folder.models[label]
     return () if model.get("control") else (label, model.get("name", ""))
 
 
 def judged(depth: float | None, low: float | None, high: float | None, published: int | None) -> str:
-    """The verdict on a published depth, in layers. "within": the published one is in the range over
-    prompts; "differs by": it is not, or there is no range."""
+    """Return in words how a measured depth with its 5 and 95 % agrees with a published one, all in layers. "within":
+    the published one is inside the range over prompts; "differs by": outside, or no range is known."""
     if depth is None or published is None:
         return NOT_DEFINED if depth is None else NO_ENTRY
     if not (apart := abs(round(depth - published))):
@@ -149,6 +155,8 @@ def judged(depth: float | None, low: float | None, high: float | None, published
 
 
 def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
+    """Return the studies of Csordás et al.'s protocol, one per set; `limit`: prompts of each set or level, None as
+    published."""
     parts = {}
     for name, entry in sets.items():
         if name == "gsm8k":
@@ -165,6 +173,7 @@ def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], l
 
 
 def _csordas_entries(folder: Folder) -> Iterator[Entry]:
+    """Yield the entries of a study of Csordás et al.'s protocol: layer ratios, future effects, depth scores."""
     for label in folder.models:
         anchored = any(name.lower().removeprefix("meta-") == "llama-3.1-70b" for name in _names(folder, label))
         for name in folder.sets:
@@ -182,8 +191,9 @@ Entries = Callable[..., Entry]  # from quantity on
 
 
 def _ratios(entry: Entries, part: Part, anchored: bool) -> Iterator[Entry]:
-    """The median over the layers of each half of `|D| / |h|`, which represents a half better than a mean: the first
-    layer adds to a small stream."""
+    """Yield an entry for each half of the layers: the median of `|D| / |h|` over its layers, which represents a half
+    better than a mean, as the first layer adds to a small stream. `anchored`: whether the paper gives bounds for the
+    model."""
     sums, tokens = part.sums("layer_ratio")
     half = (sums.shape[1] + 1) // 2
     for (which, (sign, bound)), layers in zip(ANCHORS.items(), (slice(half), slice(half, None))):
@@ -196,8 +206,9 @@ def _ratios(entry: Entries, part: Part, anchored: bool) -> Iterator[Entry]:
 
 
 def _futures(entry: Entries, part: Part) -> Iterator[Entry]:
-    """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
-    over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
+    """Yield an entry for each kind of effect: what leaving out a second-half layer does to later tokens, over what a
+    first-half layer does, as means over prompts and layers. For later layers the last one is left out, as none
+    follows."""
     half = (part["output"].shape[1] + 1) // 2
     for kind, effect in difficulty.KINDS.items():
         effects = layer_effect(part[kind])[:, :-1] if kind == "effect" else part[kind]
@@ -206,6 +217,7 @@ def _futures(entry: Entries, part: Part) -> Iterator[Entry]:
             continue
 
         def ratio(curves: np.ndarray) -> np.ndarray:
+            """Return the second half's mean over the first half's, `[resample]`."""
             with np.errstate(invalid="ignore", divide="ignore"):
                 return np.asarray(curves[:, half:].mean(1) / curves[:, :half].mean(1))
 
@@ -217,10 +229,12 @@ def _futures(entry: Entries, part: Part) -> Iterator[Entry]:
 
 
 def _ends(found: statistics.Resampled, enough: bool) -> tuple[float, float]:
+    """Return the 5 and 95 % of a number, NaN where `enough` is false or the interval is unknown."""
     return (found.interval.ends if enough else None) or (np.nan, np.nan)
 
 
 def _scores(entry: Entries, folder: Folder, label: str, name: str) -> Iterator[Entry]:
+    """Yield an entry for each kind of depth score: its slope over the levels of the set `name`."""
     words = "does not move (no figure given)"
     for kind, effect in difficulty.KINDS.items():
         quantity = f"depth score by level ({effect}), layers a level"
@@ -235,8 +249,8 @@ def _scores(entry: Entries, folder: Folder, label: str, name: str) -> Iterator[E
 
 
 def moved(trend: difficulty.Trend, n_levels: int) -> str:
-    """The verdict on "does not move": as published where all of its range is less than one layer from
-    the first level to the last, which is the finest that a depth is counted in."""
+    """Return the verdict on the paper's "does not move" from a trend over levels: as published where the whole interval
+    is less than one layer from the first level to the last, the finest that a depth is counted in."""
     if not np.isfinite(trend.slope):
         return NOT_DEFINED
     if not np.isfinite(trend.low):
@@ -252,25 +266,26 @@ def moved(trend: difficulty.Trend, n_levels: int) -> str:
 
 
 def rows(entries: Sequence[Entry]) -> list[Row]:
-    """The entries as a table, its head first."""
+    """Return the entries as rows of a table, the head first."""
     return [HEAD, *map(astuple, entries)]
 
 
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
-    """The report: what was run, measured next to published, and what to know of both."""
+    """Return the Markdown report: what was run, measured next to published, and notes on both."""
     given = {"paper": paper, "rows": rows(entries), "notes": notes, "fewest": FEWEST, "caveats": CAVEATS}
     return templates().get_template("reproduce.md").render(given)
 
 
 def counted(entries: Sequence[Entry]) -> str:
-    """How many entries came out how, in one line."""
+    """Return how many entries have which verdict, in one line."""
     known = (SAME, "within", "differs", UNDECIDED, AS_PUBLISHED, NOT_DEFINED)
     kinds = Counter(next((kind for kind in known if e.verdict.startswith(kind)), e.verdict) for e in entries)
     return ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "no entry"
 
 
 def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
-    """The precision to run in, and why it cannot be the paper's, "" where it can or was given."""
+    """Return the precision to run in, and why it cannot be the paper's ("" where it can or was given). `given`: the
+    user's choice, None for the paper's (`papers`)."""
     if given is not None:
         if given not in PRECISIONS:
             raise ParameterError(f"The precision is {given!r}; a comparison needs one of {', '.join(PRECISIONS)}.")
@@ -283,7 +298,7 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
 
 
 def model_of(text: str, precision: str) -> ModelEntry:
-    """A model as it is named: what exists on this machine under that path, else NAME=MODEL."""
+    """Return the entry of a model given as MODEL, a path or a name, or as NAME=MODEL with a label."""
     name, equals, source = text.partition("=")
     label, source = (name, source) if equals and not Path(text).expanduser().exists() else ("", text)
     if not source:
@@ -294,7 +309,8 @@ def model_of(text: str, precision: str) -> ModelEntry:
 
 
 def protocol(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None, precision: str, why: str) -> list[str]:
-    """How a run differs from the paper's protocol, a sentence each. `why`: the precision is not the paper's."""
+    """Return sentences on how a run differs from the paper's protocol. `limit`: None for the paper's number of prompts;
+    `why`: why the precision is not the paper's, else ""."""
     given = {"paper": paper, "sets": sets, "limit": limit, "precision": precision, "why": why}
     text = templates().get_template("protocol.md").render(given, tokenizer=TOKENIZER)
     return [line for line in text.splitlines() if line]

@@ -32,14 +32,15 @@ Status = tuple[Item, str, str]
 
 @dataclass
 class Outcome:
-    """How a run ended. `failed`: why, by the label of the model."""
+    """How a run ended: how many items were computed, there already, or failed; `failed`: why, by the model's label."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((COMPUTED, THERE, FAILED), 0))
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def run(plan: Plan, out: Path, turn: Turn | None = None, tell: Callable[[float, str], None] | None = None) -> Outcome:
-    """Compute what is missing. `tell`: gets the share that is done and the model, in place of the turn."""
+    """Compute the missing items of a plan into the folder `out`, and return how that ended. `tell`: gets the share that
+    is done (0 to 1) and the model's label, in place of `turn.tell`."""
     turn = turn or Turn()
     tell, outcome, todo = tell or turn.tell, Outcome(), missing(plan, out)
     left = {model: len(of_model) for model, of_model in todo.items()}
@@ -49,6 +50,7 @@ def run(plan: Plan, out: Path, turn: Turn | None = None, tell: Callable[[float, 
     done, total = 0, sum(len(item.chunk.examples) for of_model in todo.values() for item in of_model)
 
     def more(model: StudyModel, n: int) -> None:
+        """Count `n` more prompts as done, and report the share."""
         nonlocal done
         done += n
         tell(done / max(total, 1), model.label)
@@ -66,7 +68,7 @@ def run(plan: Plan, out: Path, turn: Turn | None = None, tell: Callable[[float, 
 
 
 def missing(plan: Plan, out: Path) -> Todo:
-    """What is not computed yet, by model."""
+    """Return the items of a plan that the folder `out` lacks, by model."""
     todo_by_model: Todo = {}
     for model in plan.usable:
         computed = items.computed_chunks(out, model.digest)
@@ -76,7 +78,8 @@ def missing(plan: Plan, out: Path) -> Todo:
 
 
 def _here(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterator[Status]:
-    """This process; after each item another job may have its turn. A model that fails ends there."""
+    """Compute items in this process and yield their status. After each, another job may take its turn; a model that
+    fails ends there."""
     for model, of_model in todo.items():
         for item in of_model:
             what, why = _status(turn.models, plan, out, item, partial(done, model), turn.cancelled)
@@ -87,8 +90,8 @@ def _here(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterator
 
 
 def _spread(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterator[Status]:
-    """The processes of an executor, which outlives it; items bring their prompts. Of a model that fails nothing more is
-    begun."""
+    """Compute items in the processes of the turn's executor and yield their status. Of a model that fails nothing more
+    is begun; `JobError` where a process died."""
     assert turn.executor is not None
     bare, every = replace(plan, sets=(), chunks=()), [item for of_model in todo.values() for item in of_model]
     pending = {turn.executor.submit(_elsewhere, bare, out.absolute(), item): item for item in every}
@@ -111,14 +114,16 @@ def _spread(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterat
 
 
 def _elsewhere(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
-    """In a process of an executor."""
+    """Compute one item in an executor's process. Returns what became of it, and why its model failed ("": it did
+    not)."""
     return _status(own.models, plan, out, item, lambda n: None, own.stopped)
 
 
 def _status(
     opened: Any, plan: Plan, out: Path, item: Item, done: Callable[[int], None], cancelled: Callable[[], bool]
 ) -> tuple[str, str]:
-    """Compute one item, unless another process has written it: what became of it, and what the model cannot do."""
+    """Compute one item, unless another process has written it. Returns what became of it, and what its model cannot do,
+    "" where it can."""
     if items.path(out, item.key).is_file():
         done(len(item.chunk.examples))
         return THERE, ""

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice
+from itertools import count, islice
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ Row = Mapping[str, Any]
 class Example:
     """One prompt of a set. `level`: how hard it is, "" where the set has no levels. `pair`: prompts of different levels
     with one mark here belong together. `other`: the next prompt of its form with another answer, which is carried into
-    it by a probe of two prompts; None where there is none."""
+    it by a probe of two prompts; None without."""
 
     prompt: Prompt
     level: str = ""
@@ -46,13 +46,13 @@ class Example:
 
     @property
     def form(self) -> str:
-        """The template that its text was filled into, "" where into none."""
+        """The template that the prompt's text was filled into, "" where into none."""
         return self.prompt.form
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """A set as it is used. `left_out`: how many prompts were too long."""
+    """The prompts that are used of a set. `left_out`: how many were longer than its `max_tokens`."""
 
     name: str
     examples: tuple[Example, ...]
@@ -60,12 +60,12 @@ class PromptSet:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Its levels, in their order."""
+        """The levels of difficulty of the prompts, in order."""
         return tuple(in_order(dict.fromkeys(e.level for e in self.examples if e.level)))
 
 
 def in_order(levels: Iterable[str]) -> list[str]:
-    """Levels by number where all of them are numbers, else as they come."""
+    """Return levels sorted by number where all of them are numbers, else as they come."""
     levels = list(levels)
     return sorted(levels, key=float) if all(map(NUMBER.fullmatch, levels)) else levels
 
@@ -74,7 +74,7 @@ def in_order(levels: Iterable[str]) -> list[str]:
 
 
 def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
-    """The set, as its entry chooses from it; paths are relative to `folder`. `StudyError` says what is missing.
+    """Return the prompts that a set's entry chooses; paths are relative to `folder`. `StudyError` says what is missing.
 
     `tokenizer`: the model that counts `max_tokens`, unless the entry names one. Where prompts have templates, these
     take turns within each level, so that the first ones of a level are of as many templates as can be."""
@@ -109,24 +109,34 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
 
 def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
-    """Each prompt with the next one of its form and level whose answer is another, the first ones following the
-    last."""
+    """Yield each prompt with its `other`: the next one of its form and level with another answer, the first ones
+    following the last."""
     alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
     for example in examples:
         alike[example.form, example.level] += [example.prompt] * bool(example.prompt.answer)
-    for example, place in zip(examples, ranks((e.form, e.level, bool(e.prompt.answer)) for e in examples)):
-        answer, group = example.prompt.answer, alike[example.form, example.level]
-        following = chain(group[place + 1 :], group[:place]) if answer else ()
-        yield replace(example, other=next((one for one in following if one.answer != answer), None))
+    others = {group: iter(_next_others(prompts)) for group, prompts in alike.items()}
+    for example in examples:
+        yield replace(example, other=next(others[example.form, example.level]) if example.prompt.answer else None)
+
+
+def _next_others(prompts: Sequence[Prompt]) -> list[Prompt | None]:
+    """Return for each prompt the next one with another answer, the first ones following the last; None without one."""
+    others: list[Prompt | None] = []
+    backwards, later = [*prompts, *prompts][::-1], None
+    for prompt, following in zip(backwards, [None, *backwards]):
+        if following is not None and following.answer != prompt.answer:
+            later = following
+        others.append(later)
+    return others[: len(prompts) - 1 : -1] if prompts else []
 
 
 def published(entry: SetEntry) -> str:
-    """The published set that an entry's prompts are of, "" where they are of none."""
+    """Return the published format of an entry's prompts (a key of `FORMATS`), "" where they have none."""
     return entry.format or (entry.hub if entry.hub in FORMATS else "")
 
 
 def _one_text(examples: Sequence[Example]) -> Iterator[Example]:
-    """Prompts without a template that have one text are of one template: they are not independent."""
+    """Yield the prompts, giving one form to those without a form that share a text: they are not independent."""
     texts = [repr(e.prompt.identity()) for e in examples]
     times = Counter(texts)
     number = {text: i for i, text in enumerate(times, 1)}
@@ -137,13 +147,14 @@ def _one_text(examples: Sequence[Example]) -> Iterator[Example]:
 
 
 def ranks(keys: Iterable[Hashable]) -> list[int]:
-    """How often each key came before."""
+    """Return how often each key occurred before: [0, 0, 1] for a, b, a."""
     counts: defaultdict[Hashable, Iterator[int]] = defaultdict(count)
     return [next(counts[key]) for key in keys]
 
 
 def in_turns(examples: Sequence[Example]) -> list[Example]:
-    """The first of each template, then the second of each, and so on; as they come where they have no templates."""
+    """Return the first prompt of each form, then the second of each, and so on; as they come where they have no
+    forms."""
     if len({e.form for e in examples}) < 2:
         return list(examples)
     ranked = zip(ranks(e.form for e in examples), examples)
@@ -151,10 +162,11 @@ def in_turns(examples: Sequence[Example]) -> list[Example]:
 
 
 def _short(entry: SetEntry, tokenizer: str, left_out: list[Example]) -> Callable[[Example], bool]:
-    """Whether a prompt has no more tokens than the set takes; `left_out` gets those that have."""
+    """Return a function: whether a prompt has at most `max_tokens` tokens. It adds longer prompts to `left_out`."""
     ref = ModelRef.named(entry.tokenizer or tokenizer) if entry.max_tokens else None
 
     def short(example: Example) -> bool:
+        """Return whether a prompt is short enough; `StudyError` where its tokens cannot be counted."""
         if ref is None or entry.max_tokens is None:
             return True
         ids = tokens.preview(ref, example.prompt) if fits(example.prompt) else [()] * (entry.max_tokens + 1)
@@ -174,11 +186,12 @@ def _short(entry: SetEntry, tokenizer: str, left_out: list[Example]) -> Callable
 
 
 def bundled_names() -> list[str]:
-    """The sets that need nothing from elsewhere."""
+    """Return the names of the sets that need no file and no download."""
     return [*set_names(), *ARITHMETIC]
 
 
 def _bundled(entry: SetEntry) -> Iterator[Example]:
+    """Return the prompts of a bundled set, or of arithmetic made here; `StudyError` for an unknown name."""
     if entry.bundled not in (known := bundled_names()):
         raise StudyError(
             f"The set {entry.name} asks for bundled prompts {entry.bundled!r}; {nearest(entry.bundled, known)}"
@@ -193,6 +206,7 @@ def _bundled(entry: SetEntry) -> Iterator[Example]:
 
 
 def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
+    """Return the prompts of a local file, its path relative to `folder`; `StudyError` where it cannot be read."""
     file = folder / Path(entry.file).expanduser()
     permits.file(str(file))
     if not file.is_file():
@@ -208,7 +222,7 @@ def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
 
 
 def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
-    """Lines as `prompts.read_jsonl` reads them, with `level` and `pair`."""
+    """Yield the prompts of a file in the format of `prompts.read_jsonl`, with `level` and `pair`."""
     try:
         prompts = read_jsonl(file)
     except PromptFileError as error:
@@ -221,11 +235,12 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
 
 
 def _text(value: object) -> str:
-    """A value as a prompt has it; one that is null, or no number where numbers are, is absent."""
+    """Return a cell as text, "" for None and NaN."""
     return "" if value is None or (isinstance(value, float) and isnan(value)) else str(value)
 
 
 def _from_hub(entry: SetEntry) -> Iterator[Example]:
+    """Return the prompts of a set of the hub; `StudyError` where it is unavailable or too large."""
     known = _format(entry.format or (entry.hub if "/" not in entry.hub else ""), entry)
     name, config, split = (known.hub, known.config, known.split) if known else (entry.hub, "", "test")
     config, split = entry.config or config, entry.split or split
@@ -254,6 +269,7 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
 
 
 def _format(name: str, entry: SetEntry) -> Format | None:
+    """Return the published format of this name, None for ""; `StudyError` for an unknown name."""
     if name and name not in FORMATS:
         raise StudyError(
             f"The set {entry.name} asks for the published format {name!r}; {nearest(name, list(FORMATS))} Any other "
@@ -263,7 +279,8 @@ def _format(name: str, entry: SetEntry) -> Format | None:
 
 
 def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
-    """The rows of a file. Cells of a .csv are text: a reader that guesses types makes 7 of 007."""
+    """Return the rows of a file with the ending `kind`. Cells of a .csv are text: a reader that guesses types makes 7
+    of 007."""
     try:
         if kind == ".parquet":
             with untrusted.opened(file, untrusted.SET, StudyError) as handle:
@@ -272,7 +289,7 @@ def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
         if kind == ".csv":
             return list(_cells(csv.DictReader(io.StringIO(text, newline=""), strict=True)))
         if text.lstrip().startswith("["):
-            rows = parse(text.encode(), untrusted.CONFIG)
+            rows = parse(text.encode(), untrusted.PROMPTS)
         else:
             some = islice(lines(text), untrusted.LINES + 1)  # `_rows` refuses the last one
             rows = [parse(line.encode(), untrusted.PROMPTS) for _, line in some]
@@ -285,7 +302,7 @@ def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
 
 
 def _cells(table: csv.DictReader[str]) -> Iterator[Row]:
-    """The rows of a .csv, of which none may have more cells than the header."""
+    """Yield the rows of a .csv; `ValueError` where one has more cells than the header."""
     expect(bool(table.fieldnames), "no header")
     cells = 0
     for row in table:
@@ -296,7 +313,7 @@ def _cells(table: csv.DictReader[str]) -> Iterator[Row]:
 
 
 def _unpacked(table: parquet.ParquetFile) -> Iterator[Row]:
-    """The rows of a .parquet, whose few bytes may unpack to any number of them."""
+    """Yield the rows of a .parquet; `ValueError` where its few bytes unpack to too many."""
     rows, unpacked = table.metadata.num_rows, 0
     expect(rows <= untrusted.LINES, f"more than {untrusted.LINES} rows")
     expect(rows * table.metadata.num_columns <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
@@ -307,10 +324,12 @@ def _unpacked(table: parquet.ParquetFile) -> Iterator[Row]:
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, cut to 200 characters; its type where it has no text."""
     return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
 def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterator[Example]:
+    """Yield a prompt for each row of a table; `known`: its published format, None to use the entry's columns."""
     columns = entry.columns or Columns()
     needed = known.columns if known else tuple(filter(None, columns.model_dump().values()))
     names = getattr(rows, "column_names", None) or list(dict.fromkeys(name for row in rows for name in row))
@@ -331,7 +350,10 @@ def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterato
 
 
 def _example(entry: SetEntry, row: Row, known: Format | None, columns: Columns, i: int) -> Example:
+    """Return the prompt of one row, `i` being its place from 0."""
+
     def cell(name: str) -> str:
+        """Return the text in the column `name`, "" where `name` is empty."""
         return _text(row[name]) if name else ""
 
     text, answer, level = known.write(row) if known else map(cell, (columns.text, columns.answer, columns.level))
@@ -357,8 +379,8 @@ ASK = (
 
 @dataclass(frozen=True)
 class Format:
-    """A set on the hub and its prompts. `write`: a row → (text, answer, level). `columns`: those it needs. `prompts`:
-    how many of its first prompts H25 takes."""
+    """A set on the hub, and how a paper writes its prompts. `write`: a row → (text, answer, level). `columns`: those it
+    needs. `prompts`: how many of its first prompts H25 takes."""
 
     hub: str
     split: str
@@ -369,7 +391,7 @@ class Format:
 
 
 def _list(row: Row, name: str) -> list[Any]:
-    """A cell that has to be a list."""
+    """Return a cell that has to be a list; `PromptError` where it is none."""
     if not isinstance(value := row[name], list):
         raise PromptError(
             f"{name} is {str(value)[:40]!r}; expected a list. Cells of a .csv are text: give a .jsonl or .parquet."
@@ -378,7 +400,8 @@ def _list(row: Row, name: str) -> list[Any]:
 
 
 def gsm8k(row: Row) -> tuple[str, str, str]:
-    """[H25] The rationale keeps its `<<…>>` marks."""
+    """Return text, answer and level ("") of a row of GSM8K as [H25] writes it; the rationale keeps its `<<…>>`
+    marks."""
     rationale, marks, number = row["answer"].rpartition("####")
     if not marks:
         raise ValueError("an answer without ####")
@@ -387,23 +410,24 @@ def gsm8k(row: Row) -> tuple[str, str, str]:
 
 
 def hellaswag(row: Row) -> tuple[str, str, str]:
-    """[H25] The right ending, behind a space unless it begins with a comma."""
+    """Return text, answer and level ("") of a row of HellaSwag as [H25] writes it: the right ending, behind a space
+    unless it begins with a comma."""
     ending = _list(row, "endings")[int(row["label"])]
     return row["ctx"], ("" if ending.startswith(",") else " ") + ending, ""
 
 
 def aime24(row: Row) -> tuple[str, str, str]:
-    """[H25]"""
+    """Return text, answer and level ("") of a row of AIME24 as [H25] writes it."""
     return ASK.format(row["Problem"], r"\boxed{[answer]}"), f"\n{row['Solution']}", ""
 
 
 def math(row: Row) -> tuple[str, str, str]:
-    """[C25 §5] Levels 1 to 5."""
+    """Return text, answer and level ("1" to "5") of a row of MATH as [C25 §5] writes it."""
     return f"Problem: {row['problem']}\nAnswer:", f" {row['solution']}", str(row["level"]).removeprefix("Level ")
 
 
 def mquake(row: Row) -> tuple[str, str, str]:
-    """[C25 §5] The level is the number of hops."""
+    """Return text, answer and level (the number of hops) of a row of MQuAKE as [C25 §5] writes it."""
     question = _list(row, "questions")[0]
     triples = _list(row, "orig_triples") if row.get("orig_triples") is not None else _list(row["orig"], "triples")
     return f"Question: {question}\nAnswer:", f" {row['answer']}", str(len(triples))
@@ -422,7 +446,8 @@ EACH = 100  # made of each number of digits
 
 
 def arithmetic(name: str) -> Iterator[tuple[str, str, str]]:
-    """Sums or products of two numbers of n digits, operands in `[10^(n-1), 10^n - 1]`; the same every time."""
+    """Yield text, answer and level n of sums or products of two numbers of n digits, operands in `[10^(n-1), 10^n -
+    1]`; the same every time."""
     sign = ARITHMETIC[name]
     for digits in DIGITS:
         rng, n = random.Random(f"{name} {digits}"), int(digits)
@@ -432,9 +457,9 @@ def arithmetic(name: str) -> Iterator[tuple[str, str, str]]:
 
 
 def split_points(how: str, answer_start: int, n_tokens: int) -> tuple[int, ...]:
-    """[C25 §5] The split points of a prompt by its answer: "answer" its first token; "within_answer" the first four of
-    `range(0, A - 4, 4)` shuffled (seed 12345), counted from it, A being the answer's length; () where A is at most 4:
-    such prompts are left out."""
+    """Return the token positions at which a prompt is split [C25 §5]. `how`: "answer" for the answer's first token;
+    "within_answer" for the first four of `range(0, A - 4, 4)` shuffled (seed 12345), counted from that token, A being
+    the answer's length; () where A is at most 4: such prompts are left out."""
     if how == "answer":
         return (answer_start,)
     length = n_tokens - answer_start

@@ -19,7 +19,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def series(folder: Folder) -> dict[str, dict[int, str]]:
-    """The labels of a study's steps, by training and step, in order; empty where none of its models is one."""
+    """Return the labels of the models that are training steps, by training and step, in order; {} where none is."""
     by_name: dict[str, dict[int, str]] = {}
     for label, model in folder.models.items():
         if model.get("step") is not None:
@@ -28,8 +28,8 @@ def series(folder: Folder) -> dict[str, dict[int, str]]:
 
 
 def depths(verdict: Rows, steps: Mapping[int, str], group: str) -> list[dict[str, Any]]:
-    """Rows of `tables.VERDICT` on a set or level with their `step`, in its order: average depths, the turn, the papers'
-    rules as they are."""
+    """Return the rows of `verdict` (of `tables.VERDICT`) on a set or level for one training, each with its `step`, by
+    step: average depths, the turn, the papers' rules as they are. `steps`: labels by step."""
     of_label = {label: step for step, label in steps.items()}
     kept = (tables.MEAN, tables.TURN, "paper")
     rows = (row for row in verdict if row["set"] == group and row["model"] in of_label and row["variant"] in kept)
@@ -37,8 +37,8 @@ def depths(verdict: Rows, steps: Mapping[int, str], group: str) -> list[dict[str
 
 
 def over_layers(folder: Folder, labels: Iterable[str], group: str, measure: str) -> np.ndarray:
-    """A mean over tokens, like "contributions.layer_cos", of the steps of these labels as `[layer, step]`, of the lens
-    `[depth, step]`; NaN where a step has none, no row where all have none."""
+    """Return the mean over tokens of a measure, like "contributions.layer_cos", as `[layer, step]` (of the lens
+    `[depth, step]`), a column per label; NaN where a step has none, no row where all have none."""
     curves = [tables.curve(folder, label, group, measure) for label in labels]
     n = max((len(one[0]) for one in curves if one is not None), default=0)
     return (
@@ -47,7 +47,7 @@ def over_layers(folder: Folder, labels: Iterable[str], group: str, measure: str)
 
 
 def course(rows: Rows) -> list[str]:
-    """Average depth at the first and the last step, and the steps at which the cosine turns. `rows`: of `depths`."""
+    """Return sentences on average depth at the first and the last step, and on the steps at which the cosine turns."""
     sentences = []
     for name, rule in OF_LENS.items():
         means = [r for r in rows if (r["criterion"], r["variant"]) == (name, tables.MEAN) and r["depth"] is not None]

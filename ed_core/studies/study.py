@@ -37,18 +37,21 @@ SPLIT_POINTS = (
 
 
 class _Strict(BaseModel):
+    """Base of the entries of a study's file: unknown keys are refused, values immutable."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def step_of(name: str) -> int | None:
-    """The step that a revision's or a checkpoint's name tells: 1000 of "step1000", 500 of "checkpoint-500", 5 of
-    "stage1-step5-tokens9B"; of any other name its only number. None where it tells none."""
+    """Return the training step in the name of a revision or checkpoint: 1000 of "step1000", 500 of "checkpoint-500", 5
+    of "stage1-step5-tokens9B"; of any other name its only number. None where it has none."""
     named = re.findall(r"(?:step|checkpoint)[-_ ]?(\d{1,12})(?!\d)", name, re.IGNORECASE)
     numbers = named or re.findall(r"\d+", name)
     return int(numbers[0]) if len(numbers) == 1 and len(numbers[0]) <= 12 else None
 
 
 def _as_tuple(value: Any) -> Any:
+    """Return a list as a tuple, anything else as it is."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -69,6 +72,7 @@ class ModelEntry(_Strict):
 
     @model_validator(mode="after")
     def _checked(self) -> ModelEntry:
+        """Refuse steps of a control, adapter or revision, and steps without a number of their own."""
         if self.steps and (self.control or self.adapter or "@" in self.source):
             raise ValueError("steps of a plain model; a control, an adapter or one revision needs another entry")
         numbers = [step_of(name) for name in self.steps]
@@ -81,12 +85,12 @@ class ModelEntry(_Strict):
 
     @property
     def series(self) -> str:
-        """What the training is called that its steps are of."""
+        """The name of the training that the steps belong to: the label, or the last part of the source."""
         return self.label or self.source.rstrip("/").rsplit("/", 1)[-1]
 
     def each(self) -> tuple[tuple[ModelEntry, int | None], ...]:
-        """Its steps as entries of their own, in their order, each with its number; itself and None where it has
-        none."""
+        """Return each step as an entry of its own with its number, by number; the entry itself and None where it has no
+        steps."""
         if not self.steps:
             return ((self, None),)
         ordered = sorted((step_of(name) or 0, name) for name in self.steps)
@@ -112,38 +116,39 @@ class ProbeEntry(BaseModel):
 
     @property
     def column(self) -> str:
-        """What its columns are called."""
+        """The prefix of the probe's columns: its label, else its name."""
         return self.label or self.name
 
     def takes(self, model: str, name: str) -> bool:
-        """Whether it takes this model and this set."""
+        """Return whether the probe runs on the model with this label and the set with this name."""
         return (not self.models or model in self.models) and (not self.sets or name in self.sets)
 
     @property
     def parameters(self) -> dict[str, Any]:
+        """The probe's parameters by name, as the file gives them."""
         return {name: tuple(v) if isinstance(v, list) else v for name, v in (self.model_extra or {}).items()}
 
     @property
     def split_points(self) -> str:
-        """How split points are set for each prompt by its answer, one of `SPLIT_POINTS`; "" where they are not."""
+        """The name, in `SPLIT_POINTS`, of how split points follow from each prompt's answer; "" where they do not."""
         given = self.parameters.get("boundaries")
         return given if given in SPLIT_POINTS else ""
 
     @property
     def carries(self) -> bool:
-        """Whether each prompt goes with the next one of its form."""
+        """Whether the probe reads each prompt together with the next one of its form."""
         return bool(set(find(self.name).further_prompts()) - set(self.parameters))
 
     def make(self, boundaries: tuple[int, ...] = (), other: Prompt | None = None) -> Probe:
-        """The probe; a `ParameterError` names what it does not know. `boundaries`: one prompt's own split points;
-        `other`: the prompt that goes with it."""
+        """Return the probe; a `ParameterError` names a parameter that it does not know. `boundaries`: one prompt's own
+        split points; `other`: the prompt that goes with it."""
         own: dict[str, Any] = {"boundaries": boundaries} if self.split_points else {}
         own |= dict.fromkeys(find(self.name).further_prompts(), other) if self.carries else {}
         return find(self.name).make(self.parameters | own)
 
 
 class Columns(_Strict):
-    """Which column of a table is what."""
+    """The names of a table's columns for each part of a prompt, "" where it has none."""
 
     text: str = "text"
     answer: str = ""
@@ -159,7 +164,7 @@ class SetEntry(_Strict):
     `format`: a published set's way of writing a prompt (`sets.FORMATS`), for a file with that set's columns.
     `columns`: for any other table. `levels`: those that are taken, in this order. `limit`: prompts in all, the first
     ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level separately, and a
-    `limit` alone draws from all levels; the order of the set unless given. `max_tokens`: longer prompts are left out
+    lone `limit` draws from all levels; the order of the set unless given. `max_tokens`: longer prompts are left out
     before the limits, counted with `tokenizer` (a model; the study's first unless given)."""
 
     name: str = Field(pattern=f"^{NAME}$")
@@ -182,12 +187,14 @@ class SetEntry(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _levels_as_text(cls, data: Any) -> Any:
+        """Turn levels that are numbers into text."""
         if isinstance(data, dict) and isinstance(data.get("levels"), list):
             return {**data, "levels": tuple(str(level) for level in data["levels"])}
         return data
 
     @model_validator(mode="after")
     def _one_source(self) -> SetEntry:
+        """Refuse none or several of file, bundled and hub, and format together with columns."""
         given = [name for name in ("file", "bundled", "hub") if getattr(self, name)]
         if len(given) != 1:
             raise ValueError(f"exactly one of file, bundled and hub (found {' and '.join(given) or 'none'})")
@@ -197,9 +204,10 @@ class SetEntry(_Strict):
 
 
 def _entries(kind: str) -> BeforeValidator:
-    """A list whose items may be a name alone; `kind` is the key of that name."""
+    """Return a validator of a list that turns an item which is just a name into a dict with the key `kind`."""
 
     def read(value: Any) -> Any:
+        """Return a list with its bare names turned into dicts, any other value as it is."""
         if not isinstance(value, (list, tuple)):
             return value
         return tuple({kind: item} if isinstance(item, str) else item for item in value)
@@ -208,8 +216,8 @@ def _entries(kind: str) -> BeforeValidator:
 
 
 class Study(_Strict):
-    """The whole file. `chunk`: prompts of one item, which is what a run that was stopped may lose of its work. `seed`:
-    of the bootstrap."""
+    """A study as its file describes it. `chunk`: prompts of one item, which is what a run that was stopped may lose of
+    its work. `seed`: of the bootstrap."""
 
     name: str = Field(pattern=f"^{NAME}$")
     note: str = Field("", max_length=4000)
@@ -221,11 +229,12 @@ class Study(_Strict):
 
     @property
     def entries(self) -> tuple[ModelEntry, ...]:
-        """Its models one by one: every step of a training is one."""
+        """The entries of all models; every step of a training is one."""
         return tuple(one for entry in self.models for one, _ in entry.each())
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> Study:
+        """Refuse two sets or two probes of one name."""
         for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.column for p in self.probes])):
             if twice := next((name for name in names if names.count(name) > 1), ""):
                 raise ValueError(f"{what} with names of their own; {twice!r} is there twice")
@@ -233,12 +242,12 @@ class Study(_Strict):
 
 
 def read(file: str | Path) -> Study:
-    """The study of a file; `StudyError` says what is wrong with it, and where."""
+    """Return the study in a TOML file; `StudyError` says what is wrong with it, and where."""
     return parse(untrusted.text(file, untrusted.TOML, StudyError), Path(file).name)
 
 
 def parse(text: str, name: str = "the study") -> Study:
-    """The study of a text; `name`: what a refusal calls it."""
+    """Return the study in a TOML text; `StudyError` says what is wrong. `name`: what the error calls it."""
     try:
         study = Study.model_validate(untrusted.toml(text), strict=True)
     except ValidationError as error:
@@ -256,7 +265,7 @@ def parse(text: str, name: str = "the study") -> Study:
 
 
 def write(study: Study) -> str:
-    """The TOML that `parse` reads as this study, what is at its default left out."""
+    """Return the TOML that `parse` reads as this study, what is at its default left out."""
     data = study.model_dump(exclude_defaults=True)
     lines = [f"{key} = {_toml(data[key])}" for key in ("name", "note", "chunk", "seed") if key in data]
     for key, short in (("models", "source"), ("probes", "name")):
@@ -268,13 +277,14 @@ def write(study: Study) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """ "did you mean X?", or the known names."""
+    """Return a hint on an unknown name: "did you mean X?", or the known names."""
     near = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}."
 
 
 def wrong(error: ValidationError, name: str) -> str:
-    """The first thing that is wrong: where, found, expected."""
+    """Return the first problem of a validation error in a sentence: place, value, what is expected. `name`: of the
+    file."""
     problems = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
     first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
@@ -293,7 +303,7 @@ def wrong(error: ValidationError, name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it; JSON's strings and numbers are TOML's."""
+    """Return a value as TOML writes it; JSON's strings and numbers are TOML's."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

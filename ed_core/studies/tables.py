@@ -43,7 +43,7 @@ SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model 
 
 
 def _schema(columns: str) -> pyarrow.Schema:
-    """A schema of columns like "model:string"."""
+    """Return the schema of columns given as text like "model:string set:string"."""
     named = (column.split(":") for column in columns.split())
     return pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in named])
 
@@ -62,11 +62,12 @@ PROMPTS = _schema(
 
 
 def verdict(folder: Folder) -> pyarrow.Table:
-    """`VERDICT`: per model, set (and level), criterion and variant the depth, its ratio, the interval, the share of
-    resamples in which it is not defined; null where there is none. `over`: what the interval is over, in words.
+    """Return the table `VERDICT`: per model, set (and level), criterion and variant the depth, its ratio, the interval,
+    the share of resamples in which it is not defined; null where not known. `over`: what the interval is over, in
+    words.
 
     Variant "mean" (of KL and overlap): the depth without a threshold, in 0..L, ratio `depth / L`. Variant "turn" (of
-    the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in `turn.Turn`; no
+    the cosine): the last layer before the two-level turn, null without a turn; `p`, `failed` as in `turn.Turn`; no
     interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
     rows = [
         {"model": label, "set": group} | row
@@ -80,12 +81,13 @@ def verdict(folder: Folder) -> pyarrow.Table:
 
 
 def _rows(sample: Sample) -> Iterator[dict[str, Any]]:
-    """Rows of `VERDICT` without model and set."""
+    """Yield a sample's rows of `VERDICT`, without model and set."""
     verdict = verdict_of(sample)
 
     def row(
         criterion: str, variant: str, depth: float | None, ratio: float | None, probe: str, ends: Any
     ) -> dict[str, Any]:
+        """Return a row of `VERDICT`; `ends`: low, high and the share undefined, None without."""
         units = sample.curves[probe].units
         figures = dict(zip(("low", "high", "undefined"), ends or ()), over=units.words if ends else None)
         about = {"criterion": criterion, "variant": variant, "depth": depth, "ratio": ratio}
@@ -103,8 +105,8 @@ def _rows(sample: Sample) -> Iterator[dict[str, Any]]:
 
 
 def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = None) -> Sample | None:
-    """A model's sums on a set or one of its levels, with those of its untrained copies on the same prompts; None where
-    no probe that a verdict reads is there. `among`: of these prompts of the set alone."""
+    """Return a model's curves on a set or level, with those of its untrained copies on the same prompts; None where no
+    probe that a verdict reads was run. `among`: only these prompts, by their places in the set."""
     name, some = folder.some(label, group)
     some = some if among is None else some.of(among)
     twins = []
@@ -116,6 +118,7 @@ def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = No
 
 
 def _sample(folder: Folder, name: str, some: Sums, twins: Sequence[Sample] = ()) -> Sample | None:
+    """Return a model's curves on some prompts of the set `name`; None where no probe that a verdict reads was run."""
     columns = {probe: own for probe in READS if (own := some.probe(probe))}
     if not columns:
         return None
@@ -130,8 +133,9 @@ def _sample(folder: Folder, name: str, some: Sums, twins: Sequence[Sample] = ())
 
 
 def summary(folder: Folder) -> pyarrow.Table:
-    """`SUMMARY`: the papers' aggregates, tidy; `layer` is the place along a curve (block or depth), `skipped` the row
-    of a map, both null for a single number. Intervals are of means; a maximum over prompts has none."""
+    """Return the table `SUMMARY`: the papers' aggregates, tidy; `layer` is the place along a curve (block or depth),
+    `skipped` the row of a map, both null for a single number. Intervals are of means; a maximum over prompts has
+    none."""
     parts = []
     for label, group in itertools.product(folder.models, folder.every_group):
         for probe, columns in _probed(folder, folder.some(label, group)[1]):
@@ -142,8 +146,8 @@ def summary(folder: Folder) -> pyarrow.Table:
 
 
 def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "") -> dict[str, tuple[np.ndarray, ...]]:
-    """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
-    without; empty where no prompt went through it. `only`: the measure that is needed."""
+    """Return a probe's aggregates over a set or level by measure: the values and the ends of their interval, NaN
+    without; {} where no prompt went through it. `only`: the one measure that needs an interval, "" for all."""
     part = folder.read(label, group, probe)
     if not len(part):
         return {}
@@ -160,8 +164,8 @@ def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "
 
 
 def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndarray, ...] | None:
-    """A measure along the layers, like "contributions.layer_cos": values and the ends of their interval; None where
-    there is none."""
+    """Return a measure along the layers, like "contributions.layer_cos": values, lower and upper ends of their
+    interval; None where it is not measured."""
     probe, _, name = measure.partition(".")
     values = aggregates(folder, label, group, probe, name).get(name)
     n = folder.models[label].get("n_layers")
@@ -169,7 +173,7 @@ def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndar
 
 
 def measures(folder: Folder, group: str) -> list[str]:
-    """The names of the measures that have a curve on a set or one of its levels."""
+    """Return the names `<probe>.<measure>` of the measures that have a curve on a set or level."""
     names = {
         f"{probe.name}.{name}": None
         for label in folder.models
@@ -181,19 +185,20 @@ def measures(folder: Folder, group: str) -> list[str]:
 
 
 def _all_measures(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a probe's aggregates over prompts and what it derives from them, by name."""
     aggregates_of = aggregate(probe, _prompts(columns), counts_first(probe))
     return aggregates_of | probe.derive(aggregates_of)
 
 
 def _probed(folder: Folder, some: Sums) -> Iterator[tuple[Probe, dict[str, np.ndarray]]]:
-    """Every probe that prompts went through, and their columns."""
+    """Yield every probe that prompts went through, with its columns."""
     for entry in folder.plan["probes"]:
         if columns := some.probe(entry["name"]):
             yield folder.probe(entry["name"]), columns
 
 
 def _prompts(columns: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """A probe's columns, prompt by prompt."""
+    """Return a probe's columns as a dict per prompt."""
     return [{n: np.asarray(v[i]) for n, v in columns.items()} for i in range(len(columns["n_tokens"]))]
 
 
@@ -204,7 +209,8 @@ def store(folder: Folder) -> None:
 
 
 def stored(folder: Folder) -> pyarrow.Table:
-    """The verdicts: those of the folder where they are of its plan and its sums, else made again, once."""
+    """Return the table `VERDICT` of a study: the one in its folder where that is of its plan and its sums, else made
+    again, once."""
     now = _state(folder)
     if now not in folder.verdicts:
         folder.verdicts.clear()
@@ -218,26 +224,28 @@ def stored(folder: Folder) -> pyarrow.Table:
 
 
 def _state(folder: Folder) -> str:
-    """A digest of what the verdicts are made of: the plan and the items that are there."""
+    """Return a digest of what the verdicts are made of: the plan and the computed items."""
     made_of = json.dumps([VERSION, folder.plan, list(folder.item_keys())], sort_keys=True)
     return hashlib.sha256(made_of.encode()).hexdigest()
 
 
 def as_file(table: pyarrow.Table, kind: str) -> bytes:
-    """A table as "parquet" or "csv"."""
+    """Return the bytes of a table as a file; `kind`: "parquet" or "csv"."""
     data = io.BytesIO()
     (parquet.write_table if kind == "parquet" else csv.write_csv)(table, data)
     return data.getvalue()
 
 
 def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
-    """The verdict on a model, on a set or one of its levels; None where no probe that it reads is there."""
+    """Return the verdict on the model `label` on a set or level (`group`); None where no probe that it reads was
+    run."""
     measurements = sample(folder, label, group)
     return None if measurements is None else verdict_of(measurements)
 
 
 def cell(row: Mapping[str, Any] | None) -> str:
-    """A depth of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)"; "–" for none."""
+    """Return the depth of a row of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)";
+    "–" for none."""
     if row is None or row["depth"] is None:
         return "–"
     value = row["depth"] + (row["variant"] == TURN)  # "after layer n" counts from 1
@@ -245,15 +253,15 @@ def cell(row: Mapping[str, Any] | None) -> str:
 
 
 def sinks(folder: Folder, label: str, group: str) -> float | None:
-    """Sinks a prompt of a model on a set or one of its levels, the mean over prompts; None where they are
+    """Return the mean number of attention sinks per prompt of a model on a set or level; None where they are
     unknown."""
     counts = folder.some(label, group)[1].columns.get("contributions.n_sinks", np.empty(0))
     return float(counts.mean()) if len(counts) and np.isfinite(counts).all() else None
 
 
 def twins_of(folder: Folder, label: str) -> list[str]:
-    """The labels of a model's untrained copies; none of a control. A name is the last part of a path, which models of
-    several folders share: a twin has the layers and the parameters of its model as well."""
+    """Return the labels of a model's untrained copies, one for each seed; [] for a control. A name is the last part of
+    a path, which models of several folders share: a copy has the layers and the parameters of its model as well."""
     own = folder.models[label]
     if own.get("control") or not own.get("name"):
         return []
@@ -266,8 +274,8 @@ def twins_of(folder: Folder, label: str) -> list[str]:
 
 
 def _sums(probe: Probe, columns: Mapping[str, Any], first_token: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Of the aggregates that are means, over tokens or over prompts (NaN left out): what is summed, `[prompt, …]`, and
-    its weights, `[prompt]` or `[prompt, …]`."""
+    """Return, for each aggregate that is a mean over tokens or prompts, what is summed, `[prompt, …]`, and its weights,
+    `[prompt]` or `[prompt, …]`; values that are NaN have no weight."""
     weighted = {}
     for spec in probe.measures:
         if spec.reduce in MEANS and f"{spec.name}.sum" in columns:
@@ -285,7 +293,7 @@ def _sums(probe: Probe, columns: Mapping[str, Any], first_token: bool) -> dict[s
 
 
 def _ends(sums: np.ndarray, weights: np.ndarray, over: Units, seed: int) -> np.ndarray:
-    """5 % and 95 % of means, `[2, …]`; `AT_ONCE` of a map's places at a time."""
+    """Return 5 % and 95 % of means, `[2, …]`, computed for `AT_ONCE` places of a map at a time."""
     flat = sums.reshape(len(sums), -1)
     of_place = weights.reshape(len(sums), -1) if weights.ndim > 1 else weights
     parts = []
@@ -299,7 +307,7 @@ def _ends(sums: np.ndarray, weights: np.ndarray, over: Units, seed: int) -> np.n
 def _derived(
     probe: Probe, sums: Mapping[str, tuple[np.ndarray, np.ndarray]], derived: Mapping[str, Any], over: Units, seed: int
 ) -> dict[str, np.ndarray]:
-    """5 % and 95 % of what a probe derives from means."""
+    """Return 5 % and 95 %, `[2, …]`, of each number that a probe derives from means."""
     of_means = [name for name in derived if name.endswith("_mean")]
     if not (of_means and probe.derives_stacked):
         return {}
@@ -307,6 +315,7 @@ def _derived(
     shapes = {name: values.shape[1:] for name, (values, _) in read_of.items()}
 
     def read(curves: dict[str, np.ndarray]) -> np.ndarray:
+        """Return all numbers that the probe derives from these mean curves, `[resample, number]`."""
         values = probe.derive({name: c.reshape(len(c), *shapes[name]) for name, c in curves.items()})
         return np.concatenate([values[name].reshape(len(values[name]), -1) for name in of_means], 1)
 
@@ -317,7 +326,8 @@ def _derived(
 
 
 def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyarrow.Schema) -> pyarrow.Table:
-    """A row for each number of an aggregate: what it is of, its `layer`, the figures, its `skipped`."""
+    """Return a row for each number of an aggregate: `names` (model, set, …), its `layer`, the figures, its
+    `skipped`."""
     shape, count = np.shape(figures[0]), np.size(figures[0])
     indices = np.indices(shape).reshape(len(shape), count)
     nothing = pyarrow.nulls(count, pyarrow.int32())
@@ -336,7 +346,7 @@ LEADING = (MEAN, "paper")  # what the figure of depths shows
 
 
 def by_prompt(folder: Folder) -> pyarrow.Table:
-    """Tidy, a row per model, set, prompt, probe, measure and layer: what the aggregates are of that prompt alone.
+    """Return the table `PROMPTS`, a row per model, set, prompt, probe, measure and layer: the aggregates of one prompt.
     `prompt` is its id, or its place in the set counted from 1; `layer` and `skipped` as in the summary."""
     parts = []
     for label in folder.models:
@@ -354,8 +364,9 @@ TABLES = {"verdict": stored, "summary": summary, "prompts": by_prompt}  # that c
 
 
 def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
-    """`depths`, every model's mean depth on every set, and the papers' rules; or `<probe>.<measure>`, the curves of all
-    models and sets over relative depth, or of one set."""
+    """Return a figure of a study: `depths`, every model's average depth on every set, and the papers' rules; or
+    `<probe>.<measure>`, the curves of all models over relative depth. `of_set`: one set, "" for all. `ParameterError`
+    where nothing has that name."""
     from .. import figures
 
     sets = [of_set] if of_set else list(folder.sets)
@@ -373,7 +384,7 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
 
 
 def unit_of(curve: str) -> str:
-    """The unit of `<probe>.<measure>`, where it is a measure of the probe's or its mean; else its name."""
+    """Return the unit of `<probe>.<measure>` or of its mean; the measure's name where the probe gives no unit."""
     probe, _, name = curve.partition(".")
     units = {spec.name: spec.unit for spec in find(probe).measures}
     return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")

@@ -41,7 +41,7 @@ class Slope:
     an intercept for each set. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
     over `over`, NaN without; `undefined`: the share of resamples without a line. `start`, `end`: smallest and largest
     model as (parameters, ratio on the line), sets averaged. `finest`: one layer of the shallowest model, as a ratio;
-    `sizes`: how many sizes there are. `without`: the line without the model that moves the slope most; None below four
+    `sizes`: the number of sizes. `without`: the line without the model that moves the slope most; None below four
     models."""
 
     criterion: str
@@ -60,30 +60,30 @@ class Slope:
 
     @property
     def trend(self) -> int:
-        """1 where the interval is above 0, -1 where below, 0 where it holds 0, there is none, too many resamples have
-        no line, or there are two sizes alone."""
+        """1 where the interval is above 0, -1 where below; 0 where it contains 0 or is unknown, too many resamples have
+        no line, or only two sizes are given."""
         if self.undefined > OFTEN or self.sizes < 3:
             return 0
         return int(self.low > NOTHING) - int(self.high < -NOTHING)
 
     @property
     def small(self) -> bool:
-        """Whether there is a trend, all of it less than one layer."""
+        """Whether the slope has a trend and its whole interval is less than one layer."""
         return bool(self.trend) and max(abs(self.low), abs(self.high)) < self.finest
 
     @property
     def rests_on(self) -> str:
-        """The model that moves the slope most."""
+        """The model that moves the slope most, "" below four models."""
         return next((name for name in self.models if self.without and name not in self.without.models), "")
 
     @property
     def sentence(self) -> str:
-        """What the data support, with its figures."""
+        """The trend as a sentence, with its numbers."""
         return words.sentence("slope", one=self, depth=CALLED[self.criterion])
 
 
 def slope(points: Iterable[Point], seed: int = 0) -> Slope:
-    """The line through points of one criterion and one source. `StudyError` below two sizes."""
+    """Return the line through points of one criterion and one source; `StudyError` below two sizes."""
     used = [p for p in _alike(points) if p.parameters and np.isfinite(p.ratio)]
     if _sizes(used).max(initial=-1) < 1:
         raise StudyError("A line against size needs models of two sizes or more, a fifth apart, that have this depth.")
@@ -95,6 +95,7 @@ def slope(points: Iterable[Point], seed: int = 0) -> Slope:
 
 
 def _alike(points: Iterable[Point]) -> list[Point]:
+    """Return the points as a list; `StudyError` unless all are of one criterion and one source."""
     points = list(points)
     if len({(p.criterion, p.source) for p in points}) != 1:
         raise StudyError("Only points of one criterion are compared, all measured or all published.")
@@ -102,6 +103,7 @@ def _alike(points: Iterable[Point]) -> list[Point]:
 
 
 def _line(used: list[Point], seed: int) -> Slope:
+    """Return the line through points that have a size and a depth, with `without` left at None."""
     sets, of_size = list(dict.fromkeys(p.set for p in used)), _sizes(used)
     x, y = np.log10([float(p.parameters or 1) for p in used]), np.array([p.ratio for p in used])
     of_set = np.array([sets.index(p.set) for p in used])
@@ -121,7 +123,8 @@ def _line(used: list[Point], seed: int) -> Slope:
 
 
 def _sizes(points: Sequence[Point]) -> np.ndarray:
-    """Which size each point's model has, `[point]`, smallest first: sizes less than a fifth apart are one."""
+    """Return the number of each point's size, `[point]`, from 0 for the smallest: sizes less than a fifth apart are
+    one."""
     log = np.log([float(p.parameters or 1) for p in points])
     order = np.argsort(log)
     size = np.zeros(len(log), int)
@@ -130,8 +133,8 @@ def _sizes(points: Sequence[Point]) -> np.ndarray:
 
 
 def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
-    """Slopes `[resample]` of `y` `[resample, point]` on `x` `[point]`, an intercept for each set; NaN where a
-    value is missing."""
+    """Return slopes `[resample]` of `y` `[resample, point]` on `x` `[point]` by least squares, an intercept for each
+    set; NaN where a value is missing."""
     dx = x - np.array([x[of_set == s].mean() for s in of_set])
     return np.asarray(y @ dx / (dx @ dx))
 
@@ -159,18 +162,18 @@ class Difference:
 
     @property
     def apart(self) -> bool:
-        """Whether the interval tells the two apart."""
+        """Whether the interval excludes 0."""
         return self.undefined <= OFTEN and (self.low > 0 or self.high < 0)
 
     @property
     def sentence(self) -> str:
-        """What the data support, with its figures."""
+        """The difference as a sentence, with its numbers."""
         return words.sentence("difference", one=self, depth=CALLED[self.criterion])
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:
-    """Two models on the sets that both were measured (or published) on; measured ones on one set, paired over the same
-    prompts. `StudyError` where there is nothing to compare."""
+    """Return the difference between two models on the sets that both were measured (or published) on; measured ones on
+    one set, paired over the same prompts. `StudyError` where no set is common."""
     points = _alike(p for p in points if p.model in (base, other))
     of_base, of_other = ({p.set: p for p in points if p.model == n and np.isfinite(p.ratio)} for n in (base, other))
     pairs = [(p, of_other[name]) for name, p in of_base.items() if name in of_other]
@@ -194,7 +197,7 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
 
 
 def around(values: ArrayLike) -> tuple[float, float]:
-    """The 5 to 95 % interval of a mean by Student's t, `mean ± t · s / √n` with n - 1 degrees of freedom; NaN below two
+    """Return the 5 and 95 % of a mean by Student's t, `mean ± t · s / √n` with n - 1 degrees of freedom; NaN below two
     values, and where all are one number."""
     each = np.asarray(values, float)
     if len(each) < 2 or np.ptp(each) < 1e-9:

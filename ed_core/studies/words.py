@@ -17,7 +17,7 @@ Row = Sequence[str]
 
 @cache
 def templates(escaped: bool = False) -> Environment:
-    """The templates of this folder, for Markdown, or `escaped` for HTML."""
+    """Return the Jinja environment of this folder's templates, for Markdown, or `escaped` for HTML."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=escaped,
@@ -32,22 +32,23 @@ def templates(escaped: bool = False) -> Environment:
 
 
 def sentence(name: str, **values: Any) -> str:
-    """A macro of `sentences.md` with these values, on one line."""
+    """Return the macro `name` of `sentences.md`, filled with these values, on one line."""
     return flat(getattr(templates().get_template("sentences.md").module, name)(**values))
 
 
 def measured(value: float, low: float | None, high: float | None, digits: int, sign: str = "") -> str:
-    """A value with its interval, where it has one: "18.3 (18.0 to 18.6)"."""
+    """Return a value and its interval as text, like "18.3 (18.0 to 18.6)"; without interval where `low` is None or
+    NaN."""
     ends = f" ({say.interval(low, high, digits)})" if low is not None and high is not None and low == low else ""
     return say.number(value, f"{sign}.{digits}f") + ends
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A Markdown table, its head first, whatever the cells hold."""
+    """Return rows as a Markdown table, the head first, whatever the cells hold."""
     head, *rest = ("| " + " | ".join(flat(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
 
 
 def flat(text: str) -> str:
-    """The text on one line."""
+    """Return the text on one line, with single spaces."""
     return " ".join(text.split())

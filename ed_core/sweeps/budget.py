@@ -24,14 +24,15 @@ LENS_BYTES = {"cpu": 150 << 20}
 
 
 def lens_bytes(device: str) -> int:
+    """Return how many bytes of logits to compare at once when reading a lens, on a device type such as "cpu"."""
     return LENS_BYTES.get(device, 1 << 30)
 
 
 class Budget:
-    """The memory one computation may hold above the model and its trace, and how often it had to be halved.
+    """The memory that one computation may use besides model and trace, and how often that was halved.
 
-    `n_bytes`: None takes the setting `probe_memory`, or what suits the device, of which `total` are the bytes (0: not
-    known). `what` names the computation in messages."""
+    `n_bytes`: None takes the setting `probe_memory`, else what suits the device. `total`: the device's bytes, 0 if not
+    known. `what`: the computation's name in messages."""
 
     def __init__(self, n_bytes: int | None = None, device: str = "cpu", what: str = "The computation", total: int = 0):
         self.bytes = n_bytes or settings.current().probe_memory or probe_bytes(device, total)
@@ -41,20 +42,19 @@ class Budget:
         self.what, self.halvings = what, 0
 
     def fit(self, bytes_each: int | float) -> int:
-        """How many things of this size fit into half of the budget, one at least: what is kept through a sweep may have
-        one half, what a single call takes the other."""
+        """Return how many items of this size fit into half of the budget, at least one. What a sweep keeps may take one
+        half, a single call the other."""
         return max(1, int(self.bytes / 2 / max(bytes_each, 1)) >> self.halvings)
 
     def rows(self, tokens_each: int, bytes_per_token: int | float) -> int:
-        """Rows of one block call: no more than the device works well with, and no more than fit."""
+        """Return the rows of one block call, at least one, that suit the device and fit memory."""
         well = (self.tokens_per_call // max(tokens_each, 1)) >> self.halvings
         return max(1, min(well, self.fit(tokens_each * bytes_per_token)))
 
     def each(self, n_rows: int, most: Callable[[], int], work: Callable[[slice], T]) -> Iterator[T]:
-        """`work` on all rows, `most()` at a time and evenly; a call that runs out of memory is halved and done again.
-
-        `work` must leave nothing half done: it computes first and writes last.
-        """
+        """Yield the results of `work` on successive slices of `n_rows` rows, `most()` at most each, evenly. A call that
+        runs out of memory is repeated with about half the rows, so `work` must compute first and write last. Raises
+        `OutOfMemory` if one row does not fit."""
         begin = 0
         while begin < n_rows:
             for rows in even_chunks(n_rows - begin, most()):
@@ -68,12 +68,13 @@ class Budget:
                 return
 
     def run(self, n_rows: int, most: Callable[[], int], work: Callable[[slice], object]) -> None:
-        """The same where nothing is made of what `work` returns."""
+        """Call `work` on slices of rows as `each` does, ignoring results."""
         for _ in self.each(n_rows, most, work):
             pass
 
     def _attempt(self, work: Callable[[slice], T], rows: slice, most: Callable[[], int]) -> tuple[T] | None:
-        """What `work` returns, or None where memory ran out: then `most` has been halved until it asks for less."""
+        """Return the result of `work` as a 1-tuple, or None if memory ran out; then the budget was halved until `most`
+        asks for fewer rows."""
         try:
             return (work(rows),)
         except Exception as error:
@@ -91,20 +92,20 @@ class Budget:
         return None
 
     def certificate(self) -> dict[str, int]:
-        """For the provenance."""
+        """Return the budget in bytes and the number of halvings, for a result's provenance."""
         return {"budget_bytes": self.bytes, "halved": self.halvings}
 
 
 def even_chunks(n_rows: int, most: int) -> list[slice]:
-    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter
-    slower."""
+    """Return the fewest slices of at most `most` rows that cover `n_rows`, all of nearly equal size."""
     n_chunks = -(-n_rows // most)
     ends = [n_rows * i // max(n_chunks, 1) for i in range(n_chunks + 1)]
     return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
 def parse(text: str) -> int | None:
-    """Bytes from "2G", "500M" or a plain number; None from nothing."""
+    """Return the bytes that a text such as "2G", "500M" or a plain number means; None for an empty text. Raises
+    `ParameterError`."""
     if not text:
         return None
     try:

@@ -31,7 +31,8 @@ SINK, FEWEST_TOKENS = 5.0, 3  # times the median token's norm; tokens below whic
 def drop_sweep(
     model: LanguageModel, encoding: Encoding, record: Recorder, n: int = 1, drop: tuple[int, ...] = ()
 ) -> None:
-    """Fill `prune`'s measures."""
+    """Fill the measures of the probe `prune`: each stretch of `n` layers is left out in turn. `drop`: layers, from 0,
+    left out together as one further variant."""
     n_tokens, n_starts = len(encoding), model.n_layers - n + 1
     of_drop = ("drop_nll", "drop_kl", "drop_top1_kept")
     record.allocate(*(name for name in record.specs if drop or name not in of_drop), start=n_starts)
@@ -62,8 +63,8 @@ def drop_sweep(
 
 
 def proxies(trace: Trace, start: int, stop: int) -> dict[str, PerToken]:
-    """By what a stretch of blocks is usually chosen to be left out: how far it turns the stream, and whether what it
-    adds points along it."""
+    """Return three usual proxies, per token, for how dispensable layers `start` to `stop - 1` are: `block_influence` (1
+    - cosine of the stream before and after), `angular_distance` (half turns) and `update_cosine`."""
     before, after = trace.resid[start][0].float(), trace.after(stop)[0].float()
     cosine = metrics.cosine(before, after)
     return {
@@ -74,18 +75,21 @@ def proxies(trace: Trace, start: int, stop: int) -> dict[str, PerToken]:
 
 
 def _write(record: Recorder, prefix: str, place: Any, changed: metrics.Changed) -> None:
+    """Write a changed model's loss, divergence and best tokens kept at the index `place`; `prefix`: of the measures'
+    names."""
     record.write(f"{prefix}nll", place, _to_the_end(changed.loss, len(changed.kl)))
     record.write(f"{prefix}kl", place, changed.kl)
     record.write(f"{prefix}top1_kept", place, changed.kept)
 
 
 def _to_the_end(loss: Tensor, n_tokens: int) -> PerToken:
-    """The loss with NaN at the last token, where there is no next one."""
+    """Return the losses padded with NaN to `n_tokens`: the last token has no next one."""
     return torch.nn.functional.pad(loss, (0, n_tokens - len(loss)), value=math.nan)
 
 
 def _sinks(trace: Trace) -> Tensor:
-    """Which tokens are sinks, `[pos]`: as `depth.sinks` finds them, before the output."""
+    """Return a mask `[pos]` of the attention sinks, as `depth.sinks` defines them: tokens with a norm of at least
+    `SINK` times the median at some depth before the output."""
     long = torch.stack([h[0].float().norm(dim=-1) for h in trace.resid[:-1]])
     if long.shape[1] < FEWEST_TOKENS:
         return torch.zeros(long.shape[1], dtype=torch.bool, device=long.device)
@@ -94,8 +98,8 @@ def _sinks(trace: Trace) -> Tensor:
 
 
 def _without(stairs: Staircase, n: int, starts: Sequence[int], step: Callable[[float], None]) -> Resid:
-    """The last residual without blocks s … s+n-1, for each of these rising s: what entered block s enters block s+n.
-    Where the trace is kept for all probes of a prompt, so are these."""
+    """Return the last residual without layers s … s+n-1, a row for each s in the rising `starts`. `step` gets the share
+    done. A complete set is kept with the trace for other probes where the model keeps that trace."""
     model, trace = stairs.model, stairs.trace
     if (kept := trace.ends.get(n)) is not None:
         step(1.0)
@@ -110,8 +114,9 @@ def _without(stairs: Staircase, n: int, starts: Sequence[int], step: Callable[[f
 def in_order(
     model: LanguageModel, trace: Trace, order: Sequence[int], check: Callable[[], None] = lambda: None
 ) -> Resid:
-    """The last residual `[1, pos, d_model]` where the blocks run in this order; what it shares with the whole model's
-    is not computed again. The modules between passes run wherever a pass begins (`crosses`)."""
+    """Return the last residual `[1, pos, d_model]` with the layers run in `order` (indices from 0). The part shared
+    with the traced pass is reused; `check` is called after each layer and may raise to cancel. In a looped model the
+    modules between passes run wherever a pass begins."""
     shared = next((place for place, block in enumerate(order) if block != place), len(order))
     around = [-1, *order, model.n_layers]
     resid = trace.after(shared)
@@ -129,7 +134,7 @@ def in_order(
 
 @torch.no_grad()
 def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: int) -> None:
-    """Fill `answers`' measures."""
+    """Fill the measures of the probe `answers`. `k`: how many best tokens count for the first and the stable depth."""
     n_layers, n_tokens, first = model.n_layers, len(encoding), encoding.answer_start
     assert first is not None  # `answers` refuses a prompt without an answer
     record.allocate("rank", "first_depth", "stays_depth", step=n_tokens - first)
@@ -149,10 +154,12 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
 
 @torch.no_grad()
 def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n: int, losses: bool = False) -> None:
-    """Fill `exact` and `exact_whole`, and with `losses` the mean loss on the answer, `loss` and `loss_whole`. A variant
-    is the first block of the stretch that it lacks; the last one, `none`, lacks none. What is still open is read on in
-    groups that have written the same, the rest of the answer's own tokens laid behind: as long as a variant writes
-    these, the pass holds its next token."""
+    """Fill `exact` and `exact_whole`: whether the model writes the answer without each stretch of `n` layers, and
+    whole. With `losses` also fill `loss` and `loss_whole`. Raises `PromptError` for a blank answer.
+
+    A variant is a stretch's first layer; the last variant, `none`, drops nothing. Variants with the same text so far
+    share a pass that has the rest of the answer appended: as long as they write its tokens, that pass gives their next
+    ones."""
     question, draft = encoding.ids[: encoding.answer_start], encoding.ids[encoding.answer_start :]
     most, none = len(draft) + 1, model.n_layers - n + 1
     decode = partial(model.tokenizer.decode, clean_up_tokenization_spaces=False)
@@ -196,8 +203,8 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
 def _next_tokens(
     stairs: Staircase, laid: int, n: int, variants: Sequence[int], losses: bool
 ) -> Iterator[tuple[int, list[int], float]]:
-    """Every variant with its best token behind each of the last `laid` + 1 positions, and its mean loss on the `laid`
-    tokens there, NaN without `losses`. The rows of all variants share the products with the head."""
+    """Yield each variant, its best token after each of the last `laid` + 1 positions, and its mean loss on the last
+    `laid` tokens (NaN without `losses`). `n`: layers left out; all variants share the unembedding."""
     record, none, ids = stairs.record, stairs.model.n_layers - n + 1, stairs.trace.ids[0]
     starts = [variant for variant in variants if variant != none]
     parts = [starts[part] for part in stairs.parts(len(starts))]

@@ -52,9 +52,10 @@ COARSE = 4  # every fourth block is computed first
 def integrate(
     model: LanguageModel, encoding: Encoding, record: Recorder, part: str, nodes: int, tolerance: float
 ) -> None:
-    """Fill `integrated_gradients`' measures: every fourth block first, each time from the top down, where it is
-    cheapest. `nodes` at most for each block; fewer where the completeness error and the change by the last division
-    are below `tolerance`, as a share of the scale."""
+    """Fill the measures of the probe `integrated_gradients`, every fourth layer first and from the top down.
+
+    `part`: "layer", "attention" or "mlp". `nodes`: at most per layer; fewer where the completeness error and the last
+    change are below `tolerance`, a share of the scale."""
     n_layers = model.n_layers
     record.allocate("attribution", "completeness_error", "f_x", "f_baseline", "nodes_used")
     trace = record.traced(model, encoding)
@@ -91,6 +92,7 @@ def integrate(
 
 
 def _named(layers: list[int]) -> str:
+    """Return the words for these layers (given from 0, shown from 1), such as "layers 3, 5"."""
     return f"layer{'s' if len(layers) > 1 else ''} {', '.join(str(layer + 1) for layer in sorted(layers))}"
 
 
@@ -121,8 +123,9 @@ class _Path:
         self.pieces: dict[tuple[float, float], tuple[Tensor, Tensor]] = {}  # integral [pos], largest |K - G|
 
     def integrate(self, most_nodes: int, tolerance: float) -> tuple[PerToken, float, bool, bool]:
-        """`(attribution, completeness error, whether that is small enough, whether the last division moved no
-        attribution by more than is tolerated)`, dividing until both are so or the nodes run out."""
+        """Return `(attribution, completeness error, complete, still)`. `complete`: the error is within the tolerance;
+        `still`: the last division moved no attribution by more than that. Divides the path until both are true or the
+        nodes run out."""
         self._add([(0.0, 1.0)])
         before: Tensor | None = None
         while True:
@@ -142,7 +145,7 @@ class _Path:
             self._add([(begin, (begin + end) / 2), ((begin + end) / 2, end)])
 
     def _add(self, pieces: list[tuple[float, float]]) -> None:
-        """Integrate pieces of the path."""
+        """Integrate these pieces `(begin, end)` of the path, within [0, 1], and store each in `pieces`."""
         nodes_at = [*(-x for x in HALF[:0:-1]), *HALF]
         alphas = [(begin + end + x * (end - begin)) / 2 for begin, end in pieces for x in nodes_at]
         slopes = self._evaluate(alphas)[1].view(len(pieces), NODES, -1)
@@ -156,7 +159,8 @@ class _Path:
         self.used += len(alphas)
 
     def _evaluate(self, alphas: list[float]) -> tuple[PerRow, Float[Tensor, "node pos"]]:
-        """F and its slope along the path, `sum_d (x - x0) dF/dx` at each position, in chunks of bounded memory."""
+        """Return F at each alpha and its slope along the path at each position, `sum_d (x - x0) dF/dx`, in chunks of
+        bounded memory."""
         evaluated: list[tuple[Tensor, Tensor]] = []
 
         def work(nodes: slice) -> None:
@@ -172,14 +176,14 @@ class _Path:
         return torch.cat(values), torch.cat(slopes)
 
     def _at_once(self) -> int:
-        """Nodes of one forward and backward pass: all blocks above keep what the way back needs."""
+        """Return how many nodes one forward and backward pass may take within the memory budget."""
         n_tokens = len(self.difference)
         blocks = self.model.n_layers - self.layer
         logits = 16 * self.model.d_vocab * (self.read.stop - self.read.start) / n_tokens
         return self.record.budget.rows(n_tokens, blocks * self.model.call_bytes(n_tokens, gradients=True) + logits)
 
     def _f(self, x: Resid) -> PerRow:
-        """Summed probability of the answer's tokens where the activation is `x`."""
+        """Return F of each row: the summed probability of the answer's tokens if the activation is `x`."""
         model, trace, resid = self.model, self.trace, x
         if self.part != "layer":
             entering = trace.resid[self.layer].expand_as(x)

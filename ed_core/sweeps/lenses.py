@@ -43,12 +43,12 @@ def read(
     constant: Tensor | None = None,
     inside: str = "",
 ) -> None:
-    """Fill the measures that the probe declares for each lens.
+    """Fill the measures that the probe declares for each lens, at every depth.
 
-    `lenses`: prefix of a lens' measures to the map from the stream at a depth to `h[L]`; None is the logit lens.
-    `inside`: how those begin that are read within every layer, after attention and before the MLP; "" for none.
-    `ParameterError` where nothing is between the two. `follow`: a token id whose rank is written, -1 for none.
-    `constant`: a mean of `h[L]`; `constant_kl` is the divergence of its prediction."""
+    `lenses`: from the prefix of a lens's measures to its map from the stream at a depth to `h[L]`; None is the logit
+    lens. `inside`: prefix of the measures read within every layer, between attention and MLP, "" for none
+    (`ParameterError` where a model computes both in parallel). `follow`: token id to write the rank of, -1 for none.
+    `constant`: a mean of `h[L]`; `constant_kl` becomes the divergence of its prediction."""
     if inside and model.parallel:
         raise ParameterError(
             f"The layers of {model.spec.name} compute attention and MLP in parallel, from the same stream, so "
@@ -90,8 +90,8 @@ def read(
 
 
 def _figures(against: metrics.AgainstOutput, logits: Rows, follow: int) -> dict[str, Tensor]:
-    """What the lens says at some depths, each `[depth, pos, …]`: the measures of `AgainstOutput.measure`, and what
-    follows from them. `follow`: a token id, -1 for none."""
+    """Return a lens's figures by name, each `[depth, pos, …]`. `logits`: the lens's, depth after depth; `follow`: a
+    token id to rank, -1 for none."""
     row = against.measure(logits)
     if follow >= 0:
         row["token_rank"] = metrics.rank(logits, torch.full_like(row["ids"][:, 0], follow))
@@ -117,10 +117,11 @@ def _depths(
     rows: int,
     at_once: int,
 ) -> Iterator[tuple[slice, Rows]]:
-    """The logits at every depth of the tokens at `place`, up to `rows` rows in one product and of `at_once` depths at a
-    time. The last depth's are `out`, the model's own."""
+    """Yield a slice of depths and the lens's logits there, for the tokens at `place`; the last depth's are the model's
+    own, `out`. `rows`: most rows of one product with the head; `at_once`: depths per yield."""
 
     def stream(depth: int) -> Tensor:
+        """Return the stream at a depth, mapped by the lens."""
         h = trace.after(depth)[0, place]
         return h if lens is None else lens(depth, h).to(model.dtype)
 
@@ -129,9 +130,10 @@ def _depths(
 
 
 def _middles(model: LanguageModel, trace: Trace, place: slice, rows: int, at_once: int) -> Iterator[tuple[slice, Rows]]:
-    """The same within every layer, after attention and before the MLP."""
+    """Yield what `_depths` yields, read within every layer: after attention and before the MLP."""
 
     def stream(layer: int) -> Tensor:
+        """Return the stream within a layer, after attention and before the MLP."""
         return (trace.resid[layer][0, place].float() + trace.attn_out[layer][0, place].float()).to(model.dtype)
 
     yield from _products(model, stream, place.stop - place.start, rows, at_once)
@@ -140,8 +142,9 @@ def _middles(model: LanguageModel, trace: Trace, place: slice, rows: int, at_onc
 def _products(
     model: LanguageModel, stream: Callable[[int], Tensor], size: int, rows: int, at_once: int
 ) -> Iterator[tuple[slice, Rows]]:
-    """The logits of a stream of `size` tokens at each layer, of `at_once` layers at a time, one after the other. Of a
-    short prompt the head's weights are read once for many layers."""
+    """Yield a slice of layers and the logits of `stream(layer)` there, `at_once` layers at a time. `size`: tokens of
+    each stream; `rows`: most rows of one product, so that a short prompt reads the head's weights once for many
+    layers."""
     together = max(1, rows // size)
     for first in range(0, model.n_layers, together):
         layers = range(first, min(first + together, model.n_layers))
@@ -168,8 +171,9 @@ def write(
     g: float,
     late: int,
 ) -> None:
-    """Fill `generation`'s measures: the question continued by `n_tokens`, or until the model ends its text or its
-    positions end. `late`: the depth from which a divergence that first falls to `g` falls late."""
+    """Fill the measures of the probe `generation`: the question continued by `n_tokens` tokens, or fewer if the model
+    ends its text or runs out of positions. `temperature` 0 is greedy; `threshold`: probability for an early exit.
+    `late`: a token counts for the deep-thinking ratio if its divergence first falls to `g` at this depth or later."""
     draw = random.Random(seed)
     question = encoding.ids[: encoding.answer_start or len(encoding)]
     n_tokens = model.room(len(question), n_tokens, record.note)
@@ -177,6 +181,7 @@ def write(
     record.allocate(*OVER_DEPTHS, *PER_TOKEN, step=n_tokens)
 
     def choose(step: int, logits: Tensor) -> int | None:
+        """Write one step's figures; return the token to continue with, or None to end the text."""
         nonlocal deep
         jsd, confidence, best = metrics.jsd_to_output(logits)
         settled = metrics.settle_depth(best[:, None])[0]
@@ -211,7 +216,7 @@ def write(
 
 
 def _over_tokens(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The measures that are over all tokens written, from those of each."""
+    """Return the measures that summarise all written tokens, by name, from the per-token arrays."""
     settled, depths = arrays["settle_depth"], np.arange(len(arrays["jsd"]))
     return {
         "share_settled": (settled <= depths[:, None]).mean(1),
@@ -224,7 +229,7 @@ def _over_tokens(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def sample(logits: Tensor, temperature: float, u: float) -> int:
-    """The token at which the cumulated probabilities of `softmax(logits / temperature)`, in the order of the ids, pass
-    `u`, a number from 0 to 1 drawn evenly; float64."""
+    """Return the token id that `u`, a uniform random number in [0, 1), draws from `softmax(logits / temperature)`: the
+    first id where the cumulated float64 probabilities exceed `u`."""
     cumulated = (logits.cpu().double() / temperature).softmax(-1).cumsum(-1)
     return int(torch.searchsorted(cumulated, u * float(cumulated[-1]), right=True).clamp_max(len(logits) - 1))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def loop_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: int, tested: int) -> None:
-    """Fill `loops`' measures. `tested`: up to so many times the model's own passes are run. Raises `ParameterError` for
-    a model whose layers run once."""
+    """Fill the measures of the probe `loops`. `k`: best tokens compared; `tested`: the model is run with up to `tested`
+    times its own number of passes. Raises `ParameterError` for a model that runs its layers once."""
     if model.n_passes < 2:
         raise ParameterError(
             f"The layers of {model.spec.name} run once, and loops compares passes; take a model whose layers run "
@@ -44,12 +44,12 @@ def loop_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: in
 
 
 def _begins(model: LanguageModel) -> range:
-    """The unrolled layers that begin a pass."""
+    """Return the unrolled layers (pass times layers per pass, from 0) at which a pass begins."""
     return range(0, model.n_layers, len(model.stack))
 
 
 def _streams(model: LanguageModel, trace: Trace, record: Recorder) -> None:
-    """Distances between passes, and what each moves the stream by."""
+    """Write how far the stream is from earlier passes and from the last, and the update of each pass."""
     n, n_layers, n_passes = len(model.stack), model.n_layers, model.n_passes
     sizes = {"pass": n_passes, "later_pass": n_passes - 1, "later": n_layers - n}
     record.allocate("fixed_point", "to_last", "update_norm", "update_angle", "between", **sizes)
@@ -72,8 +72,8 @@ def _streams(model: LanguageModel, trace: Trace, record: Recorder) -> None:
 
 
 def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
-    """The gate's cumulative distribution: after pass r it has let go with 1 - prod_{i <= r} (1 - sigmoid(gate)); the
-    last pass lets everything go."""
+    """Write the exit gate's cumulative probability after each pass r, `1 - prod_{i <= r} (1 - sigmoid(gate))`; 1 after
+    the last."""
     assert model.exit_gate is not None
     record.allocate("exit", **{"pass": model.n_passes})
     stays = torch.ones(trace.ids.shape[1], device=model.device)
@@ -85,7 +85,7 @@ def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
 
 
 def _block_skips(stairs: Staircase) -> None:
-    """Without one layer in every pass: mean divergence of the whole model's output, and share of best tokens kept."""
+    """Write the mean divergence and share of best tokens kept without each layer in every pass."""
     model, record, n = stairs.model, stairs.record, len(stairs.model.stack)
     record.allocate("block_skip_kl", "block_skip_top1_kept", block=n)
     for block in range(n):
@@ -101,7 +101,8 @@ def _block_skips(stairs: Staircase) -> None:
 
 
 def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Resid]:
-    """The stream after 0, 1, …, `most` passes: those of the traced pass, then what more of the last one do."""
+    """Return the stream after 0, 1, …, `most` passes: from the trace, then from repeating the last pass. Called to run
+    a looped model with fewer or more passes."""
     n, n_layers = len(model.stack), model.n_layers
     ends = [trace.after(depth) for depth in (*_begins(model), n_layers)][: most + 1]
     while len(ends) <= most:
@@ -116,7 +117,7 @@ def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> 
 
 
 def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recorder, k: int, tested: int) -> None:
-    """The model with so many passes, and what its readouts before the last are from that."""
+    """Write the model's figures with 0, 1, … passes, and how far the earlier readouts are from each output."""
     most, n_tokens, k = tested * model.n_passes, len(encoding), min(k, model.d_vocab)
     streams = stopped(model, trace, most, record)
     start, targets = encoding.answer_start, trace.ids[0, 1:]

@@ -26,19 +26,19 @@ TINY = 1e-37  # a probability that has a logarithm, and weighs nothing
 
 
 def norm(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-    """Euclidean norm over the last axis, float32."""
+    """Return the Euclidean norm over the last axis, float32."""
     length: Tensor = x.float().norm(dim=-1)
     return length
 
 
 def ratio(x: Float[Tensor, "*batch d"], reference: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-    """`|x| / max(|reference|, 1e-6)` per token: how large an addition is against what it is added to. Range 0…∞ [C25
-    §3.1]."""
+    """Return `|x| / max(|reference|, 1e-6)` per token: the size of an addition relative to what it is added to. Range
+    0…∞ [C25 §3.1]."""
     return norm(x) / norm(reference).clamp_min(NORM_FLOOR)
 
 
 def cosine(x: Float[Tensor, "*batch d"], y: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-    """Cosine similarity per token, each norm floored at 1e-8, clamped to [-1, 1]. 0 where either vector is zero."""
+    """Return the cosine similarity per token, each norm floored at 1e-8, in [-1, 1]. 0 where either vector is zero."""
     x, y = x.float(), y.float()
     return ((x * y).sum(-1) / (norm(x).clamp_min(COSINE_FLOOR) * norm(y).clamp_min(COSINE_FLOOR))).clamp(-1, 1)
 
@@ -50,8 +50,8 @@ def contributions(
     update: Stream,
     parallel: bool,
 ) -> dict[str, PerToken]:
-    """One layer's row of the measures of `contributions` that its input `h`, the additions `a` and `m` of attention and
-    MLP, and its `update` give. `parallel`: the MLP reads `h`, and not `h + a` [C25 §3.1, H25]."""
+    """Return one layer's values for the probe `contributions`, by measure. `h`: the layer's input; `a`, `m`: what
+    attention and MLP add; `update`: what the layer adds. `parallel`: the MLP reads `h`, not `h + a` [C25 §3.1, H25]."""
     reads = h if parallel else h + a
     return {
         "attn_ratio": ratio(a, h),
@@ -67,14 +67,14 @@ def contributions(
 
 
 def log_probabilities(logits: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch v"]:
-    """`logits - log sum_v exp(logits)`, float32. Unlike `torch.log_softmax`, which adds up one number after the other
-    and is 1e-5 off at 50 000 ids, it keeps float32's digits however large the vocabulary."""
+    """Return `logits - log sum_v exp(logits)`, float32. Unlike `torch.log_softmax`, which is 1e-5 off at 50 000 ids,
+    this keeps float32's digits for any vocabulary size."""
     shifted = logits - logits.amax(-1, keepdim=True)
     return shifted.sub_(shifted.exp().sum(-1, keepdim=True).log())
 
 
 def kl(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
-    """Kullback–Leibler divergence `sum_v p (log p - log q)` in nats from log-probabilities. Range 0…∞.
+    """Return the Kullback–Leibler divergence `sum_v p (log p - log q)` in nats from log-probabilities. Range 0…∞.
 
     Summed as `p (x - 1 + exp(-x))` with `x = log p - log q`, whose terms are never negative (the added ones cancel, as
     both sum to one): near 0, where the plain sum is a difference of large terms, this keeps its digits."""
@@ -84,22 +84,22 @@ def kl(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Floa
 
 
 def jsd(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
-    """Jensen–Shannon divergence, base 2. Symmetric, range [0, 1]."""
+    """Return the Jensen–Shannon divergence in bits from log-probabilities. Symmetric, range [0, 1]."""
     log_mean = torch.logaddexp(logp, logq) - math.log(2)
     return ((kl(logp, log_mean) + kl(logq, log_mean)) / (2 * math.log(2))).clamp(0, 1)
 
 
 def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*#batch k"]) -> Float[Tensor, "*batch"]:
-    """Share of the top-k entries two rankings have in common, whatever their order. Range [0, 1] [C25 §3.3]."""
+    """Return the share of top-k ids that two rankings have in common, in any order. Range [0, 1] [C25 §3.3]."""
     return (ids.unsqueeze(-1) == other.unsqueeze(-2)).any(-1).float().mean(-1)
 
 
 def best(logits: Rows, k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
-    """The k largest logits of each row, largest first, and their ids. Of equal logits the lowest id is the best, as it
-    is for `argmax`, whatever k; other ties come in any order.
+    """Return the k largest logits of each row, largest first, and their ids. Of equal logits the lowest id comes first,
+    as for `argmax`; other ties come in any order.
 
-    In a large vocabulary they are looked for in groups of 256 ids: the k largest lie in the k groups whose maxima are
-    largest, or among the last ids, which fill no group. One pass instead of a sort."""
+    A large vocabulary is searched in groups of 256 ids: the k largest are in the k groups with the largest maxima, or
+    among the last ids, which fill no group. One pass instead of a sort."""
     n_rows, d_vocab = logits.shape
     if d_vocab < 4 * k * GROUP:
         ids = _largest(logits, k)
@@ -113,19 +113,19 @@ def best(logits: Rows, k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]
 
 
 def _largest(values: Rows, k: int) -> Int[Tensor, "n k"]:
-    """Indices of the k largest of each row; the first of the largest comes first."""
+    """Return the indices of the k largest values of each row; of equal maxima the first index comes first."""
     return values.scatter(-1, values.argmax(-1, keepdim=True), torch.inf).topk(k).indices
 
 
 def rank(logits: Float[Tensor, "*batch v"], target: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-    """Rank of `target`: 1 + the number of strictly greater logits, so ties share the better rank; the last of a row
-    that is not a number. Range 1…V."""
+    """Return the rank of `target`: 1 + the number of strictly greater logits, so ties share the better rank. A target
+    with a NaN logit gets the last rank. Range 1…V."""
     not_above = (logits <= logits.gather(-1, target.unsqueeze(-1))).sum(-1)
     return (1 + logits.shape[-1] - not_above).clamp_max(logits.shape[-1])
 
 
 def settle_depth(top1: Int[Tensor, "depth pos"]) -> Int[Tensor, " pos"]:
-    """First depth from which the lens's top-1 equals the final one through to the last row. Range 0…L."""
+    """Return the first depth from which the lens's top-1 token stays the final one. Range 0…L."""
     wrong = (top1 != top1[-1:]).int()
     still_wrong_later = wrong.flip(0).cummax(0).values.flip(0)
     return still_wrong_later.sum(0)
@@ -136,8 +136,8 @@ def relative_change(
     changed: Float[Tensor, "*batch pos d"],
     measured: Bool[Tensor, "*batch pos"],
 ) -> Float[Tensor, "*batch"]:
-    """`max_t |D - D'| / max(|D|, 1e-6)` over the measured tokens: the effect of an intervention on a block's update
-    [C25 §3.2]."""
+    """Return the effect of an intervention on a layer's update, `max_t |D - D'| / max(|D|, 1e-6)` over the tokens that
+    `measured` marks [C25 §3.2]."""
     per_token = norm(update.float() - changed.float()) / norm(update).clamp_min(NORM_FLOOR)
     return per_token.masked_fill(~measured, -torch.inf).amax(-1)
 
@@ -163,19 +163,19 @@ class AgainstOutput:
         self.q.mul_(times.unsqueeze(-1)).clamp_min_(TINY)
 
     def measure(self, logits: Rows) -> dict[str, Tensor]:
-        """Of the n rows, or of several times n, one after the other; of every row p = softmax(logits), with
-        s = logits - max, e = exp(s), Z = sum_v e, so that log p = s - log Z, and with m = (p + q) / 2,
-        H(p) = -sum_v p log p:
+        """Return the figures of rows of logits, the n rows or several times n one after the other, by name. With p =
+        softmax(logits), s = logits - max, e = exp(s), Z = sum_v e, so that log p = s - log Z, m = (p + q) / 2 and H(p)
+        = -sum_v p log p:
 
         - `entropy` `[n]`, nats: `log Z - sum_v e s / Z`, which is H(p). Range [0, log V].
-        - `kl` `[n]`, nats: `log Z' - sum_v e s' / Z - H(p)`, s' and Z' being those of q, which is
-          sum_v p (log p - log q). Range 0…∞.
+        - `kl` `[n]`, nats: `log Z' - sum_v e s' / Z - H(p)`, s' and Z' being those of q, which is sum_v p (log p - log
+          q). Range 0…∞.
         - `jsd` `[n]`, bits: `(H(m) - (H(p) + H(q)) / 2) / log 2`. Range [0, 1].
         - `rank` `[n]`: 1 + the number of logits strictly greater than that of q's best id. Range 1…V.
         - `best`, `ids`, `[n, k]`: the k largest logits as log-probabilities, largest first, and their ids.
 
-        Where `kl` or `jsd` is small it is taken by the function of that name, which keeps its digits near 0. Rows that
-        are not finite are NaN but for rank, which is the last, and ids."""
+        Small `kl` and `jsd` come from the functions of those names, which keep digits near 0. Rows that are not finite
+        are NaN but for rank, which is the last, and ids."""
         n = len(self.out)
         times = logits.unflatten(0, (-1, n)).split(self.at_once)
         if len(times[0]) * n > self.buffers.shape[1]:
@@ -217,16 +217,17 @@ class AgainstOutput:
         }
 
     def _dot(self, x: Float[Tensor, "*rows v"], y: Float[Tensor, "*#rows v"]) -> Float[Tensor, "*rows"]:
-        """`sum_v x y`, float64."""
+        """Return `sum_v x y`, float64."""
         return _sum(torch.mul(x, y, out=self._room(x)[3]))
 
     def _room(self, x: Float[Tensor, "*rows v"]) -> Float[Tensor, "4 *rows v"]:
-        """The buffers, as many rows of them as these are."""
+        """Return the four scratch buffers, cut to the shape of `x`."""
         return self.buffers[:, : x.shape[:-1].numel()].view(4, *x.shape)
 
 
 class Changed(NamedTuple):
-    """What a changed model's predictions lose against the whole model's, by token (`AgainstModel.measures`)."""
+    """What a changed model's predictions lose against the whole model's, per token: loss and divergence (`kl`) in nats,
+    and whether the best token is kept (see `AgainstModel.measures`)."""
 
     loss: Float[Tensor, " next"]
     kl: PerToken
@@ -252,7 +253,8 @@ class AgainstModel:
         )
 
     def measures(self, changed: Sequence[Rows]) -> list[Changed]:
-        """Of each changed model's distribution q at every token, with s = logits - max and Z = sum_v exp(s):
+        """Return the losses of each changed model against the whole one. With q the changed model's distribution, s =
+        logits - max and Z = sum_v exp(s):
 
         - loss `[next]`, nats: `log Z - s[next]`, which is -log q(next token), at the tokens that have a next one.
         - KL `[n]`, nats: `sum_v p log p - sum_v p s + log Z`, which is sum_v p (log p - log q), p being the whole
@@ -267,7 +269,7 @@ class AgainstModel:
         return figures
 
     def _piece(self, logits: Rows, part: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """The same for some rows, before small divergences are recomputed."""
+        """Return loss, KL and kept of some rows, `part`, of one changed model, with small KL still inexact."""
         shifted, other = self.buffers[:, : len(logits)]
         top, targets = logits.amax(-1, keepdim=True), self.targets[part]
         torch.sub(logits, top, out=shifted)
@@ -281,9 +283,9 @@ class AgainstModel:
 def jsd_to_output(
     logits: Rows,
 ) -> tuple[PerRow, PerRow, Int[Tensor, " n"]]:
-    """Of every row p = softmax(logits), all of one position, against q, the last one, which is the output: the
-    Jensen–Shannon divergence in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, range [0, 1], about 1e-6 off and
-    0 for the last row; the largest probability; and its id."""
+    """Return three figures of each row p = softmax(logits) at one position, the last row q being the output: the
+    Jensen–Shannon divergence from q in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, in [0, 1], about 1e-6 off
+    and 0 for the last row; the largest probability; and its id."""
     q = log_probabilities(logits[-1:]).exp_().clamp_min_(TINY)
     q_log_q = _sum(q * q.log())
     figures, buffers = [], logits.new_empty(2, *logits[pieces(logits)[0]].shape)
@@ -302,7 +304,8 @@ def jsd_to_output(
 
 
 def not_above(*each: tuple[Hashable, PerRow, float]) -> dict[Hashable, Int[Tensor, " rows"]]:
-    """Rows whose values are not above their limit, NaN included, by name; one transfer to the host for all."""
+    """Return for each (name, values, limit) the rows with values not above the limit, NaN included, by name; one
+    transfer to the host for all."""
     above_limit = torch.stack([values > limit for _, values, limit in each]).cpu()
     return {
         name: to_device(values.device, (~above).nonzero()[:, 0]) for (name, values, _), above in zip(each, above_limit)
@@ -310,37 +313,37 @@ def not_above(*each: tuple[Hashable, PerRow, float]) -> dict[Hashable, Int[Tenso
 
 
 def to_device(device: torch.device, values: Any) -> Tensor:
-    """A tensor or numbers of the host, copied to a device without waiting."""
+    """Return a tensor or numbers of the host copied to a device, without waiting for the copy."""
     return torch.as_tensor(values).to(device, non_blocking=True)
 
 
 def pieces(logits: Rows) -> list[slice]:
-    """Rows measured at once: `piece_rows` at most."""
+    """Return slices that cover the rows of `logits`, of at most `piece_rows` rows each."""
     n_rows, most = len(logits), piece_rows(logits)
     return [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
 
 
 def at_once(logits: Rows) -> int:
-    """How many times so many rows are measured in one call: elsewhere than on a CPU a call takes its time, however
-    little there is to do."""
+    """Return how many batches of `len(logits)` rows to measure in one call: one on a CPU, more elsewhere, where each
+    call has a fixed cost."""
     return 1 if logits.device.type == "cpu" else max(1, piece_rows(logits) // len(logits))
 
 
 def piece_rows(logits: Rows) -> int:
-    """Rows of which a few tensors stay in the cache of a CPU."""
+    """Return how many rows of logits to measure at once: few enough for a CPU's cache, else for 256 MiB."""
     return max(1, PIECE_BYTES.get(logits.device.type, 256 << 20) // (4 * logits.shape[1]))
 
 
 def _scaled(z: Tensor, e_s: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-    """`sum_v p` and `sum_v p log p` of p = times e, given z = sum_v e and e_s = sum_v e log e: exactly so for a `times`
-    that float32 has rounded, where p does not quite sum to one."""
+    """Return `sum_v p` and `sum_v p log p` of p = times e, given z = sum_v e and e_s = sum_v e log e. Exact although
+    `times` is rounded to float32, where p does not quite sum to one."""
     times = times.to(z.dtype)
     return times * z, times * e_s + times * z * times.log()
 
 
 def _sum(x: Float[Tensor, "*rows v"]) -> Float[Tensor, "*rows"]:
-    """The sum over the vocabulary: float32 over sixteen ids, float64 over the rest (where the device has it), which
-    costs nothing. One number after the other in float32 would be 1e-5 off at 50 000 ids."""
+    """Return the sum over the vocabulary: float32 over sixteen ids, float64 over the rest (where the device has it).
+    Summing one number after the other in float32 would be 1e-5 off at 50 000 ids."""
     dtype = torch.float32 if x.device.type == "mps" else torch.float64
     size = x.shape[-1] - x.shape[-1] % 16
     few = x[..., :size].unflatten(-1, (16, size // 16)).sum(-2)

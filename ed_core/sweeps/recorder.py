@@ -26,17 +26,17 @@ PUBLISH_SECONDS = 0.1  # partial results come at most this often
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Numpy from a tensor on any device, or from anything array-like."""
+    """Return numpy from a tensor on any device, or from anything array-like."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def elsewhere(values: Any) -> bool:
-    """Whether this is a tensor on another device than the CPU."""
+    """Return whether a value is a tensor on a device other than the CPU."""
     return str(getattr(values, "device", "cpu")) != "cpu"
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Tensors of other devices as arrays: one copy for each device and type."""
+    """Return tensors as numpy arrays in the given order, with one copy to the host per device and dtype."""
     import torch
 
     alike: dict[tuple[Any, Any], list[int]] = {}
@@ -52,8 +52,8 @@ def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 class Recorder:
-    """Collects one result. `measures` says what may be written; `publish(result)` gets partial ones; `cancelled()` is
-    asked between blocks; `budget` is what the probe may hold."""
+    """Collects one result while a probe runs. `measures`: what may be written; `publish` gets partial results;
+    `cancelled` is asked between blocks; `budget`: the memory that the probe may use."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Recorder:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The measures with everything written so far; waits for a GPU."""
+        """The measures by name with everything written so far; reading waits for a GPU."""
         if self._written or self._unnamed:
             written, unnamed, self._written, self._unnamed = self._written, self._unnamed, [], []
             copied = on_host([values for *_, values in written] + [ids for _, ids in unnamed])
@@ -91,12 +91,12 @@ class Recorder:
         return self._arrays
 
     def holds(self, name: str) -> bool:
-        """Whether there is room for a measure."""
+        """Return whether a measure has been allocated."""
         return name in self._arrays
 
     def allocate(self, *names: str, **sizes: int) -> None:
-        """Make empty measures: NaN, or -1 for integers. `sizes`: of the axes (`MeasureSpec.dims`) whose lengths do not
-        follow from the layers and the tokens."""
+        """Create these measures, filled with NaN, or -1 for integers. `sizes`: lengths of the axes in
+        `MeasureSpec.dims` that do not follow from the layers and tokens."""
         n, n_tokens = self.n_layers, len(self.encoding)
         sizes = {
             "layer": n,
@@ -141,7 +141,7 @@ class Recorder:
             )
 
     def traced(self, model: LanguageModel, encoding: Encoding | tuple[int, ...]) -> Trace:
-        """The traced pass of a prompt, or of token ids; it can be cancelled."""
+        """Return the traced pass of a prompt or of token ids; raise `Cancelled` if the job is cancelled."""
         return model.trace(model.tensor(encoding), on_block=lambda *_: self.check(), keep=1)
 
     def check(self) -> None:
@@ -150,7 +150,8 @@ class Recorder:
             raise Cancelled("The computation was cancelled; what had been computed is discarded.")
 
     def step(self, progress: float) -> None:
-        """One unit of work is done: check for cancelling, and publish what there is now and then."""
+        """Record the share done; raise `Cancelled` if the job was cancelled, and publish a partial result now and
+        then."""
         self.check()
         self.progress = progress
         if self._delay:
@@ -161,7 +162,7 @@ class Recorder:
             self._publish(self.result())
 
     def result(self, complete: bool = False) -> ProbeResult:
-        """A snapshot, without a summary."""
+        """Return a snapshot of the result so far, without a summary. `complete`: mark the result as finished."""
         measures = {name: Measure(self.specs[name], values.copy()) for name, values in self.arrays.items()}
         return ProbeResult(
             request=self.request,

@@ -36,8 +36,9 @@ Source = Callable[[int, Sequence[int]], Float[Tensor, "position d_model"]]
 def erasure_sweep(
     model: LanguageModel, encoding: Encoding, record: Recorder, background: list[Prompt], future: bool = False
 ) -> None:
-    """Fill `residual_erasure.effect` [depth, pos]: columns of a few positions at a time. `background`: whose mean
-    residual replaces what is erased. `future`: look at all later tokens instead of the answer's."""
+    """Fill `effect` `[depth, pos]` of the probe `residual_erasure`, a few positions at a time. `background`: the
+    prompts with the mean residual that replaces what is erased. `future`: read the change at all later tokens, not the
+    answer's."""
     n_tokens = len(encoding)
     record.allocate("effect")
     mean = background_mean(model, background, record)
@@ -65,7 +66,7 @@ def erasure_sweep(
 
 
 def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorder) -> Float[Tensor, "depth d_model"]:
-    """Mean residual of every depth over all tokens of all background prompts, token-weighted, the first included;
+    """Return the mean residual at each depth over all tokens of all background prompts, first tokens included,
     float32."""
     encodings = [model.encode(prompt, max_tokens()) for prompt in prompts]
     traces = (record.traced(model, encoding) for encoding in encodings)
@@ -78,8 +79,8 @@ def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorde
 
 @torch.no_grad()
 def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, record: Recorder) -> None:
-    """Fill `patching`'s measures: at each depth and position the stream of `other` replaces the prompt's own. Both are
-    read up to the position that predicts the answer; positions are aligned from there."""
+    """Fill the measures of the probe `patching`: at each depth and position the stream of `other` replaces the prompt's
+    own. Both are read up to the position that predicts the answer, from which positions are aligned."""
     ids, other_ids = (one.ids[: one.answer_start] for one in (encoding, other))
     stairs, trace_other = Staircase(model, ids, record), record.traced(model, other_ids)
     trace, n_layers, last, shift = stairs.trace, model.n_layers, len(ids) - 1, len(other_ids) - len(ids)
@@ -93,7 +94,7 @@ def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, recor
     record.provenance["other"] = {"tokens": list(other.tokens), "answer_start": other.answer_start}
 
     def lead(logits: Rows) -> PerRow:
-        """By how many logits the other answer is ahead."""
+        """Return by how many logits the other answer is ahead of the prompt's own."""
         return logits[:, answers[1]] - logits[:, answers[0]]
 
     gap = lead(outputs[1]) - lead(outputs[0])
@@ -110,6 +111,7 @@ def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, recor
     controls = (last, UNCHANGED, last, last)
 
     def source(depth: int, group: Sequence[int]) -> Float[Tensor, "position d_model"]:
+        """Return the streams that replace the prompt's own at a depth, one for each position of the group."""
         stream = trace_other.resid[depth][0]
         if group is not controls:
             return stream[metrics.to_device(stream.device, group) + shift]
@@ -152,28 +154,28 @@ def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, recor
 
 
 def _from_there(reached: Bool[Tensor, " depth"]) -> float:
-    """The first depth from which on all are; NaN where the last one is not."""
+    """Return the first depth from which on all values are true; NaN if the last one is not."""
     depth = int(reached.flip(0).long().cumprod(0).sum())
     return len(reached) - depth if depth else float("nan")
 
 
 def _groups(stairs: Staircase, first: int, end: int) -> list[Sequence[int]]:
-    """The positions `first..end-1`, those of one walk together."""
+    """Return the positions `first..end-1` in groups, one for each walk over the layers."""
     size = max(1, min(POSITIONS_PER_WALK, stairs.at_once // (stairs.model.n_layers + 1)))
     return [range(i, min(i + size, end)) for i in range(first, end, size)]
 
 
 def _alike(group: Sequence[int]) -> int:
-    """How many rows are in one call in any case: an unchanged row and the one before it, which is compared with it."""
+    """Return how many consecutive rows must share one call: an unchanged row has to run with the one compared with
+    it."""
     return 2 if UNCHANGED in group else 1
 
 
 def _walks(
     stairs: Staircase, groups: Sequence[Sequence[int]], source: Source
 ) -> Iterator[tuple[Sequence[int], range, int, Resid]]:
-    """Walk each group of positions: the group, the depths of this walk, the first position that was walked, and the
-    last residual from there on of every variant, ordered by depth, positions within. `source(depth, group)`: what
-    replaces the stream there."""
+    """Yield for each walk the group of positions, the depths, the first position computed, and every variant's last
+    residual from there on, by depth and then position. `source(depth, group)`: what replaces the stream there."""
     model, record, trace = stairs.model, stairs.record, stairs.trace
     suffix = model.identities is not None and model.identities.suffix_holds
     record.provenance["prefix"] = "keys and values reused" if suffix else "computed again"
@@ -197,7 +199,8 @@ def _walks(
 
 
 def _read(stairs: Staircase, n_rows: int, work: Callable[[slice], None], size: int = 1, alike: int = 1) -> None:
-    """`work` on the rows, as many at a time as logits of `size` positions of each are held at once."""
+    """Call `work` on slices of the rows, as many at a time as logits of `size` positions per row fit the budget. Each
+    `alike` consecutive rows stay in one slice."""
     budget = stairs.budget
     most = max(1, budget.logit_bytes // (12 * stairs.model.d_vocab * size))
     budget.run(

@@ -34,9 +34,9 @@ def skip_sweep(
     part: str = "layer",
     direct: bool = False,
 ) -> None:
-    """Fill `layer_skip`'s measures. `boundaries`: future mode's first tokens looked at; None skips on all tokens but
-    the first and looks at all (current mode). `part`: what is left out of the block, its attention, its MLP or the
-    whole layer. `direct`: measure direct effects too."""
+    """Fill the measures of the probe `layer_skip`. `boundaries`: the first tokens looked at, with the skip before them;
+    None skips on all tokens but the first and looks at all. `part`: what is left out, "layer", "attention" or "mlp".
+    `direct`: measure direct effects too."""
     record.allocate("effect", "output", "top1_kept", "noise_floor", *["effect_direct"] * direct)
     if boundaries is None:
         record.allocate("output_pos")
@@ -56,8 +56,8 @@ def skip_sweep(
 
 
 class _Sweep(Staircase):
-    """One prompt's variants, and the arrays their figures go to. `skip` and `look` `[boundary, pos]`: where the block
-    is left out, and where effects are measured."""
+    """One prompt's skip variants and the arrays of their figures. `skip`, `look` `[boundary, pos]`: masks of the tokens
+    where the layer is left out, and where effects are measured."""
 
     def __init__(
         self,
@@ -86,7 +86,8 @@ class _Sweep(Staircase):
         self.seen_noise: set[int] = set()  # layers
 
     def walk(self, variants: range, step: Callable[[float], None]) -> None:
-        """Fill the figures of a stretch of variants, from the first block they touch to the output."""
+        """Fill the figures of these variants, from the first layer they skip to the output; `step` gets the share
+        done."""
         model, trace = self.model, self.trace
         skipped, bound = np.divmod(np.array(variants), self.n_bounds)
         self.at = metrics.to_device(model.device, bound), metrics.to_device(model.device, skipped)
@@ -114,7 +115,8 @@ class _Sweep(Staircase):
     def _effects(
         self, layer: int, state: Resid, active: int, here: slice, skips: TokenMask, looks: TokenMask
     ) -> list[PerRow]:
-        """Take the first `active` rows of `state` through a block; their effects on it."""
+        """Run the first `active` rows of `state` through a layer, in place; return their effects on its update. `here`:
+        the rows that skip a part of this very layer."""
         model, trace, update = self.model, self.trace, self.trace.update(layer)
 
         def work(rows: slice) -> PerRow:
@@ -140,8 +142,8 @@ class _Sweep(Staircase):
         return list(self.budget.each(active, self.most_rows, work))
 
     def _direct(self, layer: int, skipped: np.ndarray, bound: np.ndarray) -> None:
-        """Direct effects on block `layer`: its update on the *original* residual less what one skipped block added,
-        nothing in between."""
+        """Write the direct effects on `layer`: the change of its update if its original input lacks what one skipped
+        layer added."""
         model, trace, update = self.model, self.trace, self.trace.update(layer)
         added: Callable[[int], Tensor] = {
             "layer": trace.update,
@@ -165,7 +167,7 @@ class _Sweep(Staircase):
         self.record.write("effect_direct", (slice(None), layer), _over_bounds(self.direct[:, :, layer]))
 
     def _nothing_before(self, first: int) -> None:
-        """Blocks before the first one skipped in this walk cannot change: zero by construction."""
+        """Write 0 for the effects on layers before `first`, which precede every layer skipped in this walk."""
         for values, name in ((self.effects, "effect"), (self.direct, "effect_direct")):
             values[(*self.at, slice(0, first))] = 0.0
             if self.record.holds(name):
@@ -175,8 +177,8 @@ class _Sweep(Staircase):
             self.record.write("effect_by_boundary", (slice(None), slice(None), slice(0, first)), before)
 
     def _publish(self, layer: int, effects: PerRow) -> None:
-        """Effects of the no-op and of every variant on block `layer`; later ones cannot reach it: zero by
-        construction."""
+        """Write the effects on `layer`: of the row that changes nothing (the noise floor) and of every variant. Later
+        variants cannot reach it and get 0."""
         if layer not in self.seen_noise:
             self.seen_noise.add(layer)
             self.record.write("noise_floor", layer, effects[0])
@@ -187,8 +189,8 @@ class _Sweep(Staircase):
             self.record.write("effect_by_boundary", (slice(None), slice(None), layer), here)
 
     def _outputs(self, state: Resid, looks: TokenMask, skipped: np.ndarray, bound: np.ndarray) -> None:
-        """Change of the predicted distribution, `|softmax(y) - softmax(y')|_2` where it is looked at, and whether the
-        best token is still unsurpassed."""
+        """Write the change of the predicted distribution, `|softmax(y) - softmax(y')|_2`, and the share of best tokens
+        that stay unsurpassed, where each variant is looked at."""
         model, budget = self.model, self.budget
         change = torch.zeros(looks.shape, device=looks.device)
         same = torch.zeros(looks.shape, dtype=torch.bool, device=looks.device)
@@ -221,5 +223,5 @@ class _Sweep(Staircase):
 
 
 def _over_bounds(values: Float[Tensor, " b *rest"]) -> Float[Tensor, "*rest"]:
-    """The maximum over the boundaries computed so far, apart from `values`; NaN where there is none yet."""
+    """Return a new tensor: the maximum over the boundaries (first axis) computed so far, NaN without any."""
     return reduce(torch.fmax, values[1:], values[0].clone())

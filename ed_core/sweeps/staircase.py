@@ -27,7 +27,8 @@ LOGIT_TOKENS = 64  # positions unembedded at once at least: fewer would read the
 
 
 class Staircase:
-    """The traced pass of one prompt, and the walks of its variants."""
+    """Runs many variants of one prompt's traced pass together, as rows of batched block calls. Each variant differs
+    from the traced pass from some layer on and joins there."""
 
     def __init__(self, model: LanguageModel, encoding: Encoding | tuple[int, ...], record: Recorder):
         self.model, self.record, self.budget = model, record, record.budget
@@ -36,18 +37,19 @@ class Staircase:
 
     @property
     def at_once(self) -> int:
-        """How many variants' residuals one walk may hold."""
+        """The number of variants with residuals that fit the memory budget together."""
         return self.budget.fit(self.n_tokens * self.model.d_model * self.model.dtype.itemsize)
 
     def parts(self, n_variants: int) -> list[slice]:
-        """The variants of each walk."""
+        """Return slices of the variants, one per walk over the layers."""
         return even_chunks(n_variants, self.at_once)
 
     def climb(
         self, state: Resid, enters: Sequence[int], step: Callable[[float], None], start: int = 0, alike: int = 1
     ) -> Resid:
-        """The last residual of every row: row i enters block `enters[i]`, which rises, with the residual `state[i]`, in
-        whose place the last one is written. `step(share)` is called after each block. `alike`: see `through`."""
+        """Return the last residual of every row, written over `state`: row i enters layer `enters[i]`, in rising order,
+        with the residual `state[i]`. `step` gets the share done after each layer; `start`: the first position in
+        `state`; `alike`: see `through`."""
         first, end = enters[0], self.model.n_layers
         for layer in range(first, end):
             self.through(layer, state, range(bisect_right(enters, layer)), start, alike=alike)
@@ -63,8 +65,8 @@ class Staircase:
         crosses: bool | None = None,
         alike: int = 1,
     ) -> None:
-        """Take these rows of `state` through a block, and through the modules between passes where it `crosses`. Of
-        `alike` rows that follow each other all are in one call."""
+        """Run these rows of `state` through one layer, in place, and through the modules between passes if `crosses`
+        (None: as in the model). Each `alike` consecutive rows share one call."""
         model, budget, n_bytes = self.model, self.budget, self.model.call_bytes(self.n_tokens)
 
         def work(some: slice) -> None:
@@ -82,13 +84,13 @@ class Staircase:
     # ---------------------------------------------------------------- predictions
 
     def logits(self, rows: Resid) -> Iterator[tuple[slice, Rows]]:
-        """The logits of residuals `[row, d_model]`, as many at a time as are held at once."""
+        """Yield slices of residuals `[row, d_model]` with their logits, as many rows at a time as memory allows."""
         for place in even_chunks(len(rows), self._logit_rows()):
             yield place, self.model.unembed(rows[place])
             self.record.check()
 
     def references(self) -> Iterator[tuple[slice, metrics.AgainstModel]]:
-        """The whole model's predictions, for some positions at a time."""
+        """Yield slices of positions with the whole model's predictions there, to compare others with."""
         for place in even_chunks(self.n_tokens, self._logit_rows()):
             whole = self.model.unembed(self.trace.resid[-1][0, place])
             yield place, metrics.AgainstModel(whole, self.targets[place])
@@ -96,7 +98,8 @@ class Staircase:
     def compared(
         self, whole: metrics.AgainstModel, place: slice, state: Resid
     ) -> Iterator[tuple[int, metrics.Changed]]:
-        """Each row of `state`, a last residual, with what its predictions lose against the whole model's there."""
+        """Yield each row of `state`, a last residual, with its losses against the whole model at the positions
+        `place`."""
 
         def work(rows: slice) -> list[tuple[int, metrics.Changed]]:
             figures = whole.measures(list(self.model.unembed(state[rows, place])))
@@ -108,6 +111,6 @@ class Staircase:
             yield from some
 
     def _logit_rows(self) -> int:
-        """Rows whose logits are held at once."""
+        """Return how many rows of logits fit the memory budget at once."""
         rows = max(LOGIT_TOKENS, self.budget.logit_bytes // (8 * self.model.d_vocab))
         return max(1, rows >> self.budget.halvings)

@@ -39,8 +39,8 @@ def surgery_sweep(
     longest: int,
     seed: int,
 ) -> None:
-    """Fill `surgery`'s measures. `kinds`: which maps, of drop, swap and repeat; `longest`: stretches of so many blocks
-    at most, and exchanges over such a distance."""
+    """Fill the measures of the probe `surgery`. `kinds`: of "drop", "swap" and "repeat"; `longest`: the most layers of
+    a stretch, and distance of an exchange; `seed`: of the random layers that control the repeats."""
     sweep = _Sweep(model, encoding, record, min(longest, model.n_layers))
     walks: dict[str, tuple[Callable[[], None], int]] = {
         "drop": (lambda: sweep.stretches("drop"), sum(model.n_layers - j for _, j in sweep.found)),
@@ -54,7 +54,8 @@ def surgery_sweep(
 
 
 class _Sweep(Staircase):
-    """One prompt's variants, and the arrays their figures go to."""
+    """One prompt's variants. `found`: the stretches (i, j), layers i to j - 1; `pairs`: the layers that can be
+    exchanged; `unlike`: how many pairs cannot."""
 
     def __init__(self, model: LanguageModel, encoding: Encoding, record: Recorder, longest: int):
         super().__init__(model, encoding, record)
@@ -67,7 +68,7 @@ class _Sweep(Staircase):
         self.done, self.passes = 0, 1  # through a block
 
     def whole_and_proxies(self) -> None:
-        """What the whole model loses, and what stretches are usually chosen by."""
+        """Write the whole model's loss, and the proxies of every stretch, mean over tokens."""
         self.record.allocate("loss_whole", "block_influence", "angular_distance", "update_cosine")
         self._outputs("", [()], self.trace.resid[-1])
         for i, j in self.found:
@@ -76,7 +77,8 @@ class _Sweep(Staircase):
             self.record.check()
 
     def stretches(self, kind: str) -> None:
-        """Every stretch [i, j) dropped, or repeated: the residual taken at one of its ends enters at the other."""
+        """Write the figures of every stretch [i, j) dropped, or repeated (`kind`): the residual taken at one end enters
+        at the other."""
         taken, enters = (0, 1) if kind == "drop" else (1, 0)
         self._allocate(kind)
         variants = sorted(self.found, key=lambda stretch: stretch[enters])
@@ -86,7 +88,8 @@ class _Sweep(Staircase):
             self._climb(kind, some, state, [v[enters] for v in some])
 
     def repeats(self, seed: int) -> None:
-        """Every stretch repeated; and, for every length, as many further passes through one block drawn at random."""
+        """Write the figures of every stretch repeated and, as a control for every length, of as many further passes
+        through one random layer."""
         n_layers, crosses = self.model.n_layers, self.model.crosses
         self._allocate("random")
         self.record.allocate("random_layer", length=n_layers)
@@ -104,7 +107,7 @@ class _Sweep(Staircase):
         self.stretches("repeat")
 
     def swaps(self) -> None:
-        """Every two blocks of one kind exchanged."""
+        """Write the figures of every exchange of two layers of one kind."""
         n_layers, crosses = self.model.n_layers, self.model.crosses
         self._allocate("swap")
         if self.unlike:
@@ -127,20 +130,23 @@ class _Sweep(Staircase):
             self._outputs("swap", pairs, state)
 
     def _climb(self, kind: str, variants: Sequence[tuple[int, ...]], state: Resid, enters: list[int]) -> None:
-        """Take the variants to the output, and write what they change there."""
+        """Run the variants to the output and write their figures; row i of `state` enters layer `enters[i]`."""
         begun, passes = self.done, sum(self.model.n_layers - block for block in enters)
         self.climb(state, enters, lambda share: self._step(begun + round(share * passes) - self.done))
         self._outputs(kind, variants, state)
 
     def _step(self, passes: int) -> None:
+        """Record that so many more passes through a layer are done."""
         self.done += passes
         self.record.step(min(0.99, self.done / self.passes))
 
     def _allocate(self, kind: str) -> None:
+        """Create the three measures of one kind of change."""
         self.record.allocate(*(f"{kind}_{name}" for name in ("loss", "kl", "top1_kept")), length=self.model.n_layers)
 
     def _outputs(self, kind: str, variants: Sequence[tuple[int, ...]], state: Resid) -> None:
-        """Write mean loss, divergence and share of best tokens kept of these last residuals."""
+        """Write mean loss, divergence and share of best tokens kept of these last residuals. `variants`: the index of
+        each in the measures; `kind` "" is the whole model, loss only."""
         sums = to_float64(torch.zeros(len(variants), 3, device=state.device))
         for place, whole in self.references():
             for row, changed in self.compared(whole, place, state):

@@ -46,22 +46,24 @@ LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
 
 class Models:
-    """Opened models within `ED_MODEL_MEMORY` bytes, the least recently used closed first. The default is half of the
-    host's memory for models on the CPU, and a GPU's memory less what two probes may hold for models there."""
+    """The models that this process has open, within `ED_MODEL_MEMORY` bytes, the least recently used closed first. The
+    default is half of the host's memory for models on the CPU, and a GPU's memory less what two probes may take for
+    models there."""
 
     def __init__(self, budget: int | None = None, share: int = 1, trust_kept: bool = False):
-        """`share`: so many processes share the memory. `trust_kept`: believe identities that held at an earlier
-        opening."""
+        """`budget`: bytes in place of the setting's. `share`: so many processes share the memory. `trust_kept`: do not
+        measure again the residual identities that an earlier opening of the same weights has checked."""
         self._given, self._share, self._trust_kept = budget or settings.current().model_memory, share, trust_kept
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
         self._used: dict[str, float] = {}  # when each was used last
         self.room: Callable[[ModelSpec], bool] = lambda spec: False  # whether to try again where one does not fit
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each open model, by its key."""
+        """Return the bytes of each open model, by its key."""
         return {name: model.bytes for name, model in self._open.items()}
 
     def __len__(self) -> int:
+        """Return the number of open models."""
         return len(self._open)
 
     def touch(self) -> None:
@@ -75,7 +77,7 @@ class Models:
             self._close(name)
 
     def budget(self, device: torch.device) -> int:
-        """Bytes that the models of a device may take together."""
+        """Return the bytes that the models of a device may take together."""
         if self._given:
             return self._given // self._share
         if total := devices.total_bytes(device.type):
@@ -84,7 +86,8 @@ class Models:
         return memory // 2 // self._share
 
     def get(self, spec: ModelSpec) -> LanguageModel:
-        """The opened model, for which others are closed where memory or the budget asks for it."""
+        """Return the opened model; others are closed where memory or the budget asks for it. Raises `TooLarge` where it
+        does not fit by itself."""
         name = spec.key
         while name not in self._open:
             try:
@@ -110,12 +113,13 @@ class Models:
                 self._close(name)
 
     def _over(self, device: torch.device) -> bool:
+        """Return whether a device's models take more than its budget."""
         used = sum(model.bytes for model in self._open.values() if self._given or model.device.type == device.type)
         return used > self.budget(device)
 
     def _opened(self, spec: ModelSpec) -> LanguageModel:
-        """A newly opened model, or a remote one. Its weights stay as they are, so one trace serves all probes of a
-        prompt."""
+        """Return a newly opened model, or a remote one. Its weights stay as they are, so one trace serves all probes of
+        a prompt."""
         ref = ModelRef.of(spec)
         if isinstance(ref, Remote):
             return RemoteModel(ref)
@@ -126,6 +130,7 @@ class Models:
         return model
 
     def _close(self, name: str) -> None:
+        """Close the open model with this key and free its memory."""
         del self._open[name]
         free_cache()  # a spread model's hooks refer to themselves
 
@@ -137,10 +142,10 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     memory: int | None = None,
 ) -> ProbeResult:
-    """The complete result of a request on an opened model. Raises errors of `ed_core.errors` only.
+    """Return the complete result of a request on an opened model. Raises errors of `ed_core.errors` only.
 
-    `publish` gets partial results on the way, `cancelled` is called between blocks. `memory`: bytes the probe may hold
-    above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
+    `publish` gets partial results on the way, `cancelled` is called between blocks. `memory`: bytes that the probe may
+    take above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
     started = time.monotonic()
     what = f"{request.probe} on {model.spec.name}"
     failure: JobError | None = None
@@ -167,7 +172,8 @@ def run(
 
 
 def _failure(error: Exception, what: str, device: torch.device) -> JobError:
-    """What an error of torch's or Python's means; a plain `JobError` where it is a defect."""
+    """Return the `JobError` for an error of torch's or Python's; a plain `JobError` where it is a defect of this
+    program."""
     if ran_out(error):
         return OutOfMemory(f"{what} ran out of memory; use a shorter prompt, a smaller model or a narrower precision.")
     if lost_device(error):
@@ -185,7 +191,8 @@ _version = cache(version)  # reading it takes as long as a hundredth of a small 
 
 
 def certificate(model: LanguageModel, request: Request, started: float) -> dict[str, Any]:
-    """The origin of a result: everything needed to compute it again. `started`: by the monotonic clock."""
+    """Return a result's birth certificate (`provenance`): everything needed to compute it again. `started`: by the
+    monotonic clock."""
     took, spec = time.monotonic() - started, request.models[0]
     extra = ["bitsandbytes"] * (model.spec.precision in QUANTIZED) + ["peft"] * bool(model.spec.adapter)
     identities = model.identities and model.identities.to_json()

@@ -55,7 +55,7 @@ SAVED = TypeAdapter(dict[str, dict[str, tuple[Rate, Rate]]])  # by device and pr
 
 @dataclass(frozen=True)
 class Need:
-    """What one probe needs above the weights: bytes at its peak, and seconds."""
+    """What one probe needs above the weights: `activations`, bytes at its peak, and seconds."""
 
     probe: str
     activations: int
@@ -64,8 +64,8 @@ class Need:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One model in one precision, with some probes, against what is free on its device. `calibrated`: whether the times
-    rest on a measurement here."""
+    """What one model in one precision needs with some probes, against the bytes `free` on its device. `calibrated`:
+    whether the times rest on a measurement here."""
 
     precision: str
     weights: int
@@ -75,12 +75,12 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """Bytes of the weights and of the hungriest probe."""
+        """The bytes of the weights and of the hungriest probe."""
         return self.weights + max(need.activations for need in self.needs)
 
     @property
     def fits(self) -> bool:
-        """Whether that takes at most the share `ROOM` of what is free."""
+        """Whether `peak` is at most the share `ROOM` of what is free."""
         return self.peak <= ROOM * self.free
 
 
@@ -92,8 +92,8 @@ def estimate(
     free: int | None = None,
     probes: Sequence[Probe] = FIRST_PAGE,
 ) -> Estimate:
-    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows
-    them."""
+    """Return what a model needs with these probes on a prompt of `n_tokens`. `free`: bytes free on the device, None for
+    this machine's memory; on a GPU only the worker knows them."""
     kind = device.partition(":")[0]
     rates, calibrated = load_rates(kind)
     most = probe_bytes(kind, total_bytes(device))
@@ -102,7 +102,7 @@ def estimate(
 
 
 def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, most: int, rates: Rates) -> Need:
-    """`most`: bytes that a probe may hold on the device."""
+    """Return what one probe needs on a prompt of `n_tokens`. `most`: bytes that a probe may take on the device."""
     L, T, d = size.n_layers, n_tokens, size.d_model
     passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]
@@ -132,12 +132,13 @@ def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, mo
 def fitting(
     size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Sequence[Probe] = FIRST_PAGE
 ) -> list[str]:
-    """The precisions in which these probes fit, widest first."""
+    """Return the precisions in which these probes fit into `free` bytes, widest first."""
     return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free, probes).fits]
 
 
 def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> tuple[str, str]:
-    """`auto`: the widest precision that fits with room for the probes, and the sentence that says why."""
+    """Return the precision that "auto" takes, the widest that fits with room for the probes, and the sentence that says
+    why."""
     free = free_memory() if free is None else free
     chosen, wider = (fitting(size, free, n_tokens, device) or WIDEST_FIRST[-1:])[0], ", the widest there is"
     need = estimate(size, chosen, n_tokens, device, free)
@@ -155,17 +156,20 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
 
 
 def rates_file() -> Path:
+    """Return the file of the speeds that were measured on this machine."""
     return settings.current().cache / "rates.json"
 
 
 def load_rates(kind: str) -> tuple[Rates, bool]:
-    """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which uses the GPU's defaults)."""
+    """Return `(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which uses the GPU's defaults):
+    seconds per weight, by precision."""
     default, measured = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"]), _measured().get(kind, {})
     return default | measured, bool(measured)
 
 
 def save_rates(kind: str, rates: Rates) -> None:
-    """Keep a calibration; the measurements of other devices stay."""
+    """Store the measured rates of a kind of device; those of other devices stay. Raises a `StoreError` on a failing
+    disk."""
     file = rates_file()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +179,7 @@ def save_rates(kind: str, rates: Rates) -> None:
 
 
 def _measured() -> dict[str, dict[str, tuple[float, float]]]:
-    """What the rates' file holds; nothing where it is damaged."""
+    """Return what the rates' file contains, by device and precision; {} where it is damaged or missing."""
     try:
         return SAVED.validate_json(rates_file().read_bytes())
     except (OSError, ValueError):
@@ -186,12 +190,12 @@ def _measured() -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def count(n: int) -> str:
-    """ "7.6 B", "124 M" parameters."""
+    """Return a number of parameters in words: "7.6 B", "124.0 M"."""
     return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
 
 
 def duration(seconds: int | float) -> str:
-    """ "0.4 s", "12 min", "3 h"; "<0.1 s"."""
+    """Return a duration in words: "0.4 s", "12 min", "3 h"; "<0.1 s"."""
     for unit, length in (("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -199,7 +203,7 @@ def duration(seconds: int | float) -> str:
 
 
 def about(seconds: int | float) -> str:
-    """ "about 12 min"; "<0.1 s"."""
+    """Return a duration in words: "about 12 min"; "<0.1 s"."""
     text = duration(seconds)
     return text if text.startswith("<") else f"about {text}"
 
@@ -212,8 +216,8 @@ BYTES_A_SECOND = 300e6  # at which weights are opened and checked; chosen
 
 
 def expected(request: Request, open_models: Collection[str] = ()) -> float:
-    """Seconds that a request takes: as stored results of the same model and parameters, else by the estimate. A model
-    that is not among the open ones is opened first."""
+    """Return the seconds that a request takes: as stored results of the same model and parameters took, else by the
+    estimate. `open_models`: keys of open models; opening another one counts too."""
     spec = ModelRef.of(request.models[0])
     opened = 0.0 if spec.key in open_models else opening(spec)
     if opened is None:
@@ -229,14 +233,14 @@ def expected(request: Request, open_models: Collection[str] = ()) -> float:
 
 
 def opening(spec: ModelRef) -> float | None:
-    """Seconds in which a model is opened; None where something has to be fetched or converted first, or its size is not
-    known."""
+    """Return the seconds in which a model is opened; None where something has to be fetched or converted first, or its
+    size is not known."""
     if not spec.is_ready:
         return None
     return weights(spec) / BYTES_A_SECOND or None
 
 
 def weights(spec: ModelSpec) -> int:
-    """Bytes of a model's weights; 0 where its size is not known."""
+    """Return the bytes of a model's weights; 0 where its size is not known."""
     size = ModelRef.of(spec).size_or_none()
     return size.weight_bytes(spec.precision) if size and spec.precision in PRECISIONS else 0

@@ -33,8 +33,8 @@ own = SimpleNamespace(models=None, stopped=bool)
 
 @contextlib.contextmanager
 def executor(processes: int = 1, ray: str = "", device: str = "cpu") -> Iterator[Executor | None]:
-    """Who computes: so many processes of this machine, or Ray's at an address ("local": a cluster on this machine, for
-    this run); None within where it is this process."""
+    """Yield the executor that computes: so many processes of this machine, or Ray's at an address ("local": a cluster
+    on this machine, for this run); None where this process computes itself."""
     if ray and processes != 1:
         raise ParameterError("--processes is of this machine alone; leave it or --ray out.")
     if processes == 1 and not ray:
@@ -45,7 +45,7 @@ def executor(processes: int = 1, ray: str = "", device: str = "cpu") -> Iterator
 
 
 class Processes(ProcessPoolExecutor):
-    """So many processes of this machine; on GPUs one each."""
+    """An executor of `n` processes of this machine; on GPUs one each."""
 
     def __init__(self, n: int, device: str):
         n_most = MOST if device == "cpu" else len(machine.gpus()) if device == "cuda" else 1
@@ -56,6 +56,7 @@ class Processes(ProcessPoolExecutor):
         super().__init__(n, context, _begin, (self._stopped, shares, context.Value("i", 0)))
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        """Return the future of a call in one of the processes; raise a `JobError` where one has died."""
         try:
             return super().submit(function, *arguments)
         except BrokenProcessPool:
@@ -78,11 +79,13 @@ def _begin(stopped: Any, shares: list[dict[str, str]], begun: Any) -> None:
 
 
 def _end_with(parent: Any) -> None:
+    """End this process when its parent has ended."""
     parent.join()
     os._exit(1)
 
 
 def _open(share: int, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Prepare this process for calls: `own` gets the models, of which `share` processes share the memory."""
     from .compute import Models
 
     permits.as_owner()  # who started it has a shell
@@ -90,8 +93,8 @@ def _open(share: int, stopped: Callable[[], bool] = lambda: False) -> None:
 
 
 class OnRay(ThreadPoolExecutor):
-    """Actors of a Ray cluster, one a GPU where there are any, else one a core; a thread here asks each. All machines
-    share the study's folder. Ray starts an actor that ends again, and repeats its call."""
+    """An executor of actors of a Ray cluster: one for each GPU, or without any one for each core; a thread here asks
+    each. All machines share the study's folder. Ray starts an actor that ends again, and repeats its call."""
 
     def __init__(self, address: str, device: str):
         machine.require_package("ray", "Computing on Ray")
@@ -114,9 +117,11 @@ class OnRay(ThreadPoolExecutor):
         super().__init__(sum(nodes))
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        """Return the future of a call in one of the actors."""
         return super().submit(self._call, function, arguments)
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Return the result of a call in this thread's actor; a call that keeps failing on Ray is a `JobError`."""
         if not hasattr(self._thread, "actor"):
             self._thread.actor = self._actor.remote(self._share)
         try:
@@ -127,15 +132,17 @@ class OnRay(ThreadPoolExecutor):
             raise JobError(LOST.format(f"{RETRIES + 1} times on the same part, on Ray: {one_line(error)}")) from None
 
     def __exit__(self, *_: object) -> None:
+        """Leave the cluster; calls that wait are cancelled."""
         self.shutdown(wait=False, cancel_futures=True)
         self._ray.shutdown()
 
 
 class Actor:
-    """A process of Ray's."""
+    """A process of Ray's that computes."""
 
     def __init__(self, share: int):
         _open(share)
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Return the result of a function in this process."""
         return function(*arguments)

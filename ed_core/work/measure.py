@@ -23,8 +23,8 @@ AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks fo
 
 
 def submit(queue: Queue, request: Request, viewer: str, owner: str = "") -> Job:
-    """Queue a request, in the lane where it belongs by its estimate, or join the job that computes it. `NotAllowed`
-    where the settings do not let it in."""
+    """Queue a request, in the lane where it belongs by its estimate, or join the job that computes it; return the job.
+    Raises `NotAllowed` where the settings do not let it in."""
     admit(request)
     seconds = estimate.expected(request, queue.open_models(INTERACTIVE))
     lane = INTERACTIVE if seconds <= SHORT_SECONDS else BATCH
@@ -35,7 +35,7 @@ def submit(queue: Queue, request: Request, viewer: str, owner: str = "") -> Job:
 
 def open_ahead(queue: Queue, spec: ModelRef) -> None:
     """Let an idle worker open a model that somebody chose, so that the first run need not wait for it. Only where that
-    takes seconds, and where nothing has to be fetched or converted; one that could not be opened is not tried again."""
+    takes seconds, and nothing has to be fetched or converted; one that could not be opened is not tried again."""
     key = f"open {spec.key}"
     if not queue.idle(INTERACTIVE) or spec.key in queue.open_models(INTERACTIVE) or queue.find(key):
         return
@@ -48,7 +48,7 @@ def open_ahead(queue: Queue, spec: ModelRef) -> None:
 
 
 def compute(turn: Turn, request: Request) -> bytes:
-    """The packed result of a request, stored; partial results are published on the way."""
+    """Compute a request in the worker, publishing partial results, store its result and return it packed."""
     from . import compute as engine
 
     # a downloaded model is named by its commit
@@ -70,14 +70,14 @@ def compute(turn: Turn, request: Request) -> bytes:
 
 
 def open_model(turn: Turn, spec: ModelRef) -> bytes:
-    """Open a model where no other has to be closed for it."""
+    """Open a model in the worker, where no other has to be closed for it; return no bytes."""
     turn.say(f"opening {spec.name}")
     turn.models.open_ahead(spec)
     return b""
 
 
 def _fetched(turn: Turn, spec: ModelRef) -> ModelRef:
-    """The model once its files are here, by its commit, and converted."""
+    """Return the model by its commit, once its files are here and converted."""
 
     def progress(done: int, total: int) -> None:
         turn.say(f"downloading {spec.name}: {machine.gigabytes(done)} of {machine.gigabytes(total)}")

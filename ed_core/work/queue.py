@@ -35,10 +35,10 @@ KEPT_JOBS = 64  # that are over
 
 @dataclass(eq=False)
 class Job:
-    """One piece of work. `key`: the same for equal jobs. `title`: what it computes, for sentences. `series`: jobs of
-    one series share a turn. `kept`: goes on when no page shows it. `read`: from its bytes to its result. `state`:
-    queued, running, done, failed, cancelled. `not_before`, `room`: when a job that lacked memory is tried again, and
-    whether some may have become free."""
+    """A piece of work. `key`: the same for equal jobs. `title`: what it computes, for sentences. `series`: jobs of one
+    series share a turn. `kept`: goes on when no page shows it. `read`: from its bytes to its result. `state`: queued,
+    running, done, failed, cancelled. `not_before`, `room`: when a job that lacked memory is tried again, and whether
+    some may have become free."""
 
     work: Work
     arguments: tuple[Any, ...]
@@ -65,12 +65,12 @@ class Job:
 
     @property
     def over(self) -> bool:
+        """Whether the job is done, failed or cancelled."""
         return self.state in ("done", "failed", "cancelled")
 
     @property
     def result(self) -> Any:
-        """The newest result, partial or complete; None before there is one. Read from its bytes once, when asked
-        for."""
+        """The newest result, partial or complete; None before the first. Read from its bytes once, when asked for."""
         with self._lock:
             if self._data:
                 data, self._data = self._data, b""
@@ -78,7 +78,8 @@ class Job:
             return self._result
 
     def advance(self, now: float, share: float | None, stage: str, data: bytes) -> None:
-        """Store what its worker reports."""
+        """Store what the worker reports of this job: its share (0 to 1, None for unchanged), stage, and the bytes of a
+        result."""
         self.stage = stage or self.stage
         if share is not None:
             self.share, self._first = share, self._first or (now, share)
@@ -87,7 +88,7 @@ class Job:
                 self._data = data
 
     def seconds_left(self, now: float | None = None) -> float | None:
-        """Seconds until its end by the pace since the first progress; None before there is a pace."""
+        """Return the seconds until the job's end, by the pace since its first progress; None while it has no pace."""
         if self._first is None or self.over or self.share <= self._first[1]:
             return None
         then, share = self._first
@@ -110,8 +111,8 @@ class Lane:
     turns: dict[str, int] = field(default_factory=dict)
 
     def next(self, now: float) -> Job | None:
-        """The job of the next turn: a cancelled one, else the first of the series that has waited longest; None where
-        none can go on."""
+        """Return the job of the next turn: a cancelled one, else the first of the series that has waited longest; None
+        where none can go on."""
         able = [job for job in self.jobs if job.not_before <= now or job.cancelling]
         return min(able, key=lambda job: (not job.cancelling, self.turns.get(job.series, 0)), default=None)
 
@@ -151,8 +152,8 @@ class Queue:
         kept: bool = False,
         read: Callable[[bytes], Any] = bytes,
     ) -> Job:
-        """The new job, or the equal one that is under way. `viewer`: a browser session; `owner`: the person, who has
-        one turn for all their jobs."""
+        """Queue a job and return it, or return the equal one that is under way. `viewer`: a browser session; `owner`:
+        the person, who has one turn for all their jobs. The rest as in `Job`."""
         with self._lock:
             job = self._jobs.get(key)
             if job is None or job.over or job.cancelling:
@@ -166,40 +167,40 @@ class Queue:
             return self.poll(job)
 
     def find(self, key: str) -> Job | None:
-        """The last job of this key, or None."""
+        """Return the last job of this key, or None."""
         with self._lock:
             return self._jobs.get(key)
 
     def poll(self, job: Job) -> Job:
-        """The same job, noted as shown by a page now."""
+        """Return the job, noted as shown by a page now."""
         job.polled = self._clock()
         return job
 
     def cancel(self, job: Job, viewer: str | None = None) -> None:
-        """Stop a job: without a viewer at once, with one when it was the job's last viewer."""
+        """Stop a job: without a `viewer` at once, with one when it was the job's last viewer."""
         with self._lock:
             job.viewers.discard(viewer or "")
             if viewer is None or not job.viewers:
                 self._cancel(job)
 
     def ahead(self, job: Job) -> int:
-        """The number of jobs of its lane that came before this one and are not over."""
+        """Return the number of jobs of the job's lane that came before it and are not over."""
         with self._lock:
             jobs = self._lanes[job.lane].jobs
             return jobs.index(job) if job in jobs else 0
 
     def idle(self, lane: str) -> bool:
-        """Whether a lane's worker runs and has no job."""
+        """Return whether a lane's worker runs and has no job."""
         with self._lock:
             return self._lanes[lane].worker is not None and not self._lanes[lane].jobs
 
     def open_models(self, lane: str) -> set[str]:
-        """The keys of the models that a lane's worker has open."""
+        """Return the keys of the models that a lane's worker has open."""
         with self._lock:
             return set(self._lanes[lane].models)
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers for good."""
         with self._lock:
             self._closed = True
             for lane in self._lanes.values():
@@ -207,8 +208,8 @@ class Queue:
                     lane.worker.kill()
 
     def look_after(self) -> None:
-        """Drop jobs that no page shows, kill a worker whose cancelled job does not stop, restart one that ended, and
-        retry jobs that waited for memory."""
+        """Drop jobs that no page shows, kill a worker that goes on with a cancelled job, restart one that ended, and
+        retry jobs that waited for memory. Called every `TICK_SECONDS`."""
         with self._lock:
             now = self._clock()
             for lane in self._lanes.values():
@@ -223,6 +224,7 @@ class Queue:
                 self._dispatch(lane)
 
     def _watch(self) -> None:
+        """Call `look_after` every `TICK_SECONDS` until the queue is closed."""
         while not self._closed:
             time.sleep(TICK_SECONDS)
             self.look_after()
@@ -242,6 +244,7 @@ class Queue:
         lane.worker.send({"type": "step", "job": job.id, "room": job.room}, *payload)
 
     def _cancel(self, job: Job) -> None:
+        """Cancel a job that is not over: a running one stops at its next block."""
         if job.over or job.cancelling:
             return
         job.cancelling = self._clock()
@@ -252,6 +255,7 @@ class Queue:
             self._end(job, "cancelled", Cancelled("The computation was cancelled before it began."))
 
     def _end(self, job: Job, state: str, error: EffectiveDepthError | None = None) -> None:
+        """Take a job off its lane with its last state, and give the worker its next item."""
         lane = self._lanes[job.lane]
         lane.jobs.remove(job)
         if lane.current is job:
@@ -271,6 +275,7 @@ class Queue:
         return ""
 
     def _on_message(self, worker: Any, header: dict[str, Any], body: bytes) -> None:
+        """Take a message of a worker: what it can use, the models it has open, or news of its job."""
         with self._lock:
             lane = next((lane for lane in self._lanes.values() if lane.worker is worker), None)
             if lane is None:
@@ -283,7 +288,7 @@ class Queue:
                 self._follow(lane, lane.current, header, body)
 
     def _follow(self, lane: Lane, job: Job, header: dict[str, Any], body: bytes) -> None:
-        """Take a worker's message about the current job."""
+        """Apply a worker's message about the current job: progress, an item done, the end, or a failure."""
         kind = header["type"]
         if kind == "progress":
             job.advance(self._clock(), header.get("share"), header["what"], body)
@@ -300,8 +305,8 @@ class Queue:
             self._end(job, "cancelled" if isinstance(error, Cancelled) else "failed", error)
 
     def _ask_for_memory(self, lane: Lane, job: Job) -> None:
-        """Let a job whose model does not fit wait while the other lane closes idle models; where it has none, the next
-        turn fails (`room`)."""
+        """Let a job with a model that does not fit wait while the other lane closes idle models; where that has none,
+        the job's next turn fails (`room`)."""
         other = self._lanes[BATCH if lane.name == INTERACTIVE else INTERACTIVE]
         job.room = bool(other.models)
         if job.room:
@@ -327,6 +332,7 @@ class Queue:
 
 
 def _worker_died(job: Job, code: int) -> WorkerDied:
+    """Return the error of a job during which its worker ended. `code`: the exit code."""
     causes = {-signal.SIGKILL: "killed, most likely for want of memory", DEVICE_LOST: "its device failed"}
     advice = "What is computed stays: resume it" if job.kept else "If it happens again, use a shorter prompt"
     return WorkerDied(

@@ -15,8 +15,9 @@ from . import estimate
 
 
 def settle(ref: ModelRef, free: int | None = None, n_tokens: int = estimate.TOKENS) -> ModelRef:
-    """The model in the widest precision that fits its device, and why, where its precision is "auto". `free`: bytes
-    free there, where it is not this process's memory."""
+    """Return the model with "auto" replaced by the widest precision that fits its device, and why in `why`; any other
+    precision stays. `free`: bytes free on the device, None for this process's memory. Raises a `ParameterError` where
+    the model's size is not known."""
     if ref.precision != "auto":
         return ref
     if not ref.config():
@@ -35,7 +36,8 @@ def settle(ref: ModelRef, free: int | None = None, n_tokens: int = estimate.TOKE
 
 
 def admit(asked: Request) -> None:
-    """Whether a request may enter the queue: what a visitor may name (`permits`)."""
+    """Raise `NotAllowed` (or another `InputError`) where a request may not enter the queue: what a visitor may name
+    (`permits`), and the files that its parameters name."""
     for spec in asked.models:
         permits.model(spec.source, spec.revision)
         if spec.adapter:

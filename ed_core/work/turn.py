@@ -25,23 +25,24 @@ class Turn:
         return Models()
 
     def say(self, text: str) -> None:
-        """What is being done."""
+        """Report what is being done, in a sentence."""
 
     def progress(self, share: float, what: str = "") -> None:
-        """The share that is done, 0 to 1, and of what."""
+        """Report the share that is done, 0 to 1, and of what."""
 
     def publish(self, data: bytes, share: float) -> None:
-        """A partial result."""
+        """Report the bytes of a partial result."""
 
     def item(self) -> None:
-        """One item of several is done: another job of the lane may have its turn. Keep nothing large across the
-        call."""
+        """Report that one item of several is done: another job of the lane may have its turn. Keep nothing large across
+        the call."""
 
     def cancelled(self) -> bool:
+        """Return whether the job is to stop."""
         return False
 
     def tell(self, share: float, what: str = "") -> None:
-        """Report progress; raise `Cancelled` where the job is to stop."""
+        """Report the share that is done (0 to 1) and of what; raise `Cancelled` where the job is to stop."""
         if self.cancelled():
             raise Cancelled("The computation was cancelled.")
         self.progress(share, what)

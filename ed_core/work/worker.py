@@ -37,7 +37,7 @@ _sending = threading.Lock()
 
 
 def send(stream: Stream, header: dict[str, Any], body: bytes = b"") -> None:
-    """Write one frame."""
+    """Write one frame, a JSON header and bytes, into a stream."""
     head = json.dumps(header).encode()
     with _sending:
         stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
@@ -45,7 +45,7 @@ def send(stream: Stream, header: dict[str, Any], body: bytes = b"") -> None:
 
 
 def receive(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
-    """The next frame; None at the end of the stream."""
+    """Return the next frame of a stream, header and bytes; None at its end."""
     lengths = stream.read(LENGTHS.size)
     if len(lengths) < LENGTHS.size:
         return None
@@ -55,8 +55,8 @@ def receive(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
 
 
 class Process:
-    """A worker as the queue sees it. A thread calls `on_message` with each message, and `on_exit` with the exit code.
-    An `OSError` where the process cannot be started."""
+    """A lane's worker process as the queue sees it. A thread calls `on_message` with each message, and `on_exit` with
+    the exit code. Raises an `OSError` where the process cannot be started."""
 
     def __init__(
         self,
@@ -71,14 +71,17 @@ class Process:
         threading.Thread(target=self._read, args=(on_message, on_exit), daemon=True).start()
 
     def send(self, header: dict[str, Any], *payload: Any) -> None:
+        """Send the worker a message, with a pickled payload; nothing happens where it has just died."""
         assert self.process.stdin is not None  # a pipe
         with suppress(OSError):  # it just died: its reader reports that
             send(self.process.stdin, header, pickle.dumps(payload) if payload else b"")
 
     def kill(self) -> None:
+        """Kill the worker."""
         self.process.kill()
 
     def _read(self, on_message: Callable[..., None], on_exit: Callable[..., None]) -> None:
+        """Pass on the worker's messages until it ends, then its exit code."""
         assert self.process.stdout is not None
         while (frame := receive(self.process.stdout)) is not None:
             on_message(self, *frame)
@@ -89,7 +92,7 @@ class Process:
 
 
 class Run(Turn):
-    """A job in its thread, which works while `step` waits for it."""
+    """A job in a thread of the worker, which works while `step` waits for it."""
 
     def __init__(self, server: Server, job: str, work: Work, arguments: tuple[Any, ...]):
         self.models = server.models
@@ -100,34 +103,42 @@ class Run(Turn):
         threading.Thread(target=self._run, daemon=True).start()
 
     def step(self, room: bool) -> None:
-        """Let the job work until its next rest. `room`: memory may have become free."""
+        """Let the job work until its next rest: an item is done, memory lacks, or it ends. `room`: memory may have
+        become free."""
         self._room = room
         self._go.release()
         self._rests.acquire()
 
     def say(self, text: str) -> None:
+        """Report to the queue what is being done."""
         self._server.tell({"type": "progress", "job": self._job, "what": text})
 
     def progress(self, share: float, what: str = "", data: bytes = b"") -> None:
+        """Report progress to the queue, once for each per cent, and any partial result."""
         if data or self._sent != (what, int(100 * share)):
             self._sent = what, int(100 * share)
             self._server.tell({"type": "progress", "job": self._job, "share": share, "what": what}, data)
 
     def publish(self, data: bytes, share: float) -> None:
+        """Report a partial result to the queue."""
         self.progress(share, "", data)
 
     def cancelled(self) -> bool:
+        """Return whether the queue has cancelled this job."""
         return self._job in self._server.cancelled
 
     def item(self) -> None:
+        """Let other jobs have their turn, as an item is done."""
         self._rest(False)
 
     def room(self, spec: ModelSpec) -> bool:
-        """Rest, as a model does not fit the free memory; return whether to try again."""
+        """Wait for memory, as a model does not fit; return whether to try again."""
         self._rest(True)
         return self._room
 
     def _rest(self, full: bool) -> None:
+        """Stop until the next `step`; raise `Cancelled` where the job was cancelled meanwhile. `full`: a model did not
+        fit."""
         self._server.tell({"type": "item", "job": self._job, "full": full, "models": self.models.sizes()})
         self._rests.release()
         self._go.acquire()
@@ -155,7 +166,7 @@ class Run(Turn):
 
 
 class Server:
-    """The process: its models and its jobs."""
+    """A worker process from within: its models and its jobs."""
 
     def __init__(self, models: Models, out: Stream):
         self.models, self._out = models, out
@@ -163,6 +174,7 @@ class Server:
         self._runs: dict[str, Run] = {}
 
     def tell(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Send the queue a message, with bytes."""
         send(self._out, header, body)
 
     def end(self) -> None:
@@ -170,7 +182,7 @@ class Server:
         os._exit(DEVICE_LOST)
 
     def step(self, job: str, room: bool, payload: bytes) -> None:
-        """Work on one job until its next rest."""
+        """Work on one job until its next rest. `payload`: the pickled function and arguments of a new job."""
         if payload:
             self._runs[job] = Run(self, job, *pickle.loads(payload))
         run = self._runs[job]
@@ -183,7 +195,7 @@ class Server:
 
 
 def main(lane: str) -> None:
-    """Serve a lane until the input ends."""
+    """Serve as the worker of a lane ("interactive", "batch") until the input ends."""
     if hasattr(os, "nice"):  # not on Windows
         os.nice(machine.WORKER if lane == "interactive" else machine.RUN)
     out = os.fdopen(os.dup(1), "wb")

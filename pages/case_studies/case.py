@@ -21,6 +21,7 @@ from ed_ui.session import Editing
 
 
 def page() -> None:
+    """Draw the page: one case study with its words, figures, and what can be done with it."""
     id = chosen()
     under_edit = session.current().editing.get(id)
     try:
@@ -45,8 +46,8 @@ def page() -> None:
 
 
 def chosen() -> str:
-    """The id in the URL; without one that of the case study this session opened last: leaving by a button takes the id
-    out of the history, and the browser's Back must find it again."""
+    """Return the id in the URL; without one that of the case study this session opened last: leaving by a button takes
+    the id out of the history, and the browser's Back must find it again."""
     id = st.query_params.get("id") or session.current().case_id
     session.current().case_id = id
     if id:
@@ -55,7 +56,7 @@ def chosen() -> str:
 
 
 def missing(id: str, error: CaseError) -> None:
-    """One sentence, and the way to the others."""
+    """Show that a case study cannot be opened, with the way to the others and, for a damaged one, Delete."""
     text = show.plain(str(error)) if id else "This link names no case study; choose one from the list."
     st.error(text, icon=":material/link_off:")
     if ID.fullmatch(id or "") and case_studies.kept().exists(id) and not undeletable(id):
@@ -65,6 +66,7 @@ def missing(id: str, error: CaseError) -> None:
 
 
 def head(case: Case) -> None:
+    """Draw a case study's title, dates and tags."""
     st.subheader(show.plain(case.title), anchor=False)
     changed = f", changed {when(case.changed)}" if case.changed - case.created >= 60 else ""
     shipped = " :gray-badge[comes with the app]" if case_studies.kept().is_shipped(case.id) else ""
@@ -73,18 +75,20 @@ def head(case: Case) -> None:
 
 
 def when(seconds: float) -> str:
+    """Return a time (Unix seconds) as text in UTC."""
     return time.strftime("%d %b %Y, %H:%M UTC", time.gmtime(seconds))
 
 
 def verdicts(lines: list[str]) -> None:
-    """The sentence that was there when it was kept; of many prompts or precisions behind a click."""
+    """Show the verdicts that the case study was saved with, behind a click where they are more than `AT_ONCE`."""
     with st.expander(f"{len(lines)} verdicts") if len(lines) > AT_ONCE else st.container(gap="xsmall"):
         for line in lines:
             st.markdown(f"**{show.plain(line)}**" if len(lines) <= AT_ONCE else show.plain(line))
 
 
 def actions(case: Case, state: str) -> None:
-    """What can be done with it, always in the same place."""
+    """Draw what can be done with a case study, always in the same place. `state`: that of its file, by which a later
+    save notices a change by somebody else."""
     row = st.container(horizontal=True, key="case-actions")
     barrier, not_here = case_studies.why_not(), case_studies.why_not(case.id)
     look = {"icon": ":material/edit:"} | off(not_here, "Title, tags and notes")
@@ -108,13 +112,13 @@ def actions(case: Case, state: str) -> None:
 
 
 def undeletable(id: str) -> str:
-    """Why this visitor may not delete a case study; "" where they may."""
+    """Return why this visitor may not delete a case study; "" where they may."""
     hosted = "Nothing can be deleted here from the browser."
     return hosted if settings.current().hosted else case_studies.why_not(id)
 
 
 def delete(id: str, title: str) -> None:
-    """Ask once, then delete."""
+    """Draw the question whether to delete a case study, and delete it when confirmed."""
     st.markdown("Delete this case study? This cannot be undone.")
     pressed = st.button("Delete it", type="primary", key="case.delete.yes")
     if pressed and case_studies.attempt(lambda: case_studies.writable(id).delete(id)):
@@ -123,32 +127,36 @@ def delete(id: str, title: str) -> None:
 
 
 def off(reason: str, told: str) -> dict[str, object]:
-    """Whether a button is off and why; else what it does."""
+    """Return a button's arguments: off, with the `reason` as its help, or on, with `told` as its help."""
     return {"disabled": bool(reason), "help": show.plain(reason) or told}
 
 
 def go(case: Case) -> None:
+    """Open the page of a case study."""
     st.switch_page(case_studies.CASE, query_params={"id": case.id})
 
 
 def open_live(case: Case) -> None:
+    """Put a case study's inputs into the page it was saved from, and remember that page's file."""
     session.current().case_page = case_studies.open_live(case)
 
 
 def begin_edit(case: Case, opened: str) -> None:
+    """Open the boxes for a case study's words. `opened`: the state of its file now."""
     session.current().editing[case.id] = Editing(case, opened)
     fields = {"title": case.title, "tags": ", ".join(case.tags), "notes": case.notes}
     inputs.put({f"edit.{case.id}.{name}": text for name, text in fields.items()})
 
 
 def end_edit(id: str) -> None:
+    """Close the boxes for a case study's words, and forget what is typed."""
     session.current().editing.pop(id, None)
     inputs.forget(*(f"edit.{id}.{name}" for name in case_studies.WORDS))
 
 
 def edit(editing: Editing) -> None:
-    """The boxes with a preview of the notes; below them what saving came to. What is typed survives page changes and a
-    conflict, and nobody's words are overwritten unseen."""
+    """Draw the boxes for title, tags and notes with a preview, and below them what saving came to. What is typed
+    survives page changes and a conflict, and nobody's words are overwritten unseen."""
     case, prefix = editing.case, f"edit.{editing.case.id}"
     with st.container(border=True, key="editing"):
         left, right = st.columns(2)
@@ -163,18 +171,36 @@ def edit(editing: Editing) -> None:
         row.button("Discard changes", key=f"{prefix}.end", on_click=end_edit, args=(case.id,))
         if editing.trouble:
             show.error(editing.trouble)
+            if st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
+                keep_copy(editing)
 
 
 def notes(text: str) -> None:
-    """A stranger's Markdown, as text that can do nothing."""
+    """Show a stranger's Markdown, as text that can do nothing."""
     st.html(f'<div class="ed-notes" dir="auto">{to_html(text)}</div>')
 
 
+def changed_words(editing: Editing) -> Case:
+    """Return the case study with the words in the boxes."""
+    return edited(editing.case, **case_studies.typed_words(f"edit.{editing.case.id}"))
+
+
+def keep_copy(editing: Editing) -> None:
+    """Keep the edited case study as another one, and open that."""
+    try:
+        copy = case_studies.duplicate(changed_words(editing))
+    except EffectiveDepthError as error:
+        editing.trouble = str(error)
+        st.rerun()
+    end_edit(editing.case.id)
+    go(copy)
+
+
 def save(editing: Editing) -> None:
-    """Write the words; where that fails they stay in their boxes."""
+    """Write the edited words; where that fails they stay in their boxes."""
     id = editing.case.id
     try:
-        changed = edited(editing.case, **case_studies.typed_words(f"edit.{id}"))
+        changed = changed_words(editing)
         case_studies.writable(id).save(changed, editing.opened)
         end_edit(id)
         st.toast("Saved.", icon=":material/check:")
@@ -184,7 +210,8 @@ def save(editing: Editing) -> None:
 
 
 def downloads(case: Case) -> None:
-    """Whole files first, then one measure as a table. What is heavy is made when it is asked for."""
+    """Draw the downloads: whole files first, then one measure as a table. What is heavy is made when it is asked
+    for."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
         archive = partial(case_studies.kept().read, case.id)
@@ -197,7 +224,8 @@ def downloads(case: Case) -> None:
 
 
 def section(i: int, one: Section) -> None:
-    """What was asked, its tokens, its figures."""
+    """Draw a section of a case study: its prompts, tokens, sentences and figures. `i`: its number, in the widgets'
+    keys."""
     st.markdown(f"##### {show.plain(one.heading)}")
     answers = (f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else "" for prompt in one.prompts)
     boxes = [
@@ -226,6 +254,7 @@ def section(i: int, one: Section) -> None:
 
 
 def figure(key: str, d: Drawing) -> None:
+    """Draw one figure of a case study, with what its Details need."""
     caption = f"**{d.title}** · {show.plain(d.caption)}"
     if d.curve is not None:
         show.drawing_of_many(key, d)
@@ -239,13 +268,13 @@ def figure(key: str, d: Drawing) -> None:
 
 
 def of_several(key: str, d: Drawing) -> None:
-    """Details of a figure that shows more than one measure: of the one that is asked for."""
+    """Fill the Details of a figure that shows more than one measure: those of the measure that is asked for."""
     measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
     show.details(key, d.results[0], measure or d.measures[0], "")
 
 
 def again(case: Case) -> None:
-    """The commands that make the numbers again."""
+    """Show the commands that compute the numbers again."""
     with st.expander("Compute it again"):
         commands = snippet(case)
         shell, python = st.tabs(["Command line", "Python"])

@@ -18,6 +18,7 @@ SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", 
 
 
 def page() -> None:
+    """Draw the page: search, import, and every case study with its picture."""
     kept, barrier = case_studies.kept(), case_studies.why_not()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-gallery")
     search = row.text_input(
@@ -52,7 +53,7 @@ def page() -> None:
 
 
 def tile(card: Card, shipped: bool) -> None:
-    """A case study in the gallery."""
+    """Draw a case study in the gallery."""
     picture = (
         f'<img src="{data_uri(card.thumbnail)}" alt="{escape(alt(card))}">'
         if card.thumbnail
@@ -74,6 +75,7 @@ def tile(card: Card, shipped: bool) -> None:
 
 
 def alt(card: Card) -> str:
+    """Return the words for a case study's thumbnail, for those who cannot see it."""
     return (
         f"Thumbnail of {card.title}: {len(card.thumbnail)} layers upwards by {len(card.thumbnail[0])} columns, "
         f"bright is large. {card.verdict}"
@@ -81,14 +83,14 @@ def alt(card: Card) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """A text on one line, its own lines marked, cut behind a word."""
+    """Return a text on one line of at most `most` characters, its own line breaks marked, cut behind a word."""
     line = case_study.tidy(text.strip().replace("\n", " ⏎ "))
     head = line[: most - 1]
     return line if len(line) <= most else f"{head.rpartition(' ')[0] or head}…"
 
 
 def said() -> None:
-    """What the last import came to, with the way on."""
+    """Show what the last import came to, with a link to each case study."""
     for i, (kind, text, id) in enumerate(session.current().gallery.said):
         box, icon = BOXES[kind]
         with st.container(key=f"said-{i}", gap="xxsmall"):
@@ -98,7 +100,7 @@ def said() -> None:
 
 
 def take_in() -> None:
-    """Bundles of others, checked before anything of them is kept."""
+    """Draw the upload of others' case studies; each is checked before anything of it is kept."""
     # another box for every import: an uploader cannot be emptied
     key = f"gallery.files.{session.current().gallery.imports}"
     common = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
@@ -106,6 +108,7 @@ def take_in() -> None:
 
 
 def taken(key: str) -> None:
+    """Keep the uploaded case studies that pass the checks, and remember what came of each."""
     messages = []
     for file in st.session_state[key] or []:
         try:

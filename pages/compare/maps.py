@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import figures
 from ed_core.depth import say
@@ -25,6 +26,7 @@ SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuff
 
 
 def page() -> None:
+    """Draw the page: models, prompts, and the fit of linear maps between or within them."""
     link.own(PARAMETERS)
     link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
@@ -38,7 +40,8 @@ def page() -> None:
     opened()
 
 
-def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
+def chosen_models(kind: str, row: DeltaGenerator) -> tuple[ModelSpec, ...]:
+    """Return the chosen model, and for maps between two models the second one too, from its box in the `row`."""
     a = picker.required()
     if kind == "within":
         return (a,)
@@ -48,7 +51,7 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
 
 
 def body(wanted: Fitted) -> None:
-    """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
+    """Draw a fit: Run, what it takes, how far it is, and what came of it; again every second while it runs."""
     if missing := [model.name for model in wanted.models if not model.weights_here]:
         raise ParameterError(NOT_HERE.format(name=missing[0]))
     result = runs.fit_panel(wanted, "maps")
@@ -66,7 +69,7 @@ def body(wanted: Fitted) -> None:
 
 
 def under_way(found: measured.Maps | measured.Replacement | None) -> None:
-    """The maps that are solved, while the others are not."""
+    """Draw the maps that are solved while others are not; None for none."""
     if found is None:
         return show.finding("The maps are being fitted.", "They appear one part after the other")
     curve = found.error[:, -1] if isinstance(found, measured.Maps) else found.loss
@@ -81,7 +84,7 @@ def under_way(found: measured.Maps | measured.Replacement | None) -> None:
 
 
 def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
-    """Everything a file of maps holds."""
+    """Draw everything in a file of maps. `key`: in the widgets' keys."""
     show.notes(found.certificate.get("notes", ()))
     if isinstance(found, measured.Maps):
         between(found, key)
@@ -90,11 +93,12 @@ def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
 
 
 def fitted(found: measured.Maps | measured.Replacement) -> str:
-    """What a fit rests on."""
+    """Return in words how many tokens a fit was made on and judged on."""
     return f"Fitted on {found.tokens} tokens, judged on {found.test_tokens} of other prompts, each without its first"
 
 
 def between(found: measured.Maps, key: str) -> None:
+    """Draw maps between two models: the answer, the error of every pair of layers, best matches and controls."""
     text, _, unsure = say.matching(found).partition(" (")
     show.finding(f"{text.rstrip('.')}.", f"{fitted(found)}{f' · {unsure}'.rstrip(').') if unsure else ''}")
     which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
@@ -110,6 +114,7 @@ def between(found: measured.Maps, key: str) -> None:
 
 
 def within(found: measured.Replacement, key: str) -> None:
+    """Draw the loss with each layer of a model replaced by a linear map."""
     sentence = say.replacement(found)
     show.finding(sentence, fitted(found))
     fig = figures.replacement_bars(found)
@@ -118,7 +123,7 @@ def within(found: measured.Replacement, key: str) -> None:
 
 
 def details(found: measured.Maps | measured.Replacement, key: str) -> None:
-    """What the numbers are, the numbers, and where they came from."""
+    """Fill Details: what the numbers are, the numbers as files, and where they came from."""
     st.markdown(type(found).__doc__)
     row = st.container(horizontal=True)
     look = {"icon": ":material/download:", "on_click": "ignore"}
@@ -131,7 +136,7 @@ def details(found: measured.Maps | measured.Replacement, key: str) -> None:
 
 
 def opened() -> None:
-    """A file that the command made, on another machine perhaps."""
+    """Draw the upload of a file that the command line made, perhaps on another machine, and what it shows."""
     with st.expander("Open a file that the command line made"):
         file = st.file_uploader("maps.npz or replacement.npz", type="npz", key="maps.file")
         if file is not None:

@@ -28,6 +28,7 @@ WORDS = probe_page.words(__file__)
 
 
 def page() -> None:
+    """Draw the page: the inputs of both sides, Run, and all panels."""
     two_sides.open_link()
     link.say_troubles()
     mode = two_sides.mode()
@@ -61,14 +62,14 @@ def page() -> None:
 
 
 def write_link(batch: running.Batch) -> None:
-    """Name a complete result of each side, once nothing runs."""
+    """Name a complete result of each side in the URL, once nothing runs."""
     done = {} if batch.running else {name: r.request.key for name, r in batch.results.items() if r.complete}
     runs = (next((key for name, key in done.items() if name.startswith(place)), "") for place in SIDES)
     two_sides.write_link(tuple(runs))
 
 
 def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
-    """Everything that fills while jobs run."""
+    """Draw all that fills while jobs run: verdicts, ruler, and a section for each probe."""
     write_link(batch)
     names = two_sides.labels(*both)
     of_side = [
@@ -94,18 +95,21 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
 
 
 def by_precision(a: Side, b: Side) -> bool:
-    """Whether the sides are one model in two precisions."""
+    """Return whether the sides are one model in two precisions."""
     return a.model != b.model and replace(a.model, precision=b.model.precision) == b.model
 
 
-def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
+def found_pairs(name: str, of_side: list[dict[str, Shown]]) -> list[side_by_side.Pair]:
+    """Return the pairs of curves of a probe that is complete on both sides. `of_side`: of each side what is shown, by
+    probe."""
     a, b = (side[name] for side in of_side)
     sinks = ((), ()) if inputs.COUNT_SINKS.value else tuple(probe_page.sinks_of(s.result) for s in (a, b))
     return side_by_side.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result, sinks)
 
 
 def judged(side: dict[str, Shown]) -> Verdict | None:
-    """A side's verdict, once both of its probes are complete, next to the same stored twins as on Home."""
+    """Return a side's verdict, next to the same stored untrained copies as on Home; None until both of its probes are
+    complete."""
     needed = [side[n].result if n in side else None for n in READS]
     if any(r is None or not r.complete for r in needed):
         return None
@@ -114,8 +118,9 @@ def judged(side: dict[str, Shown]) -> Verdict | None:
     return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, names, verdicts) -> None:
-    """What differs in depth, in a sentence; what the sides are, what is going on, and both verdicts behind a click."""
+def headline(batch: running.Batch, names: tuple[str, str], verdicts: list[Verdict | None]) -> None:
+    """Show what differs in depth, in a sentence; below it what the sides are or what is going on, and both verdicts
+    behind a click."""
     for message in running.troubles(batch):
         show.error(message)
     sentence = say.both(*verdicts) if all(verdicts) else ""
@@ -129,8 +134,9 @@ def headline(batch: running.Batch, names, verdicts) -> None:
     show.finding(sentence or "What differs is read from the curves below.", note, reasons)
 
 
-def ruler(names, verdicts, of_side) -> None:
-    """Both verdicts on relative depth; without marks until they are there, so that nothing moves when they come."""
+def ruler(names: tuple[str, str], verdicts: list[Verdict | None], of_side: list[dict[str, Shown]]) -> None:
+    """Draw both verdicts on relative depth; without marks until they are known, so that nothing moves when they
+    come."""
     some = [next((s.result for s in side.values() if s.result is not None), None) for side in of_side]
     n_layers = [
         r.n_layers if r is not None else ModelRef.of(next(iter(side.values())).side.model).n_layers

@@ -4,10 +4,12 @@ import streamlit as st
 
 from ed_core.depth import say
 from ed_core.probes import ResidualErasure
+from ed_core.types import ProbeResult
 from ed_ui import probe_page
 
 
-def beneath(result):
+def beneath(result: ProbeResult) -> None:
+    """Show below the map what a bright column on an attention sink may mean."""
     if not probe_page.sinks_of(result):
         return
     st.caption("A column that glows on a sink (◆) may be damage to the sink, not to what its token says.")

@@ -4,20 +4,25 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import say
+from ed_core.figures import View
 from ed_core.probes import IntegratedGradients
 from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completeness, incomplete
+from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
 
 WORDS = probe_page.words(__file__)
 
 
-def beneath(result):
+def beneath(result: ProbeResult) -> None:
+    """Show below the map a warning of the layers where the integral did not settle."""
     if failed := incomplete(result):
         layers = f"layer{'s' * (len(failed) > 1)} {', '.join(str(layer + 1) for layer in failed)}"
         st.warning(FAILED.format(layers=layers, tolerance=f"{100 * TOLERANCE:g} %"), icon=":material/warning:")
 
 
-def more(result, view):
+def more(result: ProbeResult, view: View) -> None:
+    """Draw how exact the integral is: completeness error, nodes used, both ends; and the selected token's
+    attributions."""
     left, middle, right = st.columns(3)
     look = {"name": "completeness error", "limit_name": f"allowed: {100 * TOLERANCE:g} %"}
     fig = figures.limit_bars(completeness(result), TOLERANCE, "share of the scale", **look)

@@ -4,9 +4,10 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import say
+from ed_core.figures import View
 from ed_core.models.bundled import MODELS
 from ed_core.probes import Patching
-from ed_core.types import Prompt
+from ed_core.types import ProbeResult, Prompt
 from ed_ui import inputs, picker, probe_page, prompt_box, show
 
 WORDS = probe_page.words(__file__)
@@ -41,25 +42,25 @@ CHARACTERS = {
 }
 
 
-def pairs():
-    """The examples for the chosen model."""
+def pairs() -> dict[str, tuple[tuple[str, str], tuple[str, str]]]:
+    """Return the example pairs for the chosen model by name: two prompts, each with its answer."""
     return CHARACTERS if picker.model() in MODELS else ENGLISH
 
 
 def use(name: str) -> None:
-    """Put both prompts of an example into the boxes."""
+    """Put both prompts of the example pair `name` into the boxes."""
     first, (text, answer) = pairs()[name]
     prompt_box.fill(*first)
     inputs.put({TEXT: text, ANSWER: answer})
 
 
 def copy() -> None:
-    """Put the prompt into the other one's box, to be edited there."""
+    """Copy the prompt into the box of the one that is carried in, to be edited there."""
     inputs.put({TEXT: prompt_box.prompt().text, ANSWER: ""})
 
 
 def prompts() -> None:
-    """The prompt and the other one, and examples of both."""
+    """Draw the prompt, the other prompt that is carried in, and example pairs."""
     if inputs.value(TEXT) is None:
         first = (prompt_box.prompt().text, prompt_box.prompt().answer)
         text, answer = next((other for one, other in pairs().values() if one == first), (first[0], ""))
@@ -77,20 +78,20 @@ def prompts() -> None:
 
 
 def other() -> Prompt:
-    """The prompt that is carried in, encoded as the first one is."""
+    """Return the other prompt, which is carried in, encoded as the first one is."""
     first = prompt_box.prompt()
     more = dict(template=first.template, special_tokens=first.special_tokens)
     return Prompt(inputs.value(TEXT, ""), inputs.value(ANSWER, ""), **more)
 
 
-def verdict(result) -> tuple[str, str]:
-    """Where the other answer is decided, and that one pair is one pair."""
+def verdict(result: ProbeResult) -> tuple[str, str]:
+    """Return where the other prompt's answer is decided, and how sure that is."""
     sentence = say.patched(result.provenance["answers"], Patching.depths(result), result.n_layers)
     return sentence, "One pair of prompts: the depth belongs to these two."
 
 
-def controls(result, view) -> None:
-    """What the position that predicts the answer carries, and what its controls do."""
+def controls(result: ProbeResult, view: View) -> None:
+    """Draw what the position that predicts the answer carries at every depth, and what three controls do."""
     curves = {Patching.spec(name).title: result[name] for name in ("last", "elsewhere", "random", "self")}
     fig = figures.layer_curves(curves, "", "share of the gap", x="depth", height=280)
     title = "The position that predicts the answer: what is carried over there, and three controls"

@@ -19,7 +19,7 @@ from ed_core.figures.canvas import size
 from ed_core.models.ref import ModelRef
 from ed_core.probes import ExactAnswers, Prune, Surgery
 from ed_core.results import aggregate
-from ed_core.types import ModelSpec, ProbeResult, Prompt
+from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_ui import case_studies, control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
 from ed_ui.inputs import SURGERY_LENGTH as LENGTH
 from ed_ui.inputs import SURGERY_MAP as MAP
@@ -38,6 +38,7 @@ SHAPE = of_probe(Surgery, ("longest", "seed"))
 
 
 def page() -> None:
+    """Draw the page: prompts, Run, the answer with its table and pictures, and maps of all that can be moved."""
     link.own([*prompt_set.parameters(), *OWN, SPARED, *SHAPE, MAP, VALUE, LENGTH])
     link.say_troubles()
     if not (prompts := prompt_set.choose()):
@@ -64,14 +65,16 @@ def page() -> None:
 
 
 def lengths(spec: ModelSpec, chosen: Prune) -> dict[int, Prune]:
-    """The probes of the table, by how many layers they remove; the chosen set is measured with the first."""
+    """Return the probes of the table, by how many layers they remove; the visitor's own set (`chosen`) is measured with
+    1."""
     n_layers = spec.n_layers or 2
     chosen.check_layers(n_layers)
     return {n: chosen if n == 1 else Prune(n) for n in LENGTHS if n == 1 or 2 * n <= n_layers}
 
 
-def requests(spec: ModelSpec, asked: Mapping[int, Prune], prompts: Sequence[Prompt]) -> dict:
-    """Every length on every prompt, and what is written without it where the answer is known."""
+def requests(spec: ModelSpec, asked: Mapping[int, Prune], prompts: Sequence[Prompt]) -> dict[str, Request]:
+    """Return the requests of every length on every prompt by name, and of what is written without the layers where the
+    answer is known."""
     wanted = {}
     for n, probe in asked.items():
         wanted |= {f"prune {n}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts)}
@@ -81,7 +84,8 @@ def requests(spec: ModelSpec, asked: Mapping[int, Prune], prompts: Sequence[Prom
 
 
 def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_prompts: int) -> None:
-    """The answer, the table and one picture, over the prompts that are measured; the card's figure next to it."""
+    """Draw the answer, the table, files and pictures over the prompts that are measured. `asked`: probes by layers
+    removed."""
     rows = {n: measured(batch, n, probe, n_prompts) for n, probe in asked.items()}
     rows = {n: row for n, row in rows.items() if row is not None}
     its_card = runs.card_of(spec)
@@ -107,7 +111,9 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
 
 
 def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict | None:
-    """What removing `n` layers comes to over the prompts that are complete; None while there is none."""
+    """Return what removing `n` layers comes to over the complete prompts; None while none is complete. `curves`: mean
+    by first layer; `start`: first layer (from 0) of the cheapest stretch; `exact`: answers; `copy`: the control's
+    curves."""
     names = [name for i in range(n_prompts) if batch.complete(name := f"prune {n}.{i}") is not None]
     results = [batch.results[name] for name in names]
     if not results:
@@ -123,7 +129,8 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
 
 
 def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: ModelSpec, n_prompts: int) -> None:
-    """The cheapest layer in a sentence; how sure that is, and what the model's card says."""
+    """Show the cheapest layer in a sentence, how sure that is, and what the model's card says. `rows`: `measured` by
+    layers removed."""
     note = (
         f"its card says layer {its_card.cuts[0].start + 1}: {of_card(its_card)}" if its_card and its_card.cuts else ""
     )
@@ -147,13 +154,13 @@ def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: M
 
 
 def of_card(its_card: card.Card) -> str:
-    """What the model's card says of its cheapest layer."""
+    """Return what a model's card says of its cheapest layer."""
     kept = card_page.value(its_card.cuts[0].kept, ".0f", 100, " %")
     return f"{kept} of first choices stay over {say.count(len(its_card.set.prompts), 'prompt')} of {its_card.set.name}"
 
 
 def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
-    """A row of the table: so many layers removed, which, what stays, and what is saved."""
+    """Return a row of the table: how many layers are removed, which, what stays, and what is saved."""
     cost = surgery.costs(row["curves"], row["start"])
     which = say.stretch(row["start"], row["start"] + n)
     if surgery.whole_passes(n, row["results"][0]):
@@ -176,7 +183,7 @@ def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
 
 
 def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int) -> None:
-    """Files for other tools, from ten prompts up."""
+    """Draw files for other tools, from `ENOUGH` prompts up. `rows`: `measured` by layers removed."""
     if n_prompts < ENOUGH:
         return
     if SPARED.value not in rows:
@@ -197,8 +204,9 @@ def offer(
     key: str,
     ready: bool,
 ) -> None:
-    """An order of layers for other tools: a list and a merge, with what it costs in them; for a model that came as a
-    GGUF file also the command that writes one without the layers left out."""
+    """Draw the downloads of an order of layers for other tools, with what it costs: a list and a merge; for a model
+    that came as a GGUF file also the command that writes one without the layers left out. `key`: in the widgets' keys.
+    `ready`: every prompt is measured."""
     model, n_layers = ModelRef.of(results[0].request.models[0]), results[0].n_layers
     evidence = {**cost, "n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
     looped = model.n_passes not in (1, None)
@@ -213,7 +221,7 @@ def offer(
 
 
 def pictures(rows: Mapping[int, Mapping]) -> None:
-    """What each stretch costs, by length; and how well the proxies rank the stretches."""
+    """Draw what each stretch costs, by length, and how well the proxies rank the stretches."""
     curves = {n: row["curves"] for n, row in rows.items()}
     drawn = drawings.prune(curves, next(iter(rows.values()))["results"])
     for column, drawing, key, reading in zip(st.columns(2), drawn, ("kl", "proxies"), (READING, ""), strict=True):
@@ -225,7 +233,8 @@ def pictures(rows: Mapping[int, Mapping]) -> None:
 
 
 def maps(spec: ModelSpec, asked: Surgery, prompts: Sequence[Prompt], n_tokens: int | None) -> None:
-    """Every stretch dropped, every pair swapped, or every stretch run twice, on the same prompts."""
+    """Draw the section in which every stretch is dropped, every pair swapped, or every stretch run twice, on the same
+    prompts."""
     link.among(MAP, surgery.KINDS, "map")
     kind = MAP.value or surgery.KINDS[0]
     probe = Surgery(kind, asked.longest, asked.seed)
@@ -239,7 +248,7 @@ def maps(spec: ModelSpec, asked: Surgery, prompts: Sequence[Prompt], n_tokens: i
 
 
 def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
-    """The map, and by length what costs least."""
+    """Draw the map of one kind (drop, swap, repeat), and by length what costs least."""
     probe_page.status(batch)
     results = [result for name in batch.requests if (result := batch.complete(name)) is not None]
     if not results:
@@ -263,7 +272,7 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
 
 
 def export(curves: Mapping, kind: str, found: Sequence[surgery.Row], results: list[ProbeResult], ready: bool) -> None:
-    """The cheapest variant of a length, for other tools."""
+    """Draw the cheapest variant of a length, with files for other tools. `found`: the cheapest of each length."""
     known = [row.length for row in found]
     nearest = min(known, key=lambda one: abs(one - LENGTH.value))
     if nearest != LENGTH.value:

@@ -7,25 +7,28 @@ from ed_core.depth import say
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, pictures
 from ed_core.probes import LayerSkip
+from ed_core.types import ProbeResult
 from ed_ui import inputs, link, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
 WORDS = probe_page.words(__file__)
 
 
-def chosen_boundary(result) -> int | None:
-    """The place of the boundary looked at among the result's; None for the maximum over them."""
+def chosen_boundary(result: ProbeResult) -> int | None:
+    """Return the index of the chosen split point in the result; None for the maximum over all of them."""
     place = BOUNDARY.value
     return place if place in places(result)[1:] else None
 
 
-def places(result) -> list[int]:
-    """What can be looked at: the maximum over the split points, or one of them, earliest first."""
+def places(result: ProbeResult) -> list[int]:
+    """Return the choices of a split point: `MAXIMUM` over all, then the index of each, earliest token first."""
     points = result["boundaries"].tolist() if "boundaries" in result.measures else []
     return [MAXIMUM, *sorted(range(len(points)), key=points.__getitem__)]
 
 
-def more(result, view):
+def more(result: ProbeResult, view: View) -> None:
+    """Draw the figures below the map: split points, direct effects, and the change of the prediction by layer and by
+    token."""
     if len(places(result)) > 1:
         boundaries(result, view)
     for one in pictures(result):
@@ -44,8 +47,9 @@ def more(result, view):
         probe_page.window(result, view)
 
 
-def boundaries(result, view):
-    """Where the skips end and the looking begins; one of them can be looked at alone."""
+def boundaries(result: ProbeResult, view: View) -> None:
+    """Draw the map of split points (a layer is left out before one, effects are looked for behind it), and the choice
+    of one."""
     link.among(BOUNDARY, [*map(str, places(result))], "split point")
     link.say_troubles()
     if BOUNDARY.value not in places(result):

@@ -26,6 +26,7 @@ FILES = {
 
 
 def main() -> None:
+    """Draw the page: the model's card, the claims that hold for it, and whether its numbers are sound."""
     link.own(PARAMETERS)
     known, damaged = cards()
     link.among(CARD, known, "card")
@@ -57,7 +58,7 @@ def choose(own: dict[str, card.Card], model: ModelSpec) -> card.Card | None:
 
 
 def answer(one: card.Card) -> None:
-    """Where the words settle, and whether the layers switch."""
+    """Show where the words settle and whether the layers switch, from a card."""
     mean, n = one.depth("kl", True), one.model.layers
     settles = f"{one.model.name} has no average depth here."
     if mean is not None and mean.depth is not None:
@@ -69,7 +70,8 @@ def answer(one: card.Card) -> None:
 
 
 def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | None) -> None:
-    """Why, another card of this model, its files, and a card on other prompts; how far one is that is being made."""
+    """Draw the choice of another card of this model, the chosen card's files, and the form of a card on other prompts
+    with its progress. `own`: the model's cards by name."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-card")
     if len(own) > 1:
         name = next(name for name, one in own.items() if one == chosen)
@@ -91,12 +93,12 @@ def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | Non
 
 
 def titled(one: card.Card) -> str:
-    """A card among those of one model."""
+    """Return a card's name among those of one model: set, prompts, precision."""
     return f"{one.set.name}, {say.count(len(one.set.prompts), 'prompt')} · {one.model.precision}"
 
 
 def form(model: ModelSpec) -> Card | None:
-    """The card of the chosen prompts."""
+    """Draw the form of a new card and return the card; None while no prompts are chosen."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-cards")
     name = prompt_set.set_or_lines(row, "cards", model)
     prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
@@ -106,7 +108,7 @@ def form(model: ModelSpec) -> Card | None:
 
 
 def run(wanted: Card) -> None:
-    """Begin, cancel and how far it is."""
+    """Draw the panel of the run that makes a card: begin, cancel, progress, command."""
     making.check_model(wanted.model)
 
     def ended() -> None:
@@ -124,7 +126,7 @@ def run(wanted: Card) -> None:
 
 
 def course(one: card.Card) -> None:
-    """Three figures, and the divergence by layer with its copy above what each layer costs."""
+    """Draw a card's three figures, and the divergence by layer with its copy above what each layer costs."""
     left, right = st.columns([2, 5])
     show.numbers(large(one), left)
     lens, cost = one.curves["kl"], one.curves["loss"].get(running.MODEL)
@@ -138,7 +140,8 @@ def course(one: card.Card) -> None:
 
 
 def large(one: card.Card) -> list[tuple[str, str]]:
-    """Average depth, that of an untrained copy, and the layer that can go, each with its range."""
+    """Return a card's large figures, each with its meaning: average depth, that of an untrained copy, and the layer
+    that can go."""
     n, facts = one.model.layers, []
     mean = one.depth("kl", True)
     if mean is not None and mean.depth is not None:
@@ -157,7 +160,8 @@ def large(one: card.Card) -> list[tuple[str, str]]:
 
 
 def claims(one: card.Card) -> None:
-    """What holds, what fails and what is undecided, a line each; what does not apply is folded, with the remedy."""
+    """Show a card's claims in a line each: what holds, what fails, what is undecided; what does not apply is folded,
+    with the remedy."""
     if not one.claims:
         return
     for column, verdict in zip(st.columns(3), (HOLDS, FAILS, UNDECIDED), strict=True):
@@ -174,7 +178,8 @@ def claims(one: card.Card) -> None:
 
 
 def claim(one: Found) -> str:
-    """A claim as HTML: its sentence, a small interval plot and its figures; on click why, and how it is measured."""
+    """Return a claim as HTML: its sentence, a small interval plot and its figures; on click why, and how it is
+    measured."""
     first = next((q for q in one.judging if q.value is not None and q.value.value is not None), None)
     plot, value = (interval(first), words.value(first, first.value)) if first is not None else ("", "")
     value = f"{first.name}: {value}" if first is not None else next((q.nothing for q in one.judging if q.nothing), "")
@@ -189,7 +194,8 @@ def claim(one: Found) -> str:
 
 
 def interval(q: Judged) -> str:
-    """A quantity on its own line: shaded where the claim is true, the interval, the value, an untrained copy."""
+    """Return a claim's quantity as a small plot in HTML: shaded where the claim is true, the interval, the value, an
+    untrained copy."""
     value, copy = q.value, q.twin
     assert value is not None
     shown = [v for v in (value.value, value.low, value.high, copy.value if copy else None, *q.limits) if v is not None]
@@ -211,7 +217,7 @@ def interval(q: Judged) -> str:
 
 
 def remedy(said: str) -> str:
-    """What a claim says, with the page's box in place of the command line's option."""
+    """Return a claim's words with the page's box in place of the command line's option."""
     return said.replace("with --also", f"under “{BOX}”").replace("--also", f"“{BOX}”")
 
 

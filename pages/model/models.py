@@ -14,6 +14,7 @@ from ed_ui import link, runs, show
 
 
 def main() -> None:
+    """Draw the page: a table and a forest plot of all models with a card."""
     link.own(())
     known, damaged = runs.cards()
     alike: dict[tuple[str, ...], card.Card] = {}
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def row(one: card.Card) -> dict[str, str | int | float | None]:
-    """A card in a line of numbers, by which the table can be sorted."""
+    """Return a card as a row of the table, by column."""
     n, twin, cut = one.model.layers, one.curves["kl"].get(running.TWIN), next(iter(one.cuts), None)
     depths = (one.depth("kl", True), one.depth("overlap", True))
     copy = of_curve("kl", twin.values).ratio if twin is not None else None
@@ -54,7 +55,7 @@ def row(one: card.Card) -> dict[str, str | int | float | None]:
 
 
 def forest_row(one: card.Card) -> figures.Row:
-    """A card as a row of the forest."""
+    """Return a card as a row of the forest plot."""
     mean, twin = one.depth("kl", True), one.curves["kl"].get(running.TWIN)
     ratio, n = mean.ratio if mean else None, one.model.layers
     ends = (math.nan, math.nan) if mean is None or mean.low is None else (mean.low / n, mean.high / n)

@@ -5,14 +5,15 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import say, sinks
 from ed_core.depth.rules import COSINES
-from ed_core.figures import pictures
+from ed_core.figures import View, pictures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate
+from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
 from ed_ui.inputs import COUNTED, MEASURE
 
 
-def figure(result, view):
+def figure(result: ProbeResult, view: View) -> None:
     """Draw the map of the chosen measure, ratios or cosines, with its caption."""
     measure = MEASURE.value
     spec = Contributions.spec(measure)
@@ -23,7 +24,8 @@ def figure(result, view):
     show.figure("map", fig, text, result, measure, select=True)
 
 
-def more(result, view):
+def more(result: ProbeResult, view: View) -> None:
+    """Draw the selected token's course, and means over tokens of length and cosine by layer."""
     measure = MEASURE.value
     probe_page.profile(result, measure, view)
     if not result.complete:

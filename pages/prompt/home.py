@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -17,10 +18,14 @@ from ed_core.figures.pictures import Look
 from ed_core.models import remote
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Patching
+from ed_core.probes.base import Picture
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import control_model, inputs, link, live, navigation, picker, probe_page, prompt_box, running, session, show
 from ed_ui.inputs import OF, TOKEN
+
+if TYPE_CHECKING:
+    from plotly.basedatatypes import BaseFigure
 
 PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
@@ -51,6 +56,7 @@ PARAMETERS = (OF, inputs.KL, inputs.OVERLAP, inputs.FIRST_TOKEN, inputs.COUNT_SI
 
 
 def page() -> None:
+    """Draw the page: prompt, answer, checks on other prompts, and figures."""
     link.own(PARAMETERS)
     link.say_troubles()
     prompt_box.draw()
@@ -67,8 +73,8 @@ def page() -> None:
 
 
 def asked() -> running.Batch:
-    """The batch of what the boxes hold, with Run and Options; where the chosen model is unavailable, the batch shown
-    last and a word on it."""
+    """Return the batch of what the boxes contain, after drawing Run and Options; where the chosen model is unavailable,
+    the batch shown last, with a word on it."""
     if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
         st.info(show.plain(STILL.format(model_of(last).name)), icon=":material/history:")
         return last
@@ -85,7 +91,8 @@ def asked() -> running.Batch:
 
 
 def wanted(spec: ModelSpec) -> dict[str, Request]:
-    """The four probes of what the boxes hold, and a control's or untrained copies' where these are asked for."""
+    """Return the requests of the four probes on the prompt in the box, and of a control or untrained copies where these
+    are asked for."""
     prompt = prompt_box.prompt()
     requests = {name: one.request(spec, prompt) for name, one in PROBES.items() if remote.measures(spec, one.name)}
     measured = {name: request for name, request in requests.items() if name != "continuation"}
@@ -93,8 +100,8 @@ def wanted(spec: ModelSpec) -> dict[str, Request]:
 
 
 def readable(batch: running.Batch) -> running.Batch:
-    """The batch itself; where it has nothing yet and only an answer was typed, that of the same text without one, whose
-    results hold what the model says."""
+    """Return the batch to show: the batch itself, or where it has nothing yet and only an answer was typed, that of the
+    same text without one, which has what the model says."""
     known = session.current()
     former = known.read
     if batch.results or batch.running or batch.errors or former is None or not former.results:
@@ -109,11 +116,12 @@ def readable(batch: running.Batch) -> running.Batch:
 
 
 def model_of(batch: running.Batch) -> ModelRef:
+    """Return the model of a batch."""
     return ModelRef.of(batch.requests["contributions"].models[0])
 
 
 def judged(batch: running.Batch) -> Verdict | None:
-    """The verdict with what is chosen under Options, once both of its probes are complete."""
+    """Return the verdict with what is chosen under Options; None until both of its probes are complete."""
     needed = [batch.complete(name) for name in READS]
     if None in needed:
         return None
@@ -121,19 +129,21 @@ def judged(batch: running.Batch) -> Verdict | None:
     return verdict_on(needed, twins=twins, control=control, of=read_for(needed[1]))
 
 
-def verdict_on(needed: list, **more) -> Verdict:
+def verdict_on(needed: list, **more: Any) -> Verdict:
+    """Return the verdict on these results (contributions, logit lens) with the chosen thresholds. `more`: as
+    `Sample.of` takes it."""
     sample = Sample.of(*needed, first_token=inputs.FIRST_TOKEN.value, **more)
     return verdict(sample, inputs.KL.value, inputs.OVERLAP.value)
 
 
 def read_for(lens: ProbeResult) -> str | int:
-    """For which tokens the depths are read: all, the answer's, or a token's position."""
+    """Return for which tokens the depths are read: all, the answer's, or a token's position (from 0)."""
     token = inputs.token(lens.n_tokens) if OF.value == TOKEN else OF.value
     return ALL if token is None else token
 
 
 def options(batch: running.Batch) -> None:
-    """What changes how the verdict is read, and the control."""
+    """Draw what changes how the verdict is read, and the choice of a control."""
     OF.draw(st.segmented_control)
     inputs.KL.draw(st.slider, step=0.05)
     inputs.OVERLAP.draw(st.slider, step=0.05)
@@ -148,7 +158,7 @@ def options(batch: running.Batch) -> None:
 
 
 def answer(batch: running.Batch) -> None:
-    """One sentence on what the model says; below it how sure that is."""
+    """Draw what the model says in one sentence, and below it how sure that is."""
     link.write(batch.requests["contributions"].key if "contributions" in batch.results and not batch.running else "")
     reached, lens = judged(batch), batch.complete("logit_lens")
     with st.container(key="headline"):
@@ -168,7 +178,7 @@ def answer(batch: running.Batch) -> None:
 
 
 def sentence(batch: running.Batch, lens: ProbeResult) -> str:
-    """The answer in Markdown."""
+    """Return the page's answer as Markdown."""
     written, wanted = batch.complete("continuation"), prompt_box.prompt().answer
     right, word = None, ""
     if written is not None:
@@ -180,7 +190,7 @@ def sentence(batch: running.Batch, lens: ProbeResult) -> str:
 
 
 def sure(batch: running.Batch, reached: Verdict, lens: ProbeResult) -> None:
-    """How sure that is, what is behind it, and how to be surer."""
+    """Draw how sure the answer is, what is behind it, and buttons that make it surer."""
     st.markdown(show.plain(say.how_sure(reached, Course.of(lens), lens["kl"].mean(1))), width="content")
     with st.popover("Why?", type="tertiary", key="why"):
         why(batch, reached)
@@ -188,17 +198,21 @@ def sure(batch: running.Batch, reached: Verdict, lens: ProbeResult) -> None:
         return live.status(batch, "{}".format)
     if (seconds := control_model.offered(batch)) is not None:
         label = f"Compare untrained copies ({running.about(seconds)})"
-        st.button(label, type="tertiary", key="copies", on_click=control_model.ask_for_copies, args=(batch,))
+        if st.button(label, type="tertiary", key="copies"):
+            control_model.ask_for_copies(batch)
+            st.rerun()
     if (more := others(batch)) is not None and more.missing and not more.running:
         seconds = running.outlook_of(more, lens.n_tokens).seconds
         time = f" ({running.about(seconds)})" if seconds is not None else ""
         label = f"Check on {len(more.requests) // len(READS)} more{time}"
-        st.button(label, type="tertiary", key="check", on_click=running.submit, args=(more,))
+        if st.button(label, type="tertiary", key="check"):
+            running.submit(more)
+            st.rerun()
 
 
 def others(batch: running.Batch) -> running.Batch | None:
-    """The same on bundled prompts, one after the other; None before there is an answer, or with nothing to read it
-    from."""
+    """Return the batch of the verdict's probes on bundled prompts; None before the answer, or without prompts to read
+    it from."""
     if judged(batch) is None or any(name not in batch.requests for name in READS):
         return None
     requests = {}
@@ -210,7 +224,7 @@ def others(batch: running.Batch) -> running.Batch | None:
 
 
 def checked(more: running.Batch, batch: running.Batch) -> None:
-    """What this prompt and the others come to together."""
+    """Draw what this prompt and the others (`more`) come to together, or how many are measured."""
     needed = [[batch.complete(name)] for name in READS]
     n = len(more.requests) // len(READS)
     pairs = [[more.complete(f"{name}.{i}") for name in READS] for i in range(n)]
@@ -230,7 +244,7 @@ def checked(more: running.Batch, batch: running.Batch) -> None:
 
 
 def why(batch: running.Batch, reached: Verdict) -> None:
-    """The published rules in a table, what else is behind the verdict, and what the model writes."""
+    """Draw the published rules in a table, what else is behind the verdict, and what the model writes."""
     rows = say.rule_table(reached)
     st.markdown(show.plain(say.rules(reached)))
     show.few_rows(list(rows[0]), [list(row.values()) for row in rows])
@@ -257,7 +271,7 @@ def why(batch: running.Batch, reached: Verdict) -> None:
 
 
 def says(written: ProbeResult) -> str:
-    """What the model writes, whether that is right, and its best next tokens."""
+    """Return in Markdown what the model writes, whether that is right, and its best next tokens."""
     expected = show.code(written.request.prompts[0].answer, 60)
     mark = {True: " :green[✓ correct]", False: f" :orange[✗ expected {expected}]", None: ""}[is_right(written)]
     best = ", ".join(
@@ -271,7 +285,7 @@ def says(written: ProbeResult) -> str:
 
 
 def figures_of(batch: running.Batch) -> None:
-    """The answer's course and the four maps, as they fill."""
+    """Draw the answer's course and the four maps, as they fill."""
     reached, made = judged(batch), batch.complete("contributions")
     known = sinks.of_result(made) if made is not None else None
     with show.place("course", COURSE):
@@ -289,6 +303,8 @@ def figures_of(batch: running.Batch) -> None:
 
 
 def course(batch: running.Batch, reached: Verdict | None) -> None:
+    """Draw the rank of the model's own word after each layer, with Play; an empty place until the logit lens is
+    complete."""
     if (lens := batch.complete("logit_lens")) is None:
         return show.empty("", "", COURSE - show.CAPTION)
     path = Course.of(lens)
@@ -302,7 +318,8 @@ def course(batch: running.Batch, reached: Verdict | None) -> None:
 
 
 def decided(lens: ProbeResult) -> int | None:
-    """Where an answer that was patched into this prompt is decided; None where *Patch* has measured none."""
+    """Return the depth at which an answer that was patched into this prompt is decided; None where *Patch* has measured
+    none."""
     request = lens.request
     patch = (
         None if request.models[0].precision == remote.SERVED else lookup.patched(request.models[0], request.prompts[0])
@@ -311,7 +328,8 @@ def decided(lens: ProbeResult) -> int | None:
 
 
 def story(lens: ProbeResult, found: Course) -> dict:
-    """What Play tells, layer by layer: the prompt's end, and what the lens reads there."""
+    """Return what Play tells, layer by layer: the prompt's end, and the word, probability and rank that the lens reads
+    there."""
     prompt = lens.request.prompts[0]  # its tokens may each be a part of a letter
     start = lens.answer_start
     is_prompt = prompt.template == "raw" and (start is None or found.at == start - 1)
@@ -325,9 +343,9 @@ def story(lens: ProbeResult, found: Course) -> dict:
 
 
 def small_map(
-    batch: running.Batch, at_sinks: tuple[int, ...], key: str, probe: str, one, question: str, colours: str
+    batch: running.Batch, at_sinks: tuple[int, ...], key: str, probe: str, one: Picture, question: str, colours: str
 ) -> None:
-    """One map with its question; a click opens its tab at that token."""
+    """Draw one map with its question; a click opens its tab at that token. `at_sinks`: positions of attention sinks."""
     st.markdown(f"**{question}**")
     result = batch.result(probe)
     with show.place(key, SMALL - show.CAPTION):
@@ -347,7 +365,8 @@ def small_map(
     st.caption(colours)
 
 
-def drawn(one, result: ProbeResult, view: View, at_sinks: tuple[int, ...]):
+def drawn(one: Picture, result: ProbeResult, view: View, at_sinks: tuple[int, ...]) -> "BaseFigure":
+    """Return the small figure of a picture that a probe declares."""
     return figures.small_map(pictures.draw(one, result, view), view.height, at_sinks)
 
 

@@ -33,7 +33,7 @@ PARAMETERS = (FIT, LENSES_SHADE)
 
 
 def ask() -> Probe:
-    """The lenses to read with, and a token to follow."""
+    """Draw the choice of lenses and of a token to follow, and return the probe that reads with them."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-lenses")
     spec = picker.current().spec
     stored = [fit.path.stem for fit in of_model(spec)] if spec is not None else []
@@ -69,13 +69,13 @@ def ask() -> Probe:
 
 
 def forget_token(key: str) -> None:
-    """What is typed names another token."""
+    """Note what is typed, and forget the followed token: the text names another one."""
     inputs.note(key)
     inputs.put({"lenses.follow": -1})
 
 
 def follow(spec: ModelSpec, text: str) -> str:
-    """Follow the token that is typed, and say which it is."""
+    """Note the first token of a typed text as the one to follow, and return a sentence that says which it is."""
     ids = tokens.ids(spec, text)
     inputs.put({"lenses.follow": ids[0] if ids else -1})
     if not ids:
@@ -85,6 +85,7 @@ def follow(spec: ModelSpec, text: str) -> str:
 
 
 def boxes() -> None:
+    """Draw the choice of the maps' shade."""
     options = [one for one in OF_LENSES if one != FOLLOWED or inputs.value("lenses.follow", -1) >= 0]
     if LENSES_SHADE.value not in options:
         inputs.forget(LENSES_SHADE.key)
@@ -92,7 +93,7 @@ def boxes() -> None:
 
 
 def maps(result: ProbeResult, seen: View) -> None:
-    """The lenses side by side, over the same tokens."""
+    """Draw the maps of all lenses side by side, over the same tokens."""
     look = Look(shade=LENSES_SHADE.value)
     images = list(pictures.pictures(result, look))
     last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
@@ -108,6 +109,7 @@ def maps(result: ProbeResult, seen: View) -> None:
 
 
 def more(result: ProbeResult, seen: View) -> None:
+    """Draw the rules' depths and two curves under each lens, and the certificates of fitted ones."""
     if not result.complete:
         return
     read = lenses.by_lens([result])
@@ -126,6 +128,7 @@ def more(result: ProbeResult, seen: View) -> None:
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
+    """Return over which layers the words settle under the lenses, and how sure that is."""
     read = lenses.by_lens([result])
     note = f"One prompt of {say.count(result.n_tokens, 'token')}. {say.by_lens(read.verdicts)}"
     means = [one.means["kl"].depth for one in read.verdicts.values() if "kl" in one.means]
@@ -136,6 +139,7 @@ def verdict(result: ProbeResult) -> tuple[str, str]:
 
 
 def _settle(read: lenses.ByLens) -> str:
+    """Return in words each lens's mean depth of the first choice, and how these depths correlate over tokens."""
     means = ", ".join(f"{say.lens(lens)} {mean:.1f}" for lens, mean in read.settle.items())
     lines = [f"Mean over tokens of the layer from which a token is the first choice, of {read.n_layers}: {means}."]
     agree = {f"{say.lens(a)} and {say.lens(b)}": rho for (a, b), rho in read.agree.items()}
@@ -145,7 +149,8 @@ def _settle(read: lenses.ByLens) -> str:
 
 
 def certificate(told: dict, n_layers: int) -> None:
-    """What a fit is worth, on prompts it was not fitted on, with its controls."""
+    """Draw what a fitted lens is worth on prompts it was not fitted on, with its controls. `told`: its name in the
+    result."""
     try:
         fit = find(told["name"])
     except FitRefused:
@@ -163,7 +168,7 @@ def certificate(told: dict, n_layers: int) -> None:
 
 
 def fit_one() -> None:
-    """A lens of one's own, fitted next to the app; it is among the lenses once it is there."""
+    """Draw the section that fits a lens of one's own; it is among the lenses once it exists."""
     spec = picker.current().spec
     if spec is None:
         return
@@ -179,6 +184,7 @@ def fit_one() -> None:
 
 
 def fitting(wanted: Fitted) -> None:
+    """Draw the panel of a lens's fit, and when it is finished the button that reads with it."""
     fit = runs.fit_panel(wanted, "lens-fit", linked=False)
     if fit is not None:
         st.success(show.plain(say.certificate(fit.kind, fit.certificate)), icon=":material/verified:")

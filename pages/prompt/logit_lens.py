@@ -4,16 +4,19 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import halves, kinds, say
+from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate, lookup
+from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
 from ed_ui.inputs import LENS_SHADE
 
 WORDS = probe_page.words(__file__)
 
 
-def more(result, view):
+def more(result: ProbeResult, view: View) -> None:
+    """Draw the selected token's best next tokens, means over tokens by depth, and which tokens go deep."""
     if not result.complete:
         return
     if view.selected is not None:
@@ -40,8 +43,9 @@ def more(result, view):
     deep_tokens(result)
 
 
-def best_tokens(lens, token):
-    """A row per depth, the output first: the best tokens with their probabilities."""
+def best_tokens(lens: ProbeResult, token: int) -> list[dict[str, int | str]]:
+    """Return a row for each depth, the output first: the five best tokens at the position `token`, with their
+    probabilities."""
     ids, probs, text = lens["top_ids"][:, token, :5], lens["top_probs"][:, token, :5], lens.token_text
     return [
         {"after layer": depth}
@@ -53,8 +57,8 @@ def best_tokens(lens, token):
     ]
 
 
-def deep_tokens(result):
-    """Depths by the kind of the token that the model says, and what the mix of kinds alone would give."""
+def deep_tokens(result: ProbeResult) -> None:
+    """Draw depths by the kind of the token that the model says, and what the mix of kinds by itself would give."""
     st.markdown("#### Which tokens go deep")
     own = kinds.sums(result)
     others = [kinds.sums(other) for other in map(lookup.by_key, list(lookup.alike(result.request))[:MOST]) if other]
@@ -65,8 +69,8 @@ def deep_tokens(result):
     st.caption(WORDS["Kinds of tokens"])
 
 
-def inside(result, view):
-    """Which branch brings the prediction, where the lens was read within the layers too."""
+def inside(result: ProbeResult, view: View) -> None:
+    """Draw which branch (attention or MLP) brings the prediction; for a lens that was read within the layers too."""
     sentence, *more = say.halves(result, view.uncounted)
     show.conclusion("halves", sentence, more)
     brought = halves.brought(result, view.uncounted)

@@ -21,7 +21,7 @@ TEXT_HEIGHT = 145  # pixels of the text, five lines: what is below it stays wher
 
 
 def drawn(result: ProbeResult, view: View) -> None:
-    """The text so far and the map."""
+    """Draw the text so far and the map."""
     text(result)
     n, begin = len(result["ids"]), figures.first_position(result)
     chosen = inputs.value("token")
@@ -41,7 +41,7 @@ def drawn(result: ProbeResult, view: View) -> None:
 
 
 def text(result: ProbeResult) -> None:
-    """What is written; while it is written, a way to stop there."""
+    """Draw what the model has written; while it writes, a button that stops there."""
     n = exits.written(result["ids"])
     left, right = st.columns([6, 1], vertical_alignment="center")
     left.code(exits.text(result) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
@@ -52,7 +52,7 @@ def text(result: ProbeResult) -> None:
 
 
 def stop(n: int, result: ProbeResult) -> None:
-    """Ask for the tokens written so far: a result like any other, and there in a moment."""
+    """Ask for the first `n` tokens written: a result like any other, and complete in a moment."""
     inputs.put_over({"generation.n_tokens": n})
     chosen = {f.name: inputs.value(f"generation.{f.name}", f.default) for f in fields(Generation)}
     request = Generation.make(chosen).request(result.request.models[0], result.request.prompts[0])
@@ -62,6 +62,7 @@ def stop(n: int, result: ProbeResult) -> None:
 
 
 def more(result: ProbeResult, view: View) -> None:
+    """Draw the figures below the map: depths by token, what an early exit spares, and the deep-thinking ratio."""
     left, right = st.columns(2)
     look = dict(x="token written", height=280)
     depths = {"for good": result["settle_depth"], "would leave": result["exit_depth"]}
@@ -79,7 +80,8 @@ def more(result: ProbeResult, view: View) -> None:
 
 
 def early_exit(of: ProbeResult) -> None:
-    """Early exit through the lens on the prompt: agreement and confidence by depth, and what a threshold gives."""
+    """Draw the section on early exit through the lens on the prompt: agreement and confidence by depth, and what a
+    threshold gives."""
     st.markdown("##### Could it have stopped earlier?")
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-exit")
     request = probe_page.form(EarlyExit, row, width=190).request(of.request.models[0], of.request.prompts[0])
@@ -89,6 +91,7 @@ def early_exit(of: ProbeResult) -> None:
 
 
 def exit_panel(batch: running.Batch) -> None:
+    """Draw the result of early exit, once it is complete."""
     probe_page.status(batch)
     if (result := batch.complete("early_exit")) is None:
         return
@@ -105,6 +108,7 @@ def exit_panel(batch: running.Batch) -> None:
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
+    """Return the page's answer on where the model could have stopped, and how sure it is."""
     first, _, rest = say.exits(exits.exits(result)).partition(". ")
     return f"{first.rstrip('.')}.", rest
 

@@ -33,6 +33,7 @@ TAB = choice("tab", "studies.tab", ESTIMATORS, TABS, "More of this study")
 
 
 def page() -> None:
+    """Draw the list of studies, or the report of the chosen one."""
     link.own([STUDY, SET, MODEL, CURVE, TAB, *study_panels.LINKED])
     known = studies.known()
     link.among(STUDY, known, "study")
@@ -51,7 +52,7 @@ def page() -> None:
 
 
 def open_study(name: str) -> None:
-    """Show one study, or the list."""
+    """Show the study `name`; "" shows the list."""
     inputs.forget(SET.key, MODEL.key, CURVE.key)
     inputs.put({STUDY.key: name})
 
@@ -60,7 +61,7 @@ def open_study(name: str) -> None:
 
 
 def listed(known: dict[str, Path]) -> None:
-    """A new study, somebody else's, and all that are here."""
+    """Draw the list of studies, each with its finding, and the buttons for a new one and for somebody else's file."""
     show.finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row-list")
     row.button("New study", type="primary", icon=":material/add:", key="studies.new", on_click=new_study.begin)
@@ -84,7 +85,7 @@ def listed(known: dict[str, Path]) -> None:
 
 
 def taken() -> None:
-    """Open the study that was just chosen, and go to it."""
+    """Open the study that was just uploaded, or remember why it is refused."""
     file = st.session_state.get("studies.bundle")
     try:
         inputs.put({"studies.refused": ""})
@@ -98,8 +99,8 @@ def taken() -> None:
 
 
 def body(out: Path) -> None:
-    """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
-    address then carries."""
+    """Draw the report of one study; again every second while it runs, and when one of its own choices changes, which
+    the address then carries."""
     if not (out / PLAN).is_file():
         show.finding(f"The study {out.name} has begun: models and prompts are looked up.")
         progress(out, False)
@@ -141,7 +142,7 @@ def body(out: Path) -> None:
 
 
 def progress(out: Path, complete: bool) -> None:
-    """How far it is, with the buttons that end it and go on with it; nothing for one that is complete."""
+    """Draw how far a study is, with the buttons that end it and continue it; nothing for a complete one."""
     if not complete and (runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file())):
         runs.panel(out, "studies", "Run", lambda: runs.resume_study(out), linked=False, unfinished=True)
     else:
@@ -149,7 +150,7 @@ def progress(out: Path, complete: bool) -> None:
 
 
 def tabs(folder: Folder, rows: list[dict], name: str) -> None:
-    """Further views, of which one is drawn."""
+    """Draw the choice of further views of a study, and the chosen one. `rows`: verdicts on the set `name`."""
     views: dict[str, Callable[[], None]] = {
         DIFFICULTY: lambda: study_panels.difficulty(folder, folder.set_of(name)),
         ESTIMATORS: lambda: estimates(folder, rows, name),
@@ -172,7 +173,7 @@ def tabs(folder: Folder, rows: list[dict], name: str) -> None:
 
 
 def estimates(folder: Folder, rows: list[dict], name: str) -> None:
-    """One model, every estimator of depth, and how robust each rule is."""
+    """Draw every estimator of depth of one model, and how robust each rule is."""
     model = MODEL.draw_of(st.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
     items = studies.looked(folder.out, estimators.estimates, model, name)
     points = [one for one in items if one["depth"] is not None]
@@ -185,7 +186,7 @@ def estimates(folder: Folder, rows: list[dict], name: str) -> None:
 
 
 def curves(folder: Folder, name: str) -> None:
-    """One aggregate of all models over relative depth."""
+    """Draw one aggregate of all models over relative depth."""
     if not (measures := studies.looked(folder.out, tables.measures, name)):
         return
     link.among(CURVE, measures, "curve")
@@ -200,7 +201,7 @@ def curves(folder: Folder, name: str) -> None:
 
 
 def files(folder: Folder) -> None:
-    """The report, the tables and the study itself as files, made when asked for."""
+    """Draw the downloads of the report, the tables and the study itself, made when asked for."""
 
     def table_of(name: str, kind: str) -> bytes:
         return tables.as_file(tables.TABLES[name](folder), kind)

@@ -26,8 +26,9 @@ LENSES = (AFFINE, JACOBIAN)
 
 @dataclass(frozen=True)
 class Fit:
-    """A lens ("affine", "jacobian"), maps to an `other` model ("maps") or in the layers' place ("replacement"), fitted
-    on a file of prompts and written to the file `out`. The content of a model need not be known."""
+    """What a fit is asked for: a lens ("affine", "jacobian"), maps to an `other` model ("maps") or in the layers' place
+    ("replacement"), fitted on a file of prompts and written to the file `out`. The content of a model need not be
+    known."""
 
     kind: str
     model: ModelRef
@@ -41,22 +42,26 @@ class Fit:
 
     @property
     def models(self) -> list[ModelRef]:
+        """The model, and the other one where the fit has two."""
         return [one for one in (self.model, self.other) if one is not None]
 
     @property
     def command(self) -> str:
-        """What does the same from the shell."""
+        """The shell command that makes the same fit."""
         options: dict[str, Any] = {NAMES.get(n, n): value for n, value in opening(self.model).items()}
+        options |= {"offload": self.model.offload} if self.model.offload else {}
         if self.other:
-            names = {"source": "other", "control_seed": "other_seed", "device": "device"}
-            options |= {names.get(name, f"other_{name}"): value for name, value in opening(self.other).items()}
+            names = {"source": "other", "precision": "other_precision", "control": "other_control"}
+            names |= {"control_seed": "other_seed"}
+            options |= {names[name]: value for name, value in opening(self.other).items() if name in names}
         default = {f.name: f.default for f in fields(self)}
         own = {name: getattr(self, name) for name in ("test", "memory", "rank", "max_tokens")}
         own = {name: value for name, value in own.items() if value != default[name]}
         return command_line("fit", self.kind, **options, set=self.prompts, **own, out=self.out)
 
     def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
-        """Its prompts, held-out ones, bytes of memory. Refuses what is wrong before a model is opened."""
+        """Return its prompts, the prompts that judge it (None for a part of the others), and bytes of memory. Raises
+        what is wrong before a model is opened."""
         inputs: list[str | Path] = [self.prompts, self.test]
         inputs += [file for one in self.models for file in one.read_files()]
         disk.require_out(self.out, inputs, expected=".safetensors" if self.kind in LENSES else ".npz")
@@ -78,7 +83,7 @@ class Fit:
 
 
 def _resolved(ref: ModelRef) -> ModelRef:
-    """The model once its files are here; what `auto` came to is said on stderr."""
+    """Return the model once its files are here, with "auto" settled; the reason is printed on stderr."""
     given: dict[str, Any] = {"adapter": "", "control": "", **opening(ref)}
     ref = notebook.ref_of(**given, offload=ref.offload)
     if ref.why:
@@ -87,7 +92,8 @@ def _resolved(ref: ModelRef) -> ModelRef:
 
 
 def fit(turn: Turn, asked: Fit) -> bytes:
-    """Fit, judge on held-out prompts, and write the file; maps so far are published as such files."""
+    """Make a fit, judge it on prompts left out of it, write its file, and return the sentence on it; maps so far are
+    published as such files."""
     prompts, test, memory = asked.check()
     from ...lenses import measured
     from ...lenses.affine import Affine

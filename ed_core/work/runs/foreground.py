@@ -10,7 +10,7 @@ from ..turn import Turn, Work
 
 
 class Foreground(Turn):
-    """Draws a bar on a terminal; `lines`: each per cent on a new line."""
+    """A turn in the shell, which draws a bar on a terminal; `lines`: prints each per cent on a new line instead."""
 
     def __init__(self, lines: bool = False):
         from tqdm import tqdm
@@ -19,9 +19,11 @@ class Foreground(Turn):
         self.bar: tqdm[Any] = tqdm(total=100, disable=lines or not sys.stderr.isatty(), unit="%", delay=1)
 
     def say(self, text: str) -> None:
+        """Print a line."""
         print(text, flush=True)
 
     def progress(self, share: float, what: str = "") -> None:
+        """Move the bar, or print the per cent."""
         done = int(100 * share)
         if self._lines and done > self._done:
             self._done = done
@@ -34,8 +36,8 @@ class Foreground(Turn):
 def run(
     work: Work, *arguments: Any, lines: bool = False, processes: int = 1, ray: str = "", device: str = "cpu"
 ) -> int:
-    """Carry it out and print its result; returns the exit code, 1 where a part failed. `processes`, `ray`: who computes
-    (`executors`)."""
+    """Carry out long work in this process and print its result; return the exit code, 1 where a part failed.
+    `processes`, `ray`, `device`: who computes (`executors`)."""
     turn = Foreground(lines)
     with turn.bar, executor(processes, ray, device) as turn.executor:
         result = work(turn, *arguments)

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 
 def study(turn: Turn, file: str, out: Path, device: str = "auto", dry_run: bool = False) -> bytes:
-    """A study's file (TOML), computed into a folder. `dry_run`: say what would be computed, and stop."""
+    """Compute a study's file (TOML) into the folder `out`, or continue it, and return the summary. `dry_run`: only say
+    what would be computed."""
     return _study(turn, file, out, device, dry_run, turn.tell).encode()
 
 
 def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: Callable[[float, str], None]) -> str:
+    """Compute a study as `study` does and return the summary as text. `tell`: gets the share done and of what."""
     from ...studies import plan as planning
     from ...studies import report, running
     from ...studies.items import SUMS
@@ -76,7 +78,9 @@ def reproduce(
     out: Path,
     dry_run: bool = False,
 ) -> bytes:
-    """A paper's protocol as studies in a folder, measured next to published figures."""
+    """Run a paper's protocol as studies in the folder `out`, and return its figures next to the published ones.
+    `limit`: most prompts of each set, None for the paper's; `precision`: None for the paper's. `dry_run`: only say what
+    would be computed."""
     from ...studies import reproduce as protocols
     from ...studies.items import open_folder
     from ...studies.plan import writing
@@ -117,14 +121,14 @@ def reproduce(
 
 
 def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path]) -> None:
-    """Fetch the models; refused before that are prompts in the place of one of the files that are written."""
+    """Fetch the models; raise a `ParameterError` before that where the prompts are one of the `files` to be written."""
     disk.require_apart(list(files), [prompts])
     for source in (model, *also):
         opened.fetch(source)
 
 
 def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
-    """Claims about one model, checked in a folder."""
+    """Check claims about one model, write what came of them into the folder `out`, and return a line for each."""
     from ...claims import running, words
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
@@ -139,7 +143,7 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
 
 
 def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
-    """A depth card, in a folder."""
+    """Measure a depth card, write it into the folder `out`, and return its headline."""
     from ...cards import card as cards
     from ...cards import making, page
 
