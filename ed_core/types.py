@@ -146,10 +146,10 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Request:
-    """One computation, named completely: `models` and `prompts` are of length one for most probes (two models for a linear map).
+    """One computation, named completely: `models` and `prompts` have one entry for most probes (two models for a linear
+    map).
 
-    `files`: SHA-256 of the files that parameters name; in the identity they replace the paths.
-    """
+    `files`: SHA-256 of the files that parameters name; in the identity they replace the paths."""
 
     models: tuple[ModelSpec, ...]
     prompts: tuple[Prompt, ...]

@@ -59,9 +59,9 @@ class Page:
     """A page for one probe: the verdict, the map, how this prompt compares, other figures, and what the page is about.
 
     `verdict` gives the answer and how sure it is, of a complete result. The main map is the first of the probe's
-    pictures, seen as `look` says (which also gets a result), or what `figure` draws; below it `beneath` adds what a
-    result has to say of it, and which notes that has `noted`; `more` draws other figures, the probe's other pictures
-    where nothing is given. `words`: what Run would do, under "", and paragraphs by their headings (`words`).
+    pictures, seen as `look(result)` says, or what `figure` draws; below it `beneath` draws remarks on the result, and
+    notes for which `noted` is true are left out; `more` draws other figures, by default the probe's other pictures.
+    `words`: what Run would do, under "", and paragraphs by their headings (from the function `words`).
     `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
     map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
     the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.

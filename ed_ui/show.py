@@ -124,11 +124,10 @@ def draw(
     caption: str = "",
     results: Sequence[ProbeResult] = (),
 ) -> Any:
-    """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
-    of its heatmap that was clicked just now, or the `customdata` of a cell or mark, if it is `clickable`. `over`: a
-    second figure of the same size, with its own words, which is over it right of a line that can be dragged.
-    `caption`, and the origin of the `results`: what a picture file has above and below; without a caption none can be
-    saved."""
+    """Draw a figure here, and return row and column of the cell of its heatmap that was clicked just now, or the
+    `customdata` of the cell or mark, if it is `clickable`. `alt`: what it shows, for those who cannot see it. `over`: a
+    second figure of the same size, with its own words, which covers it right of a line that can be dragged. `caption`,
+    and the origin of the `results`: what a picture file has above and below; without a caption none can be saved."""
     message: dict[str, Any] = {"alt": alt, "clickable": clickable}
     if caption and over is None:
         layout = {"meta": {"width_px": ready.width or 600}, "height": ready.height, "margin": ready.margin}

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamlit as st
 
@@ -23,9 +23,6 @@ from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import control_model, inputs, link, live, navigation, picker, probe_page, prompt_box, running, session, show
 from ed_ui.inputs import OF, TOKEN
-
-if TYPE_CHECKING:
-    from plotly.basedatatypes import BaseFigure
 
 PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
@@ -365,7 +362,7 @@ def small_map(
     st.caption(colours)
 
 
-def drawn(one: Picture, result: ProbeResult, view: View, at_sinks: tuple[int, ...]) -> "BaseFigure":
+def drawn(one: Picture, result: ProbeResult, view: View, at_sinks: tuple[int, ...]) -> Any:
     """Return the small figure of a picture that a probe declares."""
     return figures.small_map(pictures.draw(one, result, view), view.height, at_sinks)
 
