@@ -163,7 +163,7 @@ def figure(
     chooses its token for all panels. `over`: a figure, and what it shows, that is over this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, Once) else made(fig)
-    is_wide = (select or over is not None or key == "map") and ready.width >= WIDE
+    is_wide = (select or over is not None or key in ("map", "study-forest")) and ready.width >= WIDE
     if not alt:
         of_measure = result is not None and measure and (ready.map or not ready.words)
         alt = describe(result, measure) if of_measure else bare(caption) + ready.words
