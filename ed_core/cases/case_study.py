@@ -265,8 +265,8 @@ def _newlines(text: str) -> str:
 
 
 def _check(what: str, text: str, limit: int, line: bool = False) -> None:
-    """Refuse text that is too long or not printable; and a `line` that is empty, has breaks, or is not in the order in
-    which it reads."""
+    """Raise `CaseError` for text that is too long or not printable; and for a `line` that is empty, is not one line
+    with single spaces, or has characters that change the reading order."""
     if len(text) > limit:
         raise CaseError(f"The {what}: {len(text)} characters found, at most {limit} are kept; shorten it.")
     if line and (not text or text != tidy(text)):

@@ -447,8 +447,8 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
 
 
 def cheapest_cut(curves: Mapping[str, np.ndarray], n: int, pruned: ProbeResult) -> str:
-    """Return the sentence on the `n` layers that cost least, from the aggregates of `prune`; `pruned`: one of their
-    results."""
+    """Return the sentence on which `n` layers in a row cost least to remove, from the aggregates of `prune`.
+    `pruned`: one of the aggregated results, which tells whether `n` layers are whole passes of a looped model."""
     start = surgery.best_stretch(curves["kl"], n)[0]
     costs = surgery.costs(curves, start)
     kept = f"{share(costs['top1_kept'])} of first choices stay"

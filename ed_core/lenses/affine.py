@@ -81,7 +81,8 @@ class Affine(LensFitting[Sums, Maps]):
         _add(waiting, sums)
 
     def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> Maps:
-        """Return the maps of these depths, by tensor name."""
+        """Return by tensor name a list with a tensor per depth: the fitted map to `h[L]` (factors where `rank` is
+        set), the shuffled control's map, and the mean of `h[L]`. `sums`: those of the depths `sources`, in order."""
         d = self.model.d_model
         maps: Maps = defaultdict(list)
         for one in sums:

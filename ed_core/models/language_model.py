@@ -349,7 +349,8 @@ class LanguageModel:
         return added["attn"], added["mlp"] if other is None else added["mlp"].float() + other, self._home(post)
 
     def _reader(self, resid: Resid, added: dict[str, Tensor], name: str, edit: Edit | None = None) -> Hook:
-        """A hook on a branch that puts its addition, edited where an edit is given, into `added`."""
+        """Return a hook that puts what a branch adds to the stream into `added[name]`: with an `edit` the edited
+        addition, which the block then adds too. `resid`: a stream of the same shape."""
 
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             added[name] = value = self._home(self._added(output, resid))

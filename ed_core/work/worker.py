@@ -103,8 +103,8 @@ class Run(Turn):
         threading.Thread(target=self._run, daemon=True).start()
 
     def step(self, room: bool) -> None:
-        """Let the job work until its next rest: an item is done, memory lacks, or it ends. `room`: memory may have
-        become free."""
+        """Work on one job until its next rest. `room`: memory may have become free; `payload`: the pickled function
+        and arguments of a new job."""
         self._room = room
         self._go.release()
         self._rests.acquire()
