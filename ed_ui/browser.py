@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -22,7 +23,7 @@ NOT_CARRIED = (
 
 
 @st.cache_resource(show_spinner=False)
-def _component() -> Callable:
+def _component() -> Callable[..., Any]:
     """Return the Streamlit component that runs `browser.js`."""
     return st.components.v2.component("browser", js=(Path(__file__).parent / "browser.js").read_text(encoding="utf-8"))
 

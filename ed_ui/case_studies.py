@@ -78,7 +78,7 @@ def view_of(page: str, n_tokens: int) -> Shown:
     return Shown(page, inputs.window(key, n_tokens, most), inputs.token(n_tokens), settings)
 
 
-def judged(page: str) -> dict[str, float | bool]:
+def judged(page: str) -> dict[str, Any]:
     """Return the thresholds of `page`, and whether its first token counts, as keyword arguments of `case_study.make`;
     only those that the visitor has set."""
     named = {name: name for name in THRESHOLDS if page == "home"}
@@ -140,7 +140,7 @@ def _side_b(first: Request, requests: list[Request]) -> None:
 def _look(case: Case, item: Item, page: str) -> None:
     """Set the page's own inputs (window, token, thresholds, settings) to those that the item was saved with."""
     shown, settings = item.shown, dict(item.shown.settings)
-    values = {"token": shown.selected, WINDOW[0]: shown.window}
+    values: dict[str, object] = {"token": shown.selected, WINDOW[0]: shown.window}
     values |= {one.key: settings.get(name) for name, one in INPUTS.get(page, {}).items()}
     if page == "home":
         values |= {name: getattr(case, name) for name in THRESHOLDS}
@@ -161,7 +161,7 @@ def save_button(box: DeltaGenerator, page: str, batch: running.Batch) -> None:
     own = [name for name in batch.requests if controlled or running.TWIN not in name]
     candidates = [r for name in own if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in candidates}.values())  # both sides of a comparison may rest on one result
-    reason, fits, left_out = why_not(), [], []
+    reason, fits, left_out = why_not(), list[ProbeResult](), list[str]()
     try:
         fits, left_out = fitting(results) if results else ([], [])
     except CaseError as error:
@@ -234,7 +234,7 @@ def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Ca
     return case_study.make(results=results, shown=shown, **typed, **judged(page))
 
 
-def _save(page: str, results: list[ProbeResult], shown: Shown, state: tuple, title: str) -> None:
+def _save(page: str, results: list[ProbeResult], shown: Shown, state: tuple[object, ...], title: str) -> None:
     """Store the case study, empty its boxes and run the page again. `state`: what was saved, so that it is not offered
     twice."""
     case = _made(page, results, shown, title)
@@ -254,7 +254,7 @@ def word_boxes(prefix: str, title: str) -> None:
     _box(st.text_area, "Notes", f"{prefix}.notes", height=90, max_chars=case_study.NOTES, placeholder=ASK)
 
 
-def _box(draw: Callable, label: str, key: str, default: str = "", **more: Any) -> None:
+def _box(draw: Callable[..., Any], label: str, key: str, default: str = "", **more: Any) -> None:
     """Draw one of these boxes with the widget `draw`; an emptied one shows its `default` again."""
     if not inputs.value(key):  # an emptied title is the suggested one again
         inputs.forget(key)

@@ -103,8 +103,8 @@ def twins(batch: running.Batch) -> tuple[list[Pair], str]:
     control: the chosen one's as far as complete, else those of five untrained copies where all are stored."""
     kind, seed = chosen()
     if kind not in ("", UNTRAINED):
-        pair = [result(batch, name) for name in READS]
-        return ([tuple(pair)] if None not in pair else []), kind
+        own = _pair(*(result(batch, name) for name in READS))
+        return ([] if own is None else [own]), kind
     if batch.twins is not None:
         return batch.twins, UNTRAINED
     wants_twins = kind or any(running.TWIN in name for name in batch.requests)
@@ -114,16 +114,21 @@ def twins(batch: running.Batch) -> tuple[list[Pair], str]:
     return pairs, UNTRAINED
 
 
+def _pair(contributions: ProbeResult | None, lens: ProbeResult | None) -> Pair | None:
+    """Return two results as a pair; None where one is missing."""
+    return None if contributions is None or lens is None else (contributions, lens)
+
+
 def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
     """Return the stored results of a model's five untrained copies, a pair (contributions, logit lens) each; [] where
     one is missing, or where the model is a control itself."""
     pairs = []
     for seed in () if requests[READS[0]].models[0].control else controls.SEEDS:
         twin_requests = [_of_twin(requests[name], seed) for name in READS]
-        pair = [None if request is None else lookup.find_read(request) for request in twin_requests]
-        if None in pair:
+        pair = _pair(*(None if request is None else lookup.find_read(request) for request in twin_requests))
+        if pair is None:
             return []
-        pairs.append(tuple(pair))
+        pairs.append(pair)
     return pairs
 
 
@@ -131,9 +136,9 @@ def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
     """Return the results of the chosen untrained copy and of four more, a pair each, as far as complete."""
     pairs = []
     for i, other in enumerate(_seeds(seed)):
-        pair = [_twin_result(batch, name, i, other) for name in READS]
-        if None not in pair:
-            pairs.append(tuple(pair))
+        pair = _pair(*(_twin_result(batch, name, i, other) for name in READS))
+        if pair is not None:
+            pairs.append(pair)
     return pairs
 
 
@@ -181,9 +186,9 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 
 def picker(row: Any, batch: running.Batch) -> None:
     """Draw the choice of a control and of its seed in a `row`, with a warning where this model cannot have it."""
-    common = dict(label_visibility="collapsed")
+    common: dict[str, Any] = dict(label_visibility="collapsed")
     look = dict(format_func=lambda kind: f"Compare with: {say.COPIES[kind][0] if kind in say.COPIES else NONE}")
-    CONTROL.draw(row.selectbox, help=HELP, **look, **common)
+    CONTROL.draw(row.selectbox, **common | look | {"help": HELP})
     kind, seed = chosen()
     if not kind:
         return
@@ -202,7 +207,8 @@ def result(batch: running.Batch, probe: str) -> ProbeResult | None:
 def results(batch: running.Batch, names: Iterable[str]) -> list[ProbeResult]:
     """Return the control's results of these requests in their order; [] until all of them are complete."""
     control_results = [result(batch, name) for name in names]
-    return [] if None in control_results else control_results
+    complete = [one for one in control_results if one is not None]
+    return complete if len(complete) == len(control_results) else []
 
 
 def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:

@@ -47,7 +47,7 @@ def section(spec: ModelRef) -> None:
     live.fragment(_live, POLL_SECONDS if busy else None)(spec, name, future, busy)
 
 
-def _live(spec: ModelRef, name: str, future: Future, was_busy: bool) -> None:
+def _live(spec: ModelRef, name: str, future: Future[hub.Plan], was_busy: bool) -> None:
     """Draw the hub's answer, a download's progress, or what went wrong. `was_busy`: whether this part had to wait when
     it was first drawn; the page runs again once it need not."""
     download, is_answered = _running().get(name), future.done()  # once: the answer may come while this is drawn

@@ -23,7 +23,7 @@ what it says in the end, what each layer adds, and what breaks without it. **Pla
 
 def draw() -> None:
     """Draw the page that the browser asks for, within the frame."""
-    look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 180}
+    look: dict[str, Any] = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 180}
     st.set_page_config(page_title=title(), **look)
     stop_if_wrong()
 
@@ -58,7 +58,8 @@ def title() -> str:
     try:
         return settings.current().title
     except SettingsError:
-        return settings.Settings.model_fields["title"].default
+        own: str = settings.Settings.model_fields["title"].default
+        return own
 
 
 def stop_if_wrong() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
@@ -64,7 +64,7 @@ def note(key: str) -> None:
 
 
 def widget(
-    draw: Callable,
+    draw: Callable[..., Any],
     label: str,
     key: str,
     default: Any = None,
@@ -88,7 +88,8 @@ def window(key: str, n: int, most: int) -> tuple[int, int] | None:
     under `key` where it fits the prompt, else the last tokens; None where all fit."""
     if n <= most:
         return None
-    if (chosen := value(key)) is not None and chosen[1] < n:
+    chosen: tuple[int, int] | None = value(key)
+    if chosen is not None and chosen[1] < n:
         return chosen
     forget(key)
     return n - most, n - 1
@@ -122,13 +123,13 @@ class Input:
         """The input's value, on whatever page it is; its default where none is set."""
         return value(self.key, self.default)
 
-    def draw(self, box: Callable, label: str = "", default: Any = None, **more: Any) -> Any:
+    def draw(self, box: Callable[..., Any], label: str = "", default: Any = None, **more: Any) -> Any:
         """Draw the input with the widget `box` and return its value, which page changes keep. `default`: shown in place
         of its own while nothing is chosen."""
         default = self.default if default is None else default
         return widget(box, label or self.label, self.key, default, **(dict(self.box) | more))
 
-    def draw_of(self, box: Callable, options: list, **more: Any) -> Any:
+    def draw_of(self, box: Callable[..., Any], options: Sequence[str], **more: Any) -> Any:
         """Draw the input with these options and return its value; a value that is not among them becomes the first."""
         if value(self.key) not in options:
             put({self.key: options[0]})
@@ -161,11 +162,11 @@ def choice(
     return Input(name, key, default, parse, _written, label, box)
 
 
-def several(name: str, key: str, default: list, options: Iterable, label: str = "") -> Input:
+def several(name: str, key: str, default: list[str], options: Iterable[str], label: str = "") -> Input:
     """Return an input that takes any number of `options`; a link has commas between them."""
     known = {str(option): option for option in options}
 
-    def parse(value: str) -> list:
+    def parse(value: str) -> list[str]:
         if not value:
             return []
         if strange := [part for part in value.split(",") if part not in known]:
@@ -220,7 +221,7 @@ def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[In
     )
 
 
-def _of_field(probe: type[Probe], f: Field) -> Input:
+def _of_field(probe: type[Probe], f: Field[Any]) -> Input:
     """Return the input of one parameter of a probe, the dataclass field `f`."""
 
     def parse(value: str) -> Any:

@@ -45,7 +45,7 @@ def guarded(draw: Callable[[], object]) -> bool:
     return True
 
 
-def fragment(draw: Callable, seconds: float | None) -> Callable:
+def fragment(draw: Callable[..., object], seconds: float | None) -> Callable[..., None]:
     """Return `draw` as a part of a page that runs by itself, every so many `seconds` (None: never) or when something in
     it is clicked, and fails by itself."""
 
@@ -73,7 +73,7 @@ def _reported(error: Exception) -> str:
 # -------------------------------------------------------------------- while jobs run
 
 
-def follow(batch: Batch, draw: Callable, *more: Any) -> None:
+def follow(batch: Batch, draw: Callable[..., object], *more: Any) -> None:
     """Call `draw` with the batch and `more`, again and again while its jobs run. When the last one has ended the page
     runs as a whole."""
     if batch.jobs and running.poll(batch):

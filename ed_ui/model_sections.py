@@ -9,6 +9,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import certificate, exactness, say, sinks
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, Loops, Numerics, Probe
 from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec
@@ -19,7 +20,7 @@ CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributi
 PARAMETERS = (*of_probe(Loops), probe_page.TOKENS)
 
 
-def draw(model: ModelSpec) -> None:
+def draw(model: ModelRef) -> None:
     """Draw the sections on a looped model's passes and on numerical errors, folded until something of them is
     measured."""
     if (model.n_passes or 1) > 1:

@@ -108,14 +108,14 @@ def _go(step: int) -> None:
     inputs.put({STEP: step})
 
 
-def _several(label: str, name: str, options: list[str], default: list[str], **more: Any) -> tuple:
+def _several(label: str, name: str, options: list[str], default: list[str], **more: Any) -> tuple[str, ...]:
     """Draw a box for any of `options`, with the key `study.NAME`, and return those chosen."""
     return tuple(inputs.widget(st.multiselect, label, f"study.{name}", default, options=options, **more))
 
 
 def _number(label: str, name: str, default: int, low: int, most: int, told: str) -> int:
     """Draw a box for a whole number from `low` to `most` and return it; `told` is its help."""
-    limits = dict(value=None, min_value=low, max_value=most, help=told, width=220)
+    limits: dict[str, Any] = dict(value=None, min_value=low, max_value=most, help=told, width=220)
     return inputs.widget(st.number_input, label, f"study.{name}", default, **limits) or low
 
 
@@ -186,13 +186,13 @@ def _written() -> str:
     """Return the study's file (TOML) of what is chosen so far; raise a `StudyError` that says what is missing."""
     model = picker.model()
     defaults = {"models": [model], "sets": [default_set(model)], "probes": PRESETS["Depth"], "steps": []}
-    chosen = {name: tuple(inputs.value(f"study.{name}", default) or ()) for name, default in defaults.items()}
+    chosen: dict[str, Any] = {name: tuple(inputs.value(f"study.{name}", one) or ()) for name, one in defaults.items()}
     chosen["probes"] = PRESETS[inputs.value("study.preset", "Depth")] or chosen["probes"]
     for name, what in NEEDED.items():
         if not chosen[name]:
             raise StudyError(f"Choose at least one {what}.")
-    counts = {name: inputs.value(f"study.{name}", default) or 0 for name, default in (("twins", 1), ("prompts", 20))}
-    return study.write(study_of(name=inputs.value("study.name", "mine"), **chosen, **counts))
+    twins, prompts = (inputs.value(f"study.{name}", default) or 0 for name, default in (("twins", 1), ("prompts", 20)))
+    return study.write(study_of(name=inputs.value("study.name", "mine"), twins=twins, prompts=prompts, **chosen))
 
 
 def size(one: SetLook) -> str:

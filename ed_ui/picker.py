@@ -58,7 +58,7 @@ def box() -> None:
     the URL), with what the model is."""
     with st.popover(_named(), key="model-box", width="stretch"):
         listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
-        about = dict(options=list(listed), accept_new_options=True, help=about_model())
+        about: dict[str, Any] = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         MODEL.draw(st.selectbox, default=model() or None, **about)
         PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
@@ -144,8 +144,8 @@ def model() -> str:
 
 
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
-    """Return the model of that name in this precision, on this device, with this adapter. A family that is known to be
-    no plain residual sum is refused here, as opening it would."""
+    """Return the `Choice` of the model of that name in this precision, on this device, with this adapter. Where it
+    is unavailable, or of a family known to be no plain residual sum, `spec` is None and `trouble` says why."""
     missing = None
     try:
         ref = ModelRef.named(name)
@@ -326,8 +326,7 @@ def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Return the card's lines on how exact the residual sums were when the model was opened: the worst error of
     each."""
-    errors = (made or {}).get("identities")
-    if not errors:
+    if made is None or not (errors := made.get("identities")):
         return [("Identities", "not opened yet")]
     names = {
         "miss": "sums are off by",

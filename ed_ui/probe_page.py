@@ -242,12 +242,13 @@ def sinks_of(result: ProbeResult) -> tuple[int, ...]:
     """Return the positions of the prompt's attention sinks, from its contributions on the same model; () where these
     are not stored."""
     probe, request = sinks.PROBE, result.request
+    written: ProbeResult | None = result
     if request.probe != probe and result.complete:
-        result = lookup.find_shown(find(probe)().request(request.models[0], request.prompts[0]))
-    return tuple(s.pos for s in (result is not None and sinks.of_result(result)) or ())
+        written = lookup.find_shown(find(probe)().request(request.models[0], request.prompts[0]))
+    return tuple(s.pos for s in (written is not None and sinks.of_result(written)) or ())
 
 
-def behind(seen: View, curve: str, first_token: bool = True) -> dict:
+def behind(seen: View, curve: str, first_token: bool = True) -> dict[str, Any]:
     """Return the control's aggregate of a `curve` over the same tokens, by the control's name; {} where the view has
     none."""
     if seen.control is None:
@@ -273,8 +274,7 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
-        limits = dict(min_value=0, max_value=n - 1)
-        TOKENS.draw(row.slider, default=seen.window, width=420, **limits)
+        TOKENS.draw(row.slider, default=seen.window, width=420, min_value=0, max_value=n - 1)
     show.token_box(row, result.tokens)
     if over_sinks and seen.sinks:
         inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
@@ -404,8 +404,8 @@ def _counted(
     every = [r.summary for r in results] + list(stored.values())
     if not among_others.over_tokens(probe):
         return every, first_token, ""
-    known = [*results, *(lookup.by_key(key) for key in stored)]
-    if inputs.COUNT_SINKS.value or None in known:
+    known = [r for r in (*results, *map(lookup.by_key, stored)) if r is not None]
+    if inputs.COUNT_SINKS.value or len(known) < len(every):
         return every, first_token, ", sinks counted"
     left = _left_out.get(
         (probe, tuple(r.request.key for r in known)), lambda: among_others.without_sinks(probe, known, first_token)

@@ -60,7 +60,7 @@ def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None
 
 
 @st.cache_data(show_spinner=False)
-def examples() -> dict[str, dict]:
+def examples() -> dict[str, dict[str, Any]]:
     """Return the bundled prompts by id, those in words and those in characters, in their files' order: by task, easiest
     first."""
     return {p["id"]: p for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
@@ -131,7 +131,7 @@ def draw() -> None:
     is wrong, and places for time, Options and Share (`running.row_begins`)."""
     with st.container(key="asked"):
         with st.container(horizontal=True, vertical_alignment="bottom", key="prompt-box", border=True):
-            more = dict(label_visibility="collapsed", height="content", placeholder="Type a prompt")
+            more: dict[str, Any] = dict(label_visibility="collapsed", height="content", placeholder="Type a prompt")
             inputs.widget(st.text_area, "Prompt", "text", "", changed=edited, **more)
             inputs.widget(st.text_input, "expected", "answer", "", changed=edited, placeholder="answer")
             run = st.container(width="content", key="run-buttons")
@@ -189,7 +189,7 @@ def _undoable(side: str, why: str) -> None:
 def _echo(key: str, value: str) -> bool:
     """Return whether the answer's box only repeats the answer that an edited example took along, sent with a press on
     Run by a browser that had not got the change. Taken as typed, it would be the answer to another prompt."""
-    pressed = any(name.startswith("run.") and item is True for name, item in st.session_state.items())
+    pressed = any(str(name).startswith("run.") and item is True for name, item in st.session_state.items())
     if not pressed or (undo := session.current().undo) is None:
         return False
     taken = undo.held.get(key) if any(item for name, item in undo.held.items() if name.endswith("example")) else None
@@ -198,7 +198,8 @@ def _echo(key: str, value: str) -> bool:
 
 def _undo() -> None:
     """Put back the content of the boxes before the last replacement."""
-    inputs.put(session.current().undo.held)
+    if (undo := session.current().undo) is not None:  # the second half of a double click has none
+        inputs.put(undo.held)
     session.current().undo = None
 
 
@@ -225,7 +226,8 @@ def ready() -> bool:
 
 def _too_long() -> str:
     """Return why the prompt in the box has too many tokens; "" where it has not, or they cannot be counted here."""
-    return tokens.too_long(picker.current().spec, len(result)) if (result := preview()) else ""
+    spec, result = picker.current().spec, preview()
+    return tokens.too_long(spec, len(result)) if spec and result else ""
 
 
 def wrong_with(asked: Prompt) -> str:
@@ -251,12 +253,12 @@ def encoding() -> None:
     """Draw how the prompt is encoded: template, special tokens, every token."""
     if wrong_with(prompt()):
         return
-    result = preview()
+    spec, result = picker.current().spec, preview()
     st.markdown("**Encoding**")
     _template()
     SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
-    if result is not None:
-        marked = tokens.special(picker.current().spec)
+    if spec is not None and result is not None:
+        marked = tokens.special(spec)
         names = spelled(result.tokens)[:SHOWN]
         st.markdown(" ".join(show.token(name, t in marked) for name, t in zip(names, result.tokens, strict=False)))
         if len(result) > SHOWN:

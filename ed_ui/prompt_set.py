@@ -12,6 +12,7 @@ from ed_core.cases.snippet import run_command
 from ed_core.errors import PromptError
 from ed_core.models import tokens
 from ed_core.models.bundled import MIXED, SETS, default_set, load_prompts, reads_characters, set_names
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Probe
 from ed_core.prompts import parse_jsonl, read_jsonl
 from ed_core.types import ModelSpec, Prompt
@@ -191,7 +192,7 @@ def uploaded(data: bytes) -> str:
     return untrusted.decoded(data, "The file", MEGABYTES << 20, PromptError)
 
 
-def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:
+def run_when(spec: ModelRef, prompts: list[Prompt]) -> dict[str, Any]:
     """Return whether these prompts can be run, and how many tokens they have, as keyword arguments of
     `running.run_row`."""
     if prompts == [prompt_box.prompt()]:
@@ -199,11 +200,11 @@ def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:
     return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
 
 
-def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
+def n_tokens(spec: ModelRef, prompts: list[Prompt]) -> int | None:
     """Return the mean number of tokens of prompts, by the model's tokenizer file; None where that is not here. A
     `PromptError` names a prompt that is over the limit."""
-    texts = [tokens.preview(spec, prompt) for prompt in prompts]
-    if any(t is None for t in texts):
+    texts = [t for prompt in prompts if (t := tokens.preview(spec, prompt)) is not None]
+    if len(texts) < len(prompts):
         return None
     for i, t in enumerate(texts):
         if why := tokens.too_long(spec, len(t)):

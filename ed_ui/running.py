@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -23,7 +23,7 @@ from ed_core.work import estimate, measure
 from ed_core.work.queue import Job, Queue
 from ed_core.work.resolve import admit
 from ed_ui import browser, session, show, visitor
-from ed_ui.session import Batch
+from ed_ui.session import Batch as Batch
 
 CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
@@ -209,7 +209,7 @@ def outlook(
     todo: Collection[Request],
     n_tokens: int | None,
     free: int,
-    absent: ModelSpec | None = None,
+    absent: ModelRef | None = None,
 ) -> Outlook:
     """Return the time and memory that a page's requests take, or why they cannot run here.
 
@@ -232,7 +232,9 @@ def outlook(
     if len(known) < len(specs):
         return Outlook("", obstacle, None, is_said)
     largest = max(known, key=lambda e: e.peak)
-    needed = {spec: dict(zip(probes_of[spec], estimates[spec].needs)) for spec in specs}
+    needed: dict[ModelSpec, dict[tuple[str, tuple[Any, ...]], estimate.Need]] = {
+        spec: dict(zip(probes_of[spec], e.needs)) for spec, e in estimates.items() if e is not None
+    }
     seconds = sum(needed[r.models[0]][_probe_key(r)].seconds for r in todo)
     all_of_it = sum(needed[r.models[0]][_probe_key(r)].seconds for r in requests)
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
@@ -240,7 +242,7 @@ def outlook(
     return Outlook(needs, obstacle, seconds, is_said)
 
 
-def _probe_key(request: Request) -> tuple[str, tuple]:
+def _probe_key(request: Request) -> tuple[str, tuple[Any, ...]]:
     """Return a request's probe and parameters, the key of its estimate."""
     return request.probe, request.parameters
 
@@ -312,10 +314,12 @@ class Place(NamedTuple):
 def row_begins() -> Place:
     """Return the place for Run that the prompt's box has left in this run; else that of a new row."""
     known = session.current()
-    if known.place is None:
+    place: Place | None = known.place
+    if place is None:
         row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
-        known.place = Place(row.container(width="content", key="run-buttons"), row.empty(), row, st.empty())
-    return known.place
+        place = Place(row.container(width="content", key="run-buttons"), row.empty(), row, st.empty())
+        known.place = place
+    return place
 
 
 def run_row(
@@ -339,8 +343,8 @@ def run_row(
         submit(batch)
         todo = [batch.requests[name] for name in batch.missing]
     if batch.running:
-        how = {"icon": ":material/stop:", "width": WIDTH, "on_click": _cancel_pressed, "args": (batch,)}
-        run.button("Cancel", key=f"cancel.{page}", **how)
+        how: dict[str, Any] = {"icon": ":material/stop:", "on_click": _cancel_pressed, "args": (batch,)}
+        run.button("Cancel", key=f"cancel.{page}", width=WIDTH, **how)
     else:
         off = not ready or bool(expected.obstacle)
         run.button("Run", key=f"run.{page}", type="primary", disabled=off, width=WIDTH)
@@ -358,8 +362,8 @@ def section_row(batch: Batch, name: str, n_tokens: int | None, ready: bool, what
     if batch.running:
         row.button("Cancel", key=f"cancel.{name}", icon=":material/stop:", on_click=cancel, args=(batch,))
     elif batch.missing or label == "Run":
-        look = {"icon": ":material/play_arrow:", "disabled": bool(expected.obstacle) or not ready}
-        if row.button(label, key=f"run.{name}", **look):
+        off = bool(expected.obstacle) or not ready
+        if row.button(label, key=f"run.{name}", icon=":material/play_arrow:", disabled=off):
             submit(batch)
             st.rerun()  # the whole page: a fragment that did not follow the batch has no timer
     time = about(expected.seconds) if batch.missing and expected.seconds is not None else ""

@@ -67,7 +67,7 @@ def begin(
     except OSError as error:
         raise StudyError(f"The run cannot be started: {disk.why(error)}") from error
     me = session.current().viewer
-    who = {"viewer": me, "owner": visitor.name() or me, "kept": True, "read": partial}
+    who: dict[str, Any] = {"viewer": me, "owner": visitor.name() or me, "kept": True, "read": partial}
     running.jobs().submit(work, *arguments, key=str(folder), title=title, **who)
 
 
@@ -83,7 +83,8 @@ def on_disk(name: str) -> str:
 
 def read(how: Callable[[Path], T], file: Path) -> T:
     """Return what `how` reads from a file, cached until the file changes."""
-    return _read(how, file, file.stat().st_mtime_ns)
+    found: T = _read(how, file, file.stat().st_mtime_ns)
+    return found
 
 
 @lru_cache(maxsize=48)
@@ -125,7 +126,7 @@ def panel(
     watch(folder, page, ended)
     job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
-    look = {"type": "primary", "icon": ":material/play_arrow:"}
+    look: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:"}
     if not (running_now or complete) and row.button("Resume" if unfinished else label, key=f"run.{page}", **look):
         begin()
         inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
@@ -205,7 +206,7 @@ class Card:
     """A depth card that a page asks for: of a model, on a bundled set or on typed prompts. `also`: further models of
     its family."""
 
-    model: ModelSpec
+    model: ModelRef
     bundled: str = ""
     prompts: tuple[Prompt, ...] = ()
     also: tuple[str, ...] = ()
@@ -223,7 +224,7 @@ class Card:
     def asked(self) -> making.Asked:
         """Return the arguments of the run that makes the card; their `command` does the same in the shell."""
         model, prompts = self.model, self.bundled or str(self.out / PROMPTS)
-        how = {"precision": model.precision, "device": model.device, "adapter": model.adapter}
+        how: dict[str, Any] = {"precision": model.precision, "device": model.device, "adapter": model.adapter}
         return making.Asked(model=prompt_set.source(model), prompts=prompts, also=self.also, **how)
 
     def begin(self) -> None:
@@ -273,7 +274,7 @@ class Fitted:
     """A fit that a page asks for: a lens of one model (`lens` is "affine" or "jacobian"), or, where `lens` is "",
     linear maps between two models or in place of one model's layers."""
 
-    models: tuple[ModelSpec, ...]
+    models: tuple[ModelRef, ...]
     prompts: tuple[Prompt, ...]
     lens: str = ""
 
@@ -299,7 +300,7 @@ class Fitted:
     def asked(self, prompts: str, out: str) -> fits.Fit:
         """Return the arguments of the run that makes the fit. `prompts`: the file of its prompts; `out`: the file it
         writes."""
-        model, *others = map(ModelRef.of, self.models)
+        model, *others = self.models
         return fits.Fit(self.kind, model, prompts, out, other=next(iter(others), None))
 
     def begin(self) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import streamlit as st
@@ -15,10 +15,12 @@ from streamlit.delta_generator import DeltaGenerator
 from ed_core.cases.case_study import Case
 from ed_core.errors import EffectiveDepthError
 from ed_core.models.hub import Plan
-from ed_core.types import ModelSpec, ProbeResult, Request
+from ed_core.models.ref import ModelRef
+from ed_core.types import ProbeResult, Request
 from ed_core.work.queue import Job
 
 KEY = "session"
+T = TypeVar("T")
 
 
 @dataclass
@@ -116,7 +118,7 @@ class Session:
     free: dict[str, int] = field(default_factory=dict)  # bytes on a device when the worker started
     batches: dict[str, Batch] = field(default_factory=dict)  # by page
     needs: DeltaGenerator | None = None  # where the box of the model says what a page needs
-    absent: ModelSpec | None = None  # the chosen model, where the page says that it is not here
+    absent: ModelRef | None = None  # the chosen model, where the page says that it is not here
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
     copies: str = ""  # the run id of the contributions of which untrained copies are asked for
     read: Batch | None = None  # what Home shows
@@ -142,17 +144,19 @@ def begin_run() -> None:
     current().share = current().place = None
 
 
-def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:
+def once_a_run(key: Hashable, find: Callable[[], T]) -> T:
     """Return `find()`, computed once until the page, or a part of it, runs next. `key`: must name all that the value
     depends on besides files and settings."""
     cache = current().found
     if key not in cache:
         cache[key] = find()
-    return cache[key]
+    value: T = cache[key]
+    return value
 
 
 def current() -> Session:
     """Return this session's object, made at the first call."""
     if KEY not in st.session_state:
         st.session_state[KEY] = Session()
-    return st.session_state[KEY]
+    known: Session = st.session_state[KEY]
+    return known

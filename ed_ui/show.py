@@ -80,7 +80,7 @@ class Once:
     """A figure that a pure function makes, `make(*given, **named)`, when it is needed."""
 
     make: Callable[..., BaseFigure]
-    given: tuple
+    given: tuple[Any, ...]
     named: dict[str, Any]
 
     def figure(self) -> BaseFigure:
@@ -165,8 +165,8 @@ def figure(
     ready = fig.ready() if isinstance(fig, Once) else made(fig)
     is_wide = (select or over is not None or key in ("map", "study-forest")) and ready.width >= WIDE
     if not alt:
-        of_measure = result is not None and measure and (ready.map or not ready.words)
-        alt = describe(result, measure) if of_measure else bare(caption) + ready.words
+        of_measure = measure and (ready.map or not ready.words)
+        alt = describe(result, measure) if result is not None and of_measure else bare(caption) + ready.words
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
@@ -177,7 +177,7 @@ def figure(
                 details(key, result, measure, reading)
             elif reading:
                 st.markdown(reading)
-        tall = TALLEST if ready.height > TALLEST else "content"
+        tall: int | Literal["content"] = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if is_wide else 'tall'}-{key}")
         with box:
             upper = None if over is None else (made(over[0]), over[1])
@@ -306,7 +306,7 @@ def _about_curve(
     st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
     if reading:
         st.markdown(reading)
-    csv(key, export.curve_csv(name, dim, values), name)
+    csv(key, lambda: export.curve_csv(name, dim, values), name)
     tokens = say.count(sum(r.n_tokens for r in results), "token")
     st.markdown(f"**Where it came from**: {say.count(len(results), 'prompt')}, {tokens}")
     st.json([dict(r.provenance) for r in results], expanded=1)

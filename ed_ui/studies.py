@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
@@ -48,32 +48,33 @@ def take_in(data: bytes) -> str:
     return name
 
 
-def read(out: Path) -> tuple[Folder, list[dict]]:
+def read(out: Path) -> tuple[Folder, list[dict[str, Any]]]:
     """Return a study's folder and the rows of its verdicts; read again where something was added."""
     return _tables(out, _state(out))
 
 
-def _state(out: Path) -> tuple:
+def _state(out: Path) -> tuple[Hashable, ...]:
     """Return a value that changes whenever something is added to a study, the key of what is cached of it."""
     return (out / PLAN).stat().st_mtime_ns, tuple(open_folder(out).progress().values())
 
 
 @lru_cache(maxsize=16)
-def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
+def _tables(out: Path, state: tuple[Hashable, ...]) -> tuple[Folder, list[dict[str, Any]]]:
     """Return a study's folder and the rows of its verdicts, cached by `state`."""
     folder = open_folder(out)
     return folder, tables.stored(folder).to_pylist()
 
 
-def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
+def looked(out: Path, look: Callable[..., T], *asked: Hashable) -> T:
     """Return `look(folder, *asked)` of a study, cached for all sessions until something is added; callers must not
     change it. For what takes time, like resampling over prompts."""
     with LOOKING:
-        return _result(out, look, asked, _state(out))
+        found: T = _result(out, look, asked, _state(out))
+    return found
 
 
 @lru_cache(maxsize=128)
-def _result(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tuple) -> T:
+def _result(out: Path, look: Callable[..., T], asked: tuple[Hashable, ...], state: tuple[Hashable, ...]) -> T:
     """Return `look(folder, *asked)` of a study, cached by `state`."""
     return look(read(out)[0], *asked)
 
@@ -152,8 +153,8 @@ def _later(apart: Sequence[float]) -> str:
     average depth less its copies'; below 0 is earlier."""
     low, high = min(apart), max(apart)
     if low >= 0 or high <= 0:
-        ends = sorted((abs(low), abs(high)))
-        return f"{say.interval(*ends, int(ends[1] < 10))} layers {'later' if high > 0 else 'earlier'} than"
+        near, far = sorted((abs(low), abs(high)))
+        return f"{say.interval(near, far, int(far < 10))} layers {'later' if high > 0 else 'earlier'} than"
     return f"{say.number(-low, '.1f')} layers earlier to {say.number(high, '.1f')} later than"
 
 
@@ -181,7 +182,7 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
         if folder.models[label].get("control") and any(label in tables.twins_of(folder, one) for one in means):
             continue
         n = row["n_layers"]
-        ends = (row["low"] / n, row["high"] / n) if row["low"] is not None else (math.nan, math.nan)
+        low, high = (row["low"] / n, row["high"] / n) if row["low"] is not None else (math.nan, math.nan)
         rules = tuple(
             (RULES[r["criterion"]].label, r["ratio"])
             for r in rows
@@ -189,7 +190,7 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
         )
         copies = tuple(means[twin]["ratio"] for twin in twins)
         difference = _apart(at_points, twins[0], label, n) if twins else ""
-        result.append(figures.Row(label, n, row["ratio"], *ends, copies, rules, difference))
+        result.append(figures.Row(label, n, row["ratio"], low, high, copies, rules, difference))
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -46,7 +47,7 @@ BRANCH = choice("branch", "studies.branch", "layer", list(BRANCHES), "Maps of", 
 AXIS = choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"], "Steps' axis")
 
 
-def training(row: DeltaGenerator, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
+def training(row: DeltaGenerator, folder: Folder, verdict: studies.Rows, name: str) -> None:
     """Draw depth over a training's steps and maps of layers over steps, for `name`, a set of the study or one of its
     levels; the choices are in `row`."""
     every = steps.series(folder)
@@ -74,7 +75,7 @@ def _slider(stored: Sequence[int]) -> int:
     return int(STEP.draw(st.select_slider, options=options))
 
 
-def _chart(folder: Folder, stored: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:
+def _chart(folder: Folder, stored: Mapping[int, str], rows: studies.Rows, name: str, log: bool, step: int) -> None:
     """Draw depth over the steps of a training, with sentences on its course. `stored`: labels by step. `log`: of the
     axis."""
     sinks = {number: tables.sinks(folder, label, name) for number, label in stored.items()}
@@ -182,7 +183,8 @@ SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 SET = choice("beside", "studies.published_set", EVERY, SETS, "Published set")
 RULE = choice("rule", "studies.criterion", "mean_kl", list(CRITERIA), "Depth", CRITERIA)
 LINKED = (SERIES, STEP, BRANCH, AXIS, SET, RULE, KIND)  # what a link carries
-_shelf: Shelf = Shelf(256)  # what resampling has found, of these very points
+_slopes: Shelf[trends.Slope] = Shelf(256)  # what resampling has found, of these very points
+_found: Shelf[list[trends.Difference | EffectiveDepthError]] = Shelf(256)  # and of pairs
 
 
 def beside_published(folder: Folder, group: str) -> None:
@@ -240,7 +242,7 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
             sentences.append(RULES_ALONE)
             continue
         try:
-            slope = _shelf.made(trends.slope, some)
+            slope = _slopes.made(trends.slope, some)
             lines[source] = (slope.start, slope.end)
             sentences.append(slope.sentence)
         except StudyError as error:
@@ -272,7 +274,7 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
 
 def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
     """Show the difference in depth of each pair, in a sentence."""
-    for difference in _shelf.made(_differences, some, list(pairs)):
+    for difference in _found.made(_differences, some, list(pairs)):
         sentence = str(difference) if isinstance(difference, EffectiveDepthError) else difference.sentence
         st.markdown(f"- {show.plain(sentence)}")
 
@@ -299,7 +301,7 @@ def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> t
     return (members[0], members[1]) if all(members) else None
 
 
-def _plain(p: Point) -> dict:
+def _plain(p: Point) -> dict[str, Any]:
     """Return the fields of a point that the figure needs, as a dict."""
     return {k: getattr(p, k) for k in ("model", "parameters", "ratio", "low", "high", "training", "set", "source")}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -27,7 +27,7 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes import LayerSkip, Probe, find
 from ed_core.probes.base import Picture, described
 from ed_core.results import lookup
-from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
+from ed_core.types import ProbeResult, Prompt, Request
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import (
     COUNT_SINKS,
@@ -95,6 +95,7 @@ def open_link() -> None:
     """Fill the inputs of side B from the URL where it decides; else with what makes a first comparison."""
     link.own(COMMON)
     inputs.put_defaults(COMMON)
+    more: tuple[Input, ...]
     if MODE.value == "models":
         more = of_model()
     elif MODE.value == "prompts":
@@ -151,7 +152,8 @@ def write_link(runs: tuple[str, str]) -> None:
 def mode() -> str:
     """Draw the choice of what differs between the sides; returns "models", "prompts" or "parameters"."""
     row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
-    return MODE.draw(row.selectbox, label_visibility="collapsed", width=190)
+    chosen: str = MODE.draw(row.selectbox, label_visibility="collapsed", width=190)
+    return chosen
 
 
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
@@ -161,7 +163,7 @@ TAIL = 24  # characters of a prompt that its label shows: prompts of one task be
 class Side:
     """One side of a comparison: a model, a prompt, and probes with their parameters."""
 
-    model: ModelSpec
+    model: ModelRef
     prompt: Prompt
     probes: Mapping[str, Probe]
 
@@ -197,7 +199,7 @@ def _differing(mine: Side, theirs: Side) -> Iterator[str]:
                 yield f"{label.lower()}: {words}"
 
 
-def sides(spec: ModelSpec, row: DeltaGenerator, a: DeltaGenerator, b: DeltaGenerator) -> tuple[Side, Side]:
+def sides(spec: ModelRef, row: DeltaGenerator, a: DeltaGenerator, b: DeltaGenerator) -> tuple[Side, Side]:
     """Draw the inputs of both sides and return the sides: the chosen model on the prompt in the box, described in `a`,
     and side B, chosen in `b`; the measures are in the `row` of Run. An `EffectiveDepthError` says what is wrong with
     side B."""
@@ -231,7 +233,7 @@ def second_model(spec: ModelRef, row: DeltaGenerator, of: str = "two") -> ModelR
     name, kind = model_.value or "", control_.value
     title = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
     box = row.popover(show.plain(title or "choose a model"), key=f"box-{of}-model")
-    about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
+    about: dict[str, Any] = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
     name = (model_.draw(box.selectbox, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
@@ -275,7 +277,7 @@ def _probes(prompts: tuple[Prompt, Prompt], row: DeltaGenerator) -> dict[str, Pr
     """Draw the choice of probes and return them by name, with their defaults; those that read an answer only where both
     sides have one. Raises a `ParameterError` where none is left."""
     box = row.popover(f"Measures ({len(MEASURES.value)})", key="box-two-probes")
-    look = dict(format_func=TITLES.get, selection_mode="multi", label_visibility="collapsed")
+    look: dict[str, Any] = dict(format_func=TITLES.get, selection_mode="multi", label_visibility="collapsed")
     names = MEASURES.draw(box.pills, **look)
     chosen = {name: find(name)() for name in COMPARED if name in names}
     mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
@@ -318,6 +320,12 @@ class Shown:
     result: ProbeResult | None
     name: str
 
+    @property
+    def known(self) -> ProbeResult:
+        """The result of a side that has one."""
+        assert self.result is not None
+        return self.result
+
 
 def along(name: str) -> bool:
     """Return whether the columns of a probe's maps are tokens."""
@@ -328,7 +336,7 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
     """Draw the inputs that say which measures the maps of these probes show, and which tokens. `results`: of each
     side."""
     some = [next((r for r in of_side if r is not None), None) for of_side in results]
-    laid = None not in some and alike(*some)
+    laid = alike(*some)
     if not laid and not any(along(name) for name in names):
         return
     row = st.container(key="map-inputs").popover(
@@ -352,9 +360,9 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
         COUNT_SINKS.draw(row.toggle)
 
 
-def alike(a: ProbeResult, b: ProbeResult) -> bool:
-    """Return whether maps of the two results have the same cells, so that one can be drawn over the other."""
-    return a.n_layers == b.n_layers and a.tokens == b.tokens
+def alike(a: ProbeResult | None, b: ProbeResult | None) -> bool:
+    """Return whether there are two results whose maps have the same cells, so that one can be drawn over the other."""
+    return a is not None and b is not None and a.n_layers == b.n_layers and a.tokens == b.tokens
 
 
 def map_of(name: str, first_token: bool) -> Map | None:
@@ -421,7 +429,7 @@ def overlaid(name: str, shown: Map, both: Sequence[Shown], lines: Sequence[Mappi
     names = [f"**{side}** {show.plain(s.name)}" for side, s in zip(SIDES, both, strict=True)]
     about = partial(about_map, f"{name}-overlaid", shown.measure, both)
     caption = f"{names[0]} left of the line, {names[1]} right of it · drag the line"
-    alts = [f"{side}: {figures.describe(s.result, shown.measure)}" for side, s in zip(SIDES, both, strict=True)]
+    alts = [f"{side}: {figures.describe(s.known, shown.measure)}" for side, s in zip(SIDES, both, strict=True)]
     over = upper, alts[1]
     show.figure(f"{name}-overlaid", lower, caption, both[0].result, shown.measure, about=about, alt=alts[0], over=over)
 
@@ -435,18 +443,19 @@ def drawn(
     name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], wide: int = 560
 ) -> BaseFigure:
     """Return the figure of side `i`'s map, `wide` pixels wide, in colours common to both sides."""
-    result, other = both[i].result, both[1 - i]
-    look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
+    result, other = both[i].known, both[1 - i]
+    look: dict[str, Any] = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value}
     theirs = other.result if measured(other, shown) else None
-    pane = replace(view(result), beside=theirs, width_px=wide, side=SIDES[i], **look)
+    pane = replace(view(result), beside=theirs, width_px=wide, side=SIDES[i], depth_lines=lines, **look)
     return draw(shown.picture, result, pane, shown.look)
 
 
 def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool) -> None:
     """Draw the map of B - A where cells mean the same on both sides; else a line that says why none can be drawn."""
-    a, b = (s.result for s in both)
+    a, b = (s.known for s in both)
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
-        return st.caption(f"**No map of B − A:** {show.plain(reason)}")
+        st.caption(f"**No map of B − A:** {show.plain(reason)}")
+        return
     key = f"{name}-difference"
     sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
     pane = replace(view(a), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
@@ -479,9 +488,9 @@ def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None
 
 def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
     """Fill a map's Details, of one side or of both: its measure, the numbers, and where they came from."""
-    results, some = {side: s.result for side, s in zip(SIDES, of, strict=False)}, of[0].result
+    results, some = {side: s.known for side, s in zip(SIDES, of, strict=False)}, of[0].known
     show.meaning(some, measure)
-    show.notes(note for s in of for note in s.result.notes)
+    show.notes(note for s in of for note in s.known.notes)
     name = f"{some.request.probe}.{measure}"
     if not all(r.complete for r in results.values()):
         pass
@@ -495,7 +504,7 @@ def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
 def _origins(of: Sequence[Shown]) -> None:
     """Show the birth certificate of each side's result."""
     for shown in of:
-        show.origin(f"Where {show.plain(shown.name)} came from", shown.result)
+        show.origin(f"Where {show.plain(shown.name)} came from", shown.known)
 
 
 ABOUT_PROMPT = (

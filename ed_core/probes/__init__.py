@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..errors import ParameterError
 from .answers import Answers, ExactAnswers
-from .base import Probe as Probe
+from .base import Probe
 from .contributions import Contributions, Turns
 from .generation import Continuation, Generation
 from .integrated_gradients import IntegratedGradients
@@ -18,6 +18,29 @@ from .numerics import Numerics
 from .patching import Patching
 from .residual_erasure import ResidualErasure
 from .surgery import Prune, Surgery
+
+__all__ = [
+    "PROBES",
+    "Answers",
+    "Continuation",
+    "Contributions",
+    "EarlyExit",
+    "ExactAnswers",
+    "Generation",
+    "IntegratedGradients",
+    "LayerSkip",
+    "Lenses",
+    "LogitLens",
+    "Loops",
+    "Numerics",
+    "Patching",
+    "Probe",
+    "Prune",
+    "ResidualErasure",
+    "Surgery",
+    "Turns",
+    "find",
+]
 
 PROBES: tuple[type[Probe], ...] = (
     Contributions,

@@ -5,6 +5,7 @@ import re
 import time
 from functools import partial
 from html import escape
+from typing import Any
 
 import streamlit as st
 
@@ -91,7 +92,7 @@ def actions(case: Case, state: str) -> None:
     save notices a change by somebody else."""
     row = st.container(horizontal=True, key="case-actions")
     barrier, not_here = case_studies.why_not(), case_studies.why_not(case.id)
-    look = {"icon": ":material/edit:"} | off(not_here, "Title, tags and notes")
+    look: dict[str, Any] = {"icon": ":material/edit:"} | off(not_here, "Title, tags and notes")
     row.button("Edit", key="case.edit", on_click=begin_edit, args=(case, state), **look)
     look = {"icon": ":material/play_arrow:", "help": ABOUT_LIVE}
     if row.button("Open live", key="case.live", on_click=open_live, args=(case,), **look):
@@ -126,7 +127,7 @@ def delete(id: str, title: str) -> None:
         st.switch_page(case_studies.GALLERY)
 
 
-def off(reason: str, told: str) -> dict[str, object]:
+def off(reason: str, told: str) -> dict[str, Any]:
     """Return a button's arguments: off, with the `reason` as its help, or on, with `told` as its help."""
     return {"disabled": bool(reason), "help": show.plain(reason) or told}
 
@@ -188,7 +189,7 @@ def changed_words(editing: Editing) -> Case:
 def keep_copy(editing: Editing) -> None:
     """Keep the edited case study as another one, and open that."""
     try:
-        copy = case_studies.duplicate(changed_words(editing))
+        copy = case_studies.writable().duplicate(changed_words(editing))
     except EffectiveDepthError as error:
         editing.trouble = str(error)
         st.rerun()
@@ -260,7 +261,7 @@ def figure(key: str, d: Drawing) -> None:
         show.drawing_of_many(key, d)
     elif not d.results:
         lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
-        show.figure(key, d.figure, caption, about=lambda: st.markdown(lines), alt=d.alt)
+        show.figure(key, d.figure, caption, reading=lines, alt=d.alt)
     elif len(d.measures) > 1:
         show.figure(key, d.figure, caption, d.results[0], d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
     else:
@@ -283,7 +284,7 @@ def again(case: Case) -> None:
 
 
 AT_ONCE = 3  # prompts or verdicts that are open
-FILE = {"icon": ":material/download:", "on_click": "ignore"}
+FILE: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
 FILES = {
     ".edcase": "Case study (.edcase), to import elsewhere",
     ".html": "Report (.html), one file",

@@ -2,6 +2,7 @@
 
 import time
 from html import escape
+from typing import Any
 
 import streamlit as st
 
@@ -28,9 +29,9 @@ def page() -> None:
         placeholder="title, notes, tags, prompt, model, verdict",
         icon=":material/search:",
     )
-    row.selectbox("Sort by", list(SORTS), format_func=SORT_NAMES.get, key="gallery.sort", width=170)
+    row.selectbox("Sort by", list(SORTS), format_func=SORT_NAMES.__getitem__, key="gallery.sort", width=170)
     cards = kept.cards(search or "", st.session_state["gallery.sort"])
-    look = {"icon": ":material/upload_file:", "help": show.plain(barrier) or ABOUT_IMPORT}
+    look: dict[str, Any] = {"icon": ":material/upload_file:", "help": show.plain(barrier) or ABOUT_IMPORT}
     with row.popover("Import", disabled=bool(barrier), key="gallery.import", **look):
         take_in()
     said()
@@ -103,7 +104,7 @@ def take_in() -> None:
     """Draw the upload of others' case studies; each is checked before anything of it is kept."""
     # another box for every import: an uploader cannot be emptied
     key = f"gallery.files.{session.current().gallery.imports}"
-    common = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
+    common: dict[str, Any] = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
     st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=ABOUT_IMPORT, **common)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -13,7 +14,7 @@ from ed_core import figures
 from ed_core.depth import say
 from ed_core.errors import ParameterError
 from ed_core.lenses import measured
-from ed_core.types import ModelSpec
+from ed_core.models.ref import ModelRef
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
@@ -40,7 +41,7 @@ def page() -> None:
     opened()
 
 
-def chosen_models(kind: str, row: DeltaGenerator) -> tuple[ModelSpec, ...]:
+def chosen_models(kind: str, row: DeltaGenerator) -> tuple[ModelRef, ...]:
     """Return the chosen model, and for maps between two models the second one too, from its box in the `row`."""
     a = picker.required()
     if kind == "within":
@@ -55,7 +56,7 @@ def body(wanted: Fitted) -> None:
     if missing := [model.name for model in wanted.models if not model.weights_here]:
         raise ParameterError(NOT_HERE.format(name=missing[0]))
     result = runs.fit_panel(wanted, "maps")
-    if result is not None:
+    if isinstance(result, (measured.Maps, measured.Replacement)):
         shown(result, "maps")
     elif not runs.under_way(wanted.out):
         within_one = len(wanted.models) == 1
@@ -126,7 +127,7 @@ def details(found: measured.Maps | measured.Replacement, key: str) -> None:
     """Fill Details: what the numbers are, the numbers as files, and where they came from."""
     st.markdown(type(found).__doc__)
     row = st.container(horizontal=True)
-    look = {"icon": ":material/download:", "on_click": "ignore"}
+    look: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
     name = f"{found.kind}{measured.ENDING}"
     archive, table = partial(measured.packed, found), partial(measured.csv, found)
     row.download_button(name, archive, name, "application/octet-stream", key=f"npz-{key}", **look)

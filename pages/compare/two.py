@@ -1,6 +1,7 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
 
 from dataclasses import replace
+from typing import Any
 
 import streamlit as st
 
@@ -34,7 +35,9 @@ def page() -> None:
     mode = two_sides.mode()
     if mode != "prompts":
         prompt_box.draw()
-    look = {"border": True, "horizontal": True, "vertical_alignment": "center"} if mode != "prompts" else {}
+    look: dict[str, Any] = (
+        {"border": True, "horizontal": True, "vertical_alignment": "center"} if mode != "prompts" else {}
+    )
     boxes = [column.container(key=f"side-{side}", **look) for side, column in zip(SIDES, st.columns(2), strict=True)]
     if mode == "prompts":
         with boxes[0]:
@@ -64,8 +67,8 @@ def page() -> None:
 def write_link(batch: running.Batch) -> None:
     """Name a complete result of each side in the URL, once nothing runs."""
     done = {} if batch.running else {name: r.request.key for name, r in batch.results.items() if r.complete}
-    runs = (next((key for name, key in done.items() if name.startswith(place)), "") for place in SIDES)
-    two_sides.write_link(tuple(runs))
+    a, b = (next((key for name, key in done.items() if name.startswith(place)), "") for place in SIDES)
+    two_sides.write_link((a, b))
 
 
 def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
@@ -79,7 +82,7 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
     shown = [two_sides.PROBE.value] if two_sides.MODE.value == "parameters" else list(both[0].probes)
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in SIDES)]
     pairs = {n: found_pairs(n, of_side) for n in done}
-    verdicts = [judged(side) for side in of_side]
+    verdicts = judged(of_side[0]), judged(of_side[1])
     headline(batch, names, verdicts)
     ruler(names, verdicts, of_side)
     two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
@@ -103,27 +106,29 @@ def found_pairs(name: str, of_side: list[dict[str, Shown]]) -> list[side_by_side
     """Return the pairs of curves of a probe that is complete on both sides. `of_side`: of each side what is shown, by
     probe."""
     a, b = (side[name] for side in of_side)
-    sinks = ((), ()) if inputs.COUNT_SINKS.value else tuple(probe_page.sinks_of(s.result) for s in (a, b))
+    assert a.result is not None and b.result is not None
+    sinks = ((), ()) if inputs.COUNT_SINKS.value else (probe_page.sinks_of(a.result), probe_page.sinks_of(b.result))
     return side_by_side.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result, sinks)
 
 
 def judged(side: dict[str, Shown]) -> Verdict | None:
     """Return a side's verdict, next to the same stored untrained copies as on Home; None until both of its probes are
     complete."""
-    needed = [side[n].result if n in side else None for n in READS]
-    if any(r is None or not r.complete for r in needed):
+    needed = [r for n in READS if n in side and (r := side[n].result) is not None and r.complete]
+    if len(needed) < len(READS):
         return None
     first_token = getattr(side["contributions"].side.probes["contributions"], "first_token", True)
     twins = control_model.stored_twins({r.request.probe: r.request for r in needed})
     return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, names: tuple[str, str], verdicts: list[Verdict | None]) -> None:
+def headline(batch: running.Batch, names: tuple[str, str], verdicts: tuple[Verdict | None, Verdict | None]) -> None:
     """Show what differs in depth, in a sentence; below it what the sides are or what is going on, and both verdicts
     behind a click."""
     for message in running.troubles(batch):
         show.error(message)
-    sentence = say.both(*verdicts) if all(verdicts) else ""
+    a, b = verdicts
+    sentence = say.both(a, b) if a and b else ""
     note = " · ".join(f"{side}: {name}" for side, name in zip(SIDES, names, strict=True))
     if batch.running:
         sentence = sentence or "Both sides are being measured."
@@ -134,18 +139,20 @@ def headline(batch: running.Batch, names: tuple[str, str], verdicts: list[Verdic
     show.finding(sentence or "What differs is read from the curves below.", note, reasons)
 
 
-def ruler(names: tuple[str, str], verdicts: list[Verdict | None], of_side: list[dict[str, Shown]]) -> None:
+def ruler(
+    names: tuple[str, str], verdicts: tuple[Verdict | None, Verdict | None], of_side: list[dict[str, Shown]]
+) -> None:
     """Draw both verdicts on relative depth; without marks until they are known, so that nothing moves when they
     come."""
     some = [next((s.result for s in side.values() if s.result is not None), None) for side in of_side]
-    n_layers = [
+    a, b = (
         r.n_layers if r is not None else ModelRef.of(next(iter(side.values())).side.model).n_layers
         for r, side in zip(some, of_side, strict=True)
-    ]
-    if None in n_layers or not set(READS) <= set(of_side[0]):
+    )
+    if a is None or b is None or not set(READS) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
-    fig = figures.pair_ruler(tuple(verdicts), tuple(n_layers), names)
+    fig = figures.pair_ruler(verdicts, (a, b), names)
     text = " ".join(f"{side}: {say.verdict(v)}" for side, v in zip(SIDES, verdicts, strict=True) if v)
     show.draw("ruler-two", show.made(fig), text or "Depth ruler of both sides: no verdict yet.")
 

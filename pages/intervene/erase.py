@@ -22,5 +22,5 @@ probe_page.Page(
     lambda result, view: probe_page.profile(result, "effect", view, "depths"),
     beneath=beneath,
     over_sinks=True,
-    needs_answer=lambda probe: probe.target == "answer",
+    needs_answer=lambda probe: isinstance(probe, ResidualErasure) and probe.target == "answer",
 ).show()

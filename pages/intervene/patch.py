@@ -79,9 +79,8 @@ def prompts() -> None:
 
 def other() -> Prompt:
     """Return the other prompt, which is carried in, encoded as the first one is."""
-    first = prompt_box.prompt()
-    more = dict(template=first.template, special_tokens=first.special_tokens)
-    return Prompt(inputs.value(TEXT, ""), inputs.value(ANSWER, ""), **more)
+    text, answer, first = inputs.value(TEXT, ""), inputs.value(ANSWER, ""), prompt_box.prompt()
+    return Prompt(text, answer, template=first.template, special_tokens=first.special_tokens)
 
 
 def verdict(result: ProbeResult) -> tuple[str, str]:

@@ -16,10 +16,10 @@ from ed_core.cases import drawings
 from ed_core.depth import among_others, say, surgery
 from ed_core.figures import View
 from ed_core.figures.canvas import size
-from ed_core.models.ref import ModelRef
+from ed_core.models.ref import Gguf, ModelRef
 from ed_core.probes import ExactAnswers, Prune, Surgery
 from ed_core.results import aggregate
-from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
+from ed_core.types import ProbeResult, Prompt, Request
 from ed_ui import case_studies, control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
 from ed_ui.inputs import SURGERY_LENGTH as LENGTH
 from ed_ui.inputs import SURGERY_MAP as MAP
@@ -35,6 +35,7 @@ HEIGHT = 420
 OWN = of_probe(Prune, ("drop",))
 SPARED = replace(number("removed", "prune.removed", 1, 1, 16, int, "Layers to remove"), box={})
 SHAPE = of_probe(Surgery, ("longest", "seed"))
+Rows = Mapping[int, Mapping[str, Any]]  # `measured`, by layers removed
 
 
 def page() -> None:
@@ -47,6 +48,7 @@ def page() -> None:
     more = probe_page.options(place, (*OWN, *SHAPE))
     chosen = probe_page.form(Prune, more, ("drop",))
     moved = probe_page.form(Surgery, more, ("longest", "seed"))
+    assert isinstance(chosen, Prune) and isinstance(moved, Surgery)
     probes = lengths(spec, chosen)
     known = prompt_set.run_when(spec, prompts)
     batch = running.batch("prune", control_model.with_control(requests(spec, probes, prompts)))
@@ -64,7 +66,7 @@ def page() -> None:
             probe_page.explanation(probe)
 
 
-def lengths(spec: ModelSpec, chosen: Prune) -> dict[int, Prune]:
+def lengths(spec: ModelRef, chosen: Prune) -> dict[int, Prune]:
     """Return the probes of the table, by how many layers they remove; the visitor's own set (`chosen`) is measured with
     1."""
     n_layers = spec.n_layers or 2
@@ -72,10 +74,10 @@ def lengths(spec: ModelSpec, chosen: Prune) -> dict[int, Prune]:
     return {n: chosen if n == 1 else Prune(n) for n in LENGTHS if n == 1 or 2 * n <= n_layers}
 
 
-def requests(spec: ModelSpec, asked: Mapping[int, Prune], prompts: Sequence[Prompt]) -> dict[str, Request]:
+def requests(spec: ModelRef, asked: Mapping[int, Prune], prompts: Sequence[Prompt]) -> dict[str, Request]:
     """Return the requests of every length on every prompt by name, and of what is written without the layers where the
     answer is known."""
-    wanted = {}
+    wanted: dict[str, Request] = {}
     for n, probe in asked.items():
         wanted |= {f"prune {n}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts)}
         answered = ((i, prompt) for i, prompt in enumerate(prompts) if prompt.answer.strip())
@@ -83,11 +85,11 @@ def requests(spec: ModelSpec, asked: Mapping[int, Prune], prompts: Sequence[Prom
     return wanted
 
 
-def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_prompts: int) -> None:
+def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelRef, n_prompts: int) -> None:
     """Draw the answer, the table, files and pictures over the prompts that are measured. `asked`: probes by layers
     removed."""
-    rows = {n: measured(batch, n, probe, n_prompts) for n, probe in asked.items()}
-    rows = {n: row for n, row in rows.items() if row is not None}
+    every = {n: measured(batch, n, probe, n_prompts) for n, probe in asked.items()}
+    rows = {n: row for n, row in every.items() if row is not None}
     its_card = runs.card_of(spec)
     with st.container(key="prune-answer"):
         answer(batch, rows, its_card, spec, n_prompts)
@@ -110,7 +112,7 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelSpec, n_
     probe_page.texts(WORDS)
 
 
-def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict | None:
+def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict[str, Any] | None:
     """Return what removing `n` layers comes to over the complete prompts; None while none is complete. `curves`: mean
     by first layer; `start`: first layer (from 0) of the cheapest stretch; `exact`: answers; `copy`: the control's
     curves."""
@@ -128,7 +130,7 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
     return {"curves": curves, "start": start, "results": results, "exact": exact, "written": written, "copy": copy}
 
 
-def answer(batch: running.Batch, rows: dict, its_card: card.Card | None, spec: ModelSpec, n_prompts: int) -> None:
+def answer(batch: running.Batch, rows: Rows, its_card: card.Card | None, spec: ModelRef, n_prompts: int) -> None:
     """Show the cheapest layer in a sentence, how sure that is, and what the model's card says. `rows`: `measured` by
     layers removed."""
     note = (
@@ -159,7 +161,7 @@ def of_card(its_card: card.Card) -> str:
     return f"{kept} of first choices stay over {say.count(len(its_card.set.prompts), 'prompt')} of {its_card.set.name}"
 
 
-def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
+def cells(n: int, row: Mapping[str, Any], spec: ModelRef) -> list[str]:
     """Return a row of the table: how many layers are removed, which, what stays, and what is saved."""
     cost = surgery.costs(row["curves"], row["start"])
     which = say.stretch(row["start"], row["start"] + n)
@@ -170,8 +172,8 @@ def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
     answers = "–"
     if row["exact"] is not None:
         total, exact = len(row["written"]), row["exact"]
-        baseline, kept = (round(float(v) * total) for v in (exact["exact_whole"], exact["exact"][row["start"]]))
-        answers = f"{kept} of {baseline}" if baseline else f"0 of {total}: the model writes none"
+        baseline, same = (round(float(v) * total) for v in (exact["exact_whole"], exact["exact"][row["start"]]))
+        answers = f"{same} of {baseline}" if baseline else f"0 of {total}: the model writes none"
     sizes = spec.size()
     saved = n * sizes.block / sizes.parameters if sizes.passes == 1 else 0.0
     work = n * sizes.block / (sizes.n_layers * sizes.block + sizes.d_vocab * sizes.d_model)
@@ -182,7 +184,7 @@ def cells(n: int, row: Mapping, spec: ModelSpec) -> list[str]:
     return [say.count(n, "layer"), which, kept, answers, loss, say.share(saved) if saved else "–", say.share(work)]
 
 
-def hand_over(batch: running.Batch, rows: Mapping[int, Mapping], n_prompts: int) -> None:
+def hand_over(batch: running.Batch, rows: Rows, n_prompts: int) -> None:
     """Draw files for other tools, from `ENOUGH` prompts up. `rows`: `measured` by layers removed."""
     if n_prompts < ENOUGH:
         return
@@ -216,11 +218,12 @@ def offer(
     row.download_button("Layers kept", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
     merge = partial(bridges.passthrough, order, model.source, evidence)
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
-    if not off and model.packing and (command := bridges.llama_quantize(order, n_layers, model.file.name)):
+    file = model.file.name if not off and isinstance(model, Gguf) and model.packing else ""
+    if file and (command := bridges.llama_quantize(order, n_layers, file)):
         st.code(command, language=None, wrap_lines=True)
 
 
-def pictures(rows: Mapping[int, Mapping]) -> None:
+def pictures(rows: Rows) -> None:
     """Draw what each stretch costs, by length, and how well the proxies rank the stretches."""
     curves = {n: row["curves"] for n, row in rows.items()}
     drawn = drawings.prune(curves, next(iter(rows.values()))["results"])
@@ -232,7 +235,7 @@ def pictures(rows: Mapping[int, Mapping]) -> None:
 # -------------------------------------------------------------------- maps
 
 
-def maps(spec: ModelSpec, asked: Surgery, prompts: Sequence[Prompt], n_tokens: int | None) -> None:
+def maps(spec: ModelRef, asked: Surgery, prompts: Sequence[Prompt], n_tokens: int | None) -> None:
     """Draw the section in which every stretch is dropped, every pair swapped, or every stretch run twice, on the same
     prompts."""
     link.among(MAP, surgery.KINDS, "map")
@@ -271,7 +274,9 @@ def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
     export(curves, kind, rows, results, ready)
 
 
-def export(curves: Mapping, kind: str, found: Sequence[surgery.Row], results: list[ProbeResult], ready: bool) -> None:
+def export(
+    curves: Mapping[str, Any], kind: str, found: Sequence[surgery.Row], results: list[ProbeResult], ready: bool
+) -> None:
     """Draw the cheapest variant of a length, with files for other tools. `found`: the cheapest of each length."""
     known = [row.length for row in found]
     nearest = min(known, key=lambda one: abs(one - LENGTH.value))

@@ -1,5 +1,7 @@
 """What is known of this model's depth: its card, the claims that hold for it, and whether its numbers are sound."""
 
+import math
+from collections.abc import Callable
 from functools import partial
 from html import escape
 
@@ -12,13 +14,13 @@ from ed_core.claims.judging import DOES_NOT_APPLY, FAILS, HOLDS, UNDECIDED
 from ed_core.claims.record import Found, Judged
 from ed_core.depth import say
 from ed_core.depth.mean_depth import of_curve
-from ed_core.types import ModelSpec
+from ed_core.models.ref import ModelRef
 from ed_ui import browser, inputs, link, live, model_sections, picker, prompt_set, runs, show
 from ed_ui.inputs import text
 from ed_ui.runs import Card, card_name, cards
 
 MOST = 500  # prompts
-FILES = {
+FILES: dict[str, tuple[str, str, Callable[[card.Card], str | bytes]]] = {
     card.HTML: ("Page", "text/html", page.html),
     card.MARKDOWN: ("Markdown", "text/markdown", page.markdown),
     card.FILE: ("JSON", "application/json", card.to_json),
@@ -48,7 +50,7 @@ def main() -> None:
     link.write()
 
 
-def choose(own: dict[str, card.Card], model: ModelSpec) -> card.Card | None:
+def choose(own: dict[str, card.Card], model: ModelRef) -> card.Card | None:
     """Return the card to show: the chosen one, else that of these weights in this precision, else any of the model.
     A chosen name that is not among its `own` cards is forgotten."""
     if CARD.value in own:
@@ -69,7 +71,7 @@ def answer(one: card.Card) -> None:
     show.finding(f"{settles} {switch}".strip(), over, (page.facts(one), *one.said, *one.notes))
 
 
-def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | None) -> None:
+def actions(model: ModelRef, own: dict[str, card.Card], chosen: card.Card | None) -> None:
     """Draw the choice of another card of this model, the chosen card's files, and the form of a card on other prompts
     with its progress. `own`: the model's cards by name."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-card")
@@ -80,8 +82,7 @@ def actions(model: ModelSpec, own: dict[str, card.Card], chosen: card.Card | Non
         with row.popover("Download card", type="tertiary", icon=":material/download:"):
             for file, (label, mime, make) in FILES.items():
                 name = f"{chosen.model.name.replace('/', '-')}-{file}"
-                more = {"on_click": "ignore", "key": f"download-{file}"}
-                st.download_button(label, partial(make, chosen), name, mime, **more)
+                st.download_button(label, partial(make, chosen), name, mime, key=f"download-{file}", on_click="ignore")
     label = "Measure on other prompts" if chosen is not None else "Measure this model"
     with row.popover(label, icon=":material/add_chart:", type="tertiary" if chosen is not None else "primary"):
         wanted = form(model)
@@ -97,7 +98,7 @@ def titled(one: card.Card) -> str:
     return f"{one.set.name}, {say.count(len(one.set.prompts), 'prompt')} · {one.model.precision}"
 
 
-def form(model: ModelSpec) -> Card | None:
+def form(model: ModelRef) -> Card | None:
     """Draw the form of a new card and return the card; None while no prompts are chosen."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-cards")
     name = prompt_set.set_or_lines(row, "cards", model)
@@ -116,8 +117,7 @@ def run(wanted: Card) -> None:
             inputs.put_over({CARD.key: card_name(wanted.out / card.FILE)})
 
     label = "Run again" if wanted.found() else "Run"
-    more = {"linked": False, "ended": ended, "unfinished": wanted.unfinished}
-    runs.panel(wanted.out, "cards", label, wanted.begin, TAKES, **more)
+    runs.panel(wanted.out, "cards", label, wanted.begin, TAKES, linked=False, ended=ended, unfinished=wanted.unfinished)
     with st.expander("The same from the command line"):
         st.code(wanted.asked().command, language="bash", wrap_lines=True)
 
@@ -136,7 +136,7 @@ def course(one: card.Card) -> None:
     copies = {"untrained copy": lens[running.TWIN].values} if running.TWIN in lens else {}
     curves = {one.model.name: (own.values, own.low, own.high)}
     fig = show.once(figures.model_course, curves, copies, cost.values, one.cuts[0].start if one.cuts else None)
-    show.figure("course", fig, "", about=lambda: st.markdown(COURSE), place=right, alt=" ".join(one.said))
+    show.figure("course", fig, "", reading=COURSE, place=right, alt=" ".join(one.said))
 
 
 def large(one: card.Card) -> list[tuple[str, str]]:
@@ -148,7 +148,7 @@ def large(one: card.Card) -> list[tuple[str, str]]:
         within = "" if mean.low is None or mean.high is None else f" ({say.interval(mean.low, mean.high)})"
         facts.append((f"{mean.depth:.0f} of {n}", f"layers on average{within}"))
     if (copy := one.curves["kl"].get(running.TWIN)) is not None:
-        with_copy = of_curve("kl", copy.values)
+        with_copy = of_curve("kl", [math.nan if v is None else v for v in copy.values])
         if with_copy.depth is not None:
             facts.append((f"{with_copy.depth:.0f} of {n}", f"layers in an untrained copy ({with_copy.depth:.1f})"))
     for cut in one.cuts[:1]:

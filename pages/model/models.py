@@ -36,10 +36,9 @@ def main() -> None:
 
 def row(one: card.Card) -> dict[str, str | int | float | None]:
     """Return a card as a row of the table, by column."""
-    n, twin, cut = one.model.layers, one.curves["kl"].get(running.TWIN), next(iter(one.cuts), None)
+    n, cut = one.model.layers, next(iter(one.cuts), None)
     depths = (one.depth("kl", True), one.depth("overlap", True))
-    copy = of_curve("kl", twin.values).ratio if twin is not None else None
-    ratios = (*(depth.ratio if depth else None for depth in depths), copy)
+    ratios = (*(depth.ratio if depth else None for depth in depths), of_copy(one))
     counts = {verdict: sum(claim.verdict == verdict for claim in one.claims) for verdict in VERDICTS[:3]}
     return {
         "model": f"{one.model.name}{f' with {one.model.adapter}' if one.model.adapter else ''}",
@@ -56,11 +55,16 @@ def row(one: card.Card) -> dict[str, str | int | float | None]:
 
 def forest_row(one: card.Card) -> figures.Row:
     """Return a card as a row of the forest plot."""
-    mean, twin = one.depth("kl", True), one.curves["kl"].get(running.TWIN)
-    ratio, n = mean.ratio if mean else None, one.model.layers
-    ends = (math.nan, math.nan) if mean is None or mean.low is None else (mean.low / n, mean.high / n)
-    copy = of_curve("kl", twin.values).ratio if twin is not None else None
+    mean, copy, n = one.depth("kl", True), of_copy(one), one.model.layers
+    ratio, low, high = (mean.ratio, mean.low, mean.high) if mean else (None, None, None)
+    ends = (math.nan, math.nan) if low is None or high is None else (low / n, high / n)
     return figures.Row(one.model.name, n, math.nan if ratio is None else ratio, *ends, (copy,) if copy else ())
+
+
+def of_copy(one: card.Card) -> float | None:
+    """Return the average depth of the untrained copy on a card, as a share of its layers; None without one."""
+    twin = one.curves["kl"].get(running.TWIN)
+    return None if twin is None else of_curve("kl", [math.nan if v is None else v for v in twin.values]).ratio
 
 
 SHARES = ("average depth, %", "by overlap, %", "untrained copy, %")

@@ -1,6 +1,7 @@
 """Home: what the model says, from which layer on, and how sure that is; the answer's course, and four maps."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from ed_core import figures
 from ed_core.depth import say, sinks
 from ed_core.depth.answer import Course, is_right
 from ed_core.depth.rules import RULES, tenth
-from ed_core.depth.sample import ALL, READS, Sample
+from ed_core.depth.sample import ALL, READS, Results, Sample
 from ed_core.depth.verdict import Verdict, verdict
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -119,14 +120,14 @@ def model_of(batch: running.Batch) -> ModelRef:
 
 def judged(batch: running.Batch) -> Verdict | None:
     """Return the verdict with what is chosen under Options; None until both of its probes are complete."""
-    needed = [batch.complete(name) for name in READS]
-    if None in needed:
+    needed = [result for name in READS if (result := batch.complete(name)) is not None]
+    if len(needed) < len(READS):
         return None
     twins, control = control_model.twins(batch)
     return verdict_on(needed, twins=twins, control=control, of=read_for(needed[1]))
 
 
-def verdict_on(needed: list, **more: Any) -> Verdict:
+def verdict_on(needed: Sequence[Results], **more: Any) -> Verdict:
     """Return the verdict on these results (contributions, logit lens) with the chosen thresholds. `more`: as
     `Sample.of` takes it."""
     sample = Sample.of(*needed, first_token=inputs.FIRST_TOKEN.value, **more)
@@ -222,20 +223,16 @@ def others(batch: running.Batch) -> running.Batch | None:
 
 def checked(more: running.Batch, batch: running.Batch) -> None:
     """Draw what this prompt and the others (`more`) come to together, or how many are measured."""
-    needed = [[batch.complete(name)] for name in READS]
+    own = [result for name in READS if (result := batch.complete(name)) is not None]
     n = len(more.requests) // len(READS)
-    pairs = [[more.complete(f"{name}.{i}") for name in READS] for i in range(n)]
-    for pair in pairs:
-        if None not in pair:
-            for results, one in zip(needed, pair, strict=True):
-                results.append(one)
-    count = len(needed[0])
+    every = [[more.complete(f"{name}.{i}") for name in READS] for i in range(n)]
+    pairs = [pair for some in every if len(pair := [r for r in some if r is not None]) == len(READS)]
     if more.running:
         with st.container(horizontal=True, vertical_alignment="center", key="checking"):
-            st.progress((count - 1) / n, f"{count - 1} of {n} more prompts")
+            st.progress(len(pairs) / n, f"{len(pairs)} of {n} more prompts")
             st.button("Stop", key="stop.others", type="tertiary", on_click=running.cancel, args=(more,))
-    elif count > 2:
-        together = verdict_on(needed)
+    elif len(pairs) > 1:
+        together = verdict_on(list(zip(own, *pairs, strict=True)))
         with st.container(key="together"):
             st.markdown(show.plain(f"{say.lead(together)} {say.average(together)}"))
 
@@ -324,7 +321,7 @@ def decided(lens: ProbeResult) -> int | None:
     return None if patch is None else Patching.depths(patch)["decided"]
 
 
-def story(lens: ProbeResult, found: Course) -> dict:
+def story(lens: ProbeResult, found: Course) -> dict[str, Any]:
     """Return what Play tells, layer by layer: the prompt's end, and the word, probability and rank that the lens reads
     there."""
     prompt = lens.request.prompts[0]  # its tokens may each be a part of a letter

@@ -1,6 +1,8 @@
 """Does what one reads depend on the lens?"""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import streamlit as st
 
@@ -9,12 +11,13 @@ from ed_core.depth import lenses, say
 from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
-from ed_core.lenses import find, named, of_model
+from ed_core.lenses import Fit, find, named, of_model
 from ed_core.lenses.file import JUDGED
 from ed_core.models import tokens
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
-from ed_core.types import ModelSpec, ProbeResult
+from ed_core.types import ProbeResult
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
@@ -54,18 +57,19 @@ def ask() -> Probe:
             on_change=lambda: inputs.put({FIT.key: ",".join(st.session_state["lenses.box"])}),
             help="Beside the logit lens. What a fitted lens is worth stands in its certificate, below the maps.",
         )
-    more = {
+    more: dict[str, Any] = {
         "width": 190,
         "max_chars": 100,
         "help": "Its rank in every lens, by depth and token; the first token of what is typed.",
     }
     typed = inputs.widget(row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more)
-    k = probe_page.form(Lenses, row, ["k"], width=190).k
+    own = probe_page.form(Lenses, row, ["k"], width=190)
+    assert isinstance(own, Lenses)
     if typed and spec is not None:
         st.caption(follow(spec, typed))
     if spec is not None and not stored:
         st.caption(NONE)
-    return Lenses(fit=",".join(chosen), k=k, follow=inputs.value("lenses.follow", -1))
+    return replace(own, fit=",".join(chosen), follow=inputs.value("lenses.follow", -1))
 
 
 def forget_token(key: str) -> None:
@@ -74,7 +78,7 @@ def forget_token(key: str) -> None:
     inputs.put({"lenses.follow": -1})
 
 
-def follow(spec: ModelSpec, text: str) -> str:
+def follow(spec: ModelRef, text: str) -> str:
     """Note the first token of a typed text as the one to follow, and return a sentence that says which it is."""
     ids = tokens.ids(spec, text)
     inputs.put({"lenses.follow": ids[0] if ids else -1})
@@ -148,7 +152,7 @@ def _settle(read: lenses.ByLens) -> str:
     return " ".join(lines)
 
 
-def certificate(told: dict, n_layers: int) -> None:
+def certificate(told: Mapping[str, str], n_layers: int) -> None:
     """Draw what a fitted lens is worth on prompts it was not fitted on, with its controls. `told`: its name in the
     result."""
     try:
@@ -159,7 +163,7 @@ def certificate(told: dict, n_layers: int) -> None:
     title, judged = LENSES[fit.kind], lenses.held_out(fit.certificate)
     with st.expander(f"Certificate of {fit.path.stem}", expanded=False, icon=":material/verified:"):
         st.markdown(show.plain(say.certificate(fit.kind, fit.certificate)))
-        look = dict(x="depth", behind=judged.controls, ends=judged.ends, n_layers=n_layers)
+        look: dict[str, Any] = dict(x="depth", behind=judged.controls, ends=judged.ends, n_layers=n_layers)
         fig = figures.layer_curves(judged.lenses, "", "nats", **look)
         bars = "; bars: 5–95 % over prompts" if judged.ends else ""
         caption = f"**{title} on held-out prompts** · KL to the output; dashed: controls{bars}"
@@ -174,7 +178,7 @@ def fit_one() -> None:
         return
     with st.expander("Fit a lens to this model", icon=":material/model_training:"):
         kinds = {lens: LENSES[lens] for lens in COSTS}
-        look = dict(options=list(kinds), format_func=kinds.get)
+        look: dict[str, Any] = dict(options=list(kinds), format_func=kinds.get)
         kind = inputs.widget(st.segmented_control, "Lens to fit", "lens-fit.kind", "affine", **look)
         st.caption(COSTS[kind])
         prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
@@ -186,7 +190,7 @@ def fit_one() -> None:
 def fitting(wanted: Fitted) -> None:
     """Draw the panel of a lens's fit, and when it is finished the button that reads with it."""
     fit = runs.fit_panel(wanted, "lens-fit", linked=False)
-    if fit is not None:
+    if isinstance(fit, Fit):
         st.success(show.plain(say.certificate(fit.kind, fit.certificate)), icon=":material/verified:")
         name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
         if name not in chosen and st.button("Read with it", key="lens-fit.use", icon=":material/visibility:"):

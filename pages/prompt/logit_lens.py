@@ -63,7 +63,7 @@ def deep_tokens(result: ProbeResult) -> None:
     own = kinds.sums(result)
     others = [kinds.sums(other) for other in map(lookup.by_key, list(lookup.alike(result.request))[:MOST]) if other]
     if others:
-        show.conclusion("mix", say.mix(kinds.mix(own, sum(others), len(others)), result.n_layers))
+        show.conclusion("mix", say.mix(kinds.mix(own, sum(others[1:], others[0]), len(others)), result.n_layers))
     rows = [dict(zip(COLUMNS, row)) for row in kinds.table(own)]
     show.table("kinds", rows, 460, dict.fromkeys(COLUMNS[2:4], ".1f") | {COLUMNS[4]: ".2f"})
     st.caption(WORDS["Kinds of tokens"])

@@ -1,6 +1,7 @@
 """At which depth the tokens settle that the model itself writes, and where it could have stopped."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import streamlit as st
 
@@ -36,8 +37,7 @@ def drawn(result: ProbeResult, view: View) -> None:
     fig = show.once(figures.writing_map, result, look)
     show.figure("map", fig, caption, result, "jsd", one.reading, select=True)
     if window is not None and result.complete:
-        limits = dict(min_value=0, max_value=n - 1, width=420)
-        inputs.widget(st.slider, "Tokens shown", "writing.window", window, **limits)
+        inputs.widget(st.slider, "Tokens shown", "writing.window", window, min_value=0, max_value=n - 1, width=420)
 
 
 def text(result: ProbeResult) -> None:
@@ -64,7 +64,7 @@ def stop(n: int, result: ProbeResult) -> None:
 def more(result: ProbeResult, view: View) -> None:
     """Draw the figures below the map: depths by token, what an early exit spares, and the deep-thinking ratio."""
     left, right = st.columns(2)
-    look = dict(x="token written", height=280)
+    look: dict[str, Any] = dict(x="token written", height=280)
     depths = {"for good": result["settle_depth"], "would leave": result["exit_depth"]}
     fig = figures.layer_curves(depths, "", "depth", **look)
     title = "From which depth each token is the best guess for good, and where it would leave"
@@ -96,7 +96,7 @@ def exit_panel(batch: running.Batch) -> None:
     if (result := batch.complete("early_exit")) is None:
         return
     curves = aggregate.aggregate(EarlyExit, [result.summary])
-    leaves = exits.exits_of_prompts([result], aggregate.probe_of(result).threshold)
+    leaves = exits.exits_of_prompts([result], dict(result.request.parameters)["threshold"])
     show.conclusion("exit", say.exits(leaves))
     fig = figures.layer_curves({name: curves[name] for name in ("agreement", "confidence")}, "", "share", x="depth")
     show.figure(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -68,8 +69,7 @@ def listed(known: dict[str, Path]) -> None:
     if new_study.is_open():
         new_study.dialog()
     with row.popover("Open a file", icon=":material/upload_file:", type="tertiary"):
-        about = {"type": "edstudy", "key": "studies.bundle", "on_change": taken}
-        st.file_uploader("A study of somebody else's, .edstudy", **about)
+        st.file_uploader("A study of somebody else's, .edstudy", "edstudy", key="studies.bundle", on_change=taken)
     if refused := inputs.value("studies.refused"):
         show.error(refused)
     for name, out in known.items():
@@ -149,7 +149,7 @@ def progress(out: Path, complete: bool) -> None:
         runs.watch(out, "studies")
 
 
-def tabs(folder: Folder, rows: list[dict], name: str) -> None:
+def tabs(folder: Folder, rows: list[dict[str, Any]], name: str) -> None:
     """Draw the choice of further views of a study, and the chosen one. `rows`: verdicts on the set `name`."""
     views: dict[str, Callable[[], None]] = {
         DIFFICULTY: lambda: study_panels.difficulty(folder, folder.set_of(name)),
@@ -172,7 +172,7 @@ def tabs(folder: Folder, rows: list[dict], name: str) -> None:
         views[tab]()
 
 
-def estimates(folder: Folder, rows: list[dict], name: str) -> None:
+def estimates(folder: Folder, rows: list[dict[str, Any]], name: str) -> None:
     """Draw every estimator of depth of one model, and how robust each rule is."""
     model = MODEL.draw_of(st.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
     items = studies.looked(folder.out, estimators.estimates, model, name)
