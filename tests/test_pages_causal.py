@@ -140,6 +140,7 @@ def test_from_ten_prompts_on_layers_go_to_other_tools_once_all_are_measured(stor
     lookup.store().put(computed(Prune().request(spec, many[9])))
     for name, value in {"packing": "Q4_1", "file": Path("small.gguf")}.items():
         monkeypatch.setattr(type(spec), name, value, raising=False)
+    monkeypatch.setattr("ed_core.models.ref.Gguf", type(spec))
     test = prune_on(many)
     assert files(test) == {"Layers kept": False, "mergekit": False}
     results = [lookup.find(Prune().request(spec, prompt)) for prompt in many]
