@@ -133,7 +133,7 @@ def draw() -> None:
         with st.container(horizontal=True, vertical_alignment="bottom", key="prompt-box", border=True):
             more: dict[str, Any] = dict(label_visibility="collapsed", height="content", placeholder="Type a prompt")
             inputs.widget(st.text_area, "Prompt", "text", "", changed=edited, **more)
-            inputs.widget(st.text_input, "expected", "answer", "", changed=edited, placeholder="answer")
+            inputs.widget(st.text_input, "expected", "answer", "", changed=edited, placeholder="none")
             run = st.container(width="content", key="run-buttons")
         row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
         with row:

@@ -127,14 +127,17 @@ def lead(found: Verdict) -> str:
     looks = [look for look in found.sample.answers if look]
     if len(looks) == found.sample.n_prompts == 1:
         return _answer(looks[0])
-    if not looks:
-        return ""
-    depths = [depth for look in looks if (depth := first_choice(look)) is not None]
-    what = listed(dict.fromkeys("the answer" if look[0].given else "the model's next token" for look in looks), "or")
-    if not depths:
-        return f"In none of {count(len(looks), 'prompt')} {what} is the first choice."
-    where = f"from {layers(np.median(depths), found.n_layers)} on (median; {interval(min(depths), max(depths), 0)})"
-    return f"In {len(depths)} of {count(len(looks), 'prompt')} {what} is the first choice, {where}."
+    out = []
+    for given, what in ((True, "the answer"), (False, "the model's next token")):
+        group = [look for look in looks if look[0].given == given]
+        depths = [depth for look in group if (depth := first_choice(look)) is not None]
+        if depths:
+            spread = f" (median; {interval(min(depths), max(depths), 0)})" if len(depths) > 1 else ""
+            where = f"from {layers(np.median(depths), found.n_layers)} on{spread}"
+            out.append(f"In {len(depths)} of {count(len(group), 'prompt')} {what} is the first choice, {where}.")
+        elif group:
+            out.append(f"In none of {count(len(group), 'prompt')} {what} is the first choice.")
+    return " ".join(out)
 
 
 def headline(model: str, found: Course, right: bool | None, said: str, answer: str = "") -> str:
@@ -332,7 +335,8 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
         f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(span, s.spans))}"
         for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
     )
-    return f"{count(len(found), 'attention sink')}: {'; '.join(named)}."
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"{count(len(found), 'attention sink')}: {'; '.join(named)}{more}."
 
 
 def writer(found: Span) -> str:
@@ -345,7 +349,8 @@ def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -
     any."""
     if not found:
         return ""
-    named = listed(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED])
+    more = [f"{len(found) - NAMED} more"] * (len(found) > NAMED)
+    named = listed([*(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED]), *more])
     averages = f"The averages of the maps {'count them' if counted else 'leave them out'}."
     return f"◆ marks attention sinks, tokens whose stream is very long: {named}. {averages}"
 

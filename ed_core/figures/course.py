@@ -166,17 +166,16 @@ def _decided(canvas: Canvas, depth: int, n: int) -> None:
 def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
     """Draw a bracket below the axis over what the published rules give; the papers' layer l is after layer l, where the
     lens is read, and the cosine's own block is layer l + 1."""
-    given = sorted(rule.depth for rule in reached.rules.values() if rule.depth is not None)
-    if not given:
-        return
     places = sorted(r.depth + (name == "cosine") for name, r in reached.rules.items() if r.depth is not None)
+    if not places:
+        return
     robust = [rule for rule in reached.rules.values() if rule.clear or rule.so_far]
     y = -BRACKET / plot
     canvas.line(colours.GREY, 1, x0=places[0], x1=places[-1], y0=y, y1=y, yref="paper")
     for depth in places:
         canvas.line(colours.GREY, 1, x0=depth, x1=depth, y0=y - 4 / plot, y1=y + 4 / plot, yref="paper")
-    word = "robust" if len(robust) == len(given) else f"{len(robust)} robust" if robust else "none robust"
-    text = f"published rules, in the papers' count: {say.listed(map(str, given))} · {word} here"
+    word = "robust" if len(robust) == len(places) else f"{len(robust)} robust" if robust else "none robust"
+    text = f"published rules: after layer {say.listed(map(str, places))} · {word} here"
     place = dict(x=places[0], xanchor="left", xshift=-2, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4)
     canvas.write(text, FONT, colours.MUTED, **place)
 

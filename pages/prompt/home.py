@@ -49,6 +49,7 @@ MAPS = (  # key, probe, picture, the question it answers, what its colours mean
     ),
     ("lens", "logit_lens", LogitLens.pictures[0], "What would the model say?", "bright: sure of its next word"),
 )
+ONE_PAGE = Contributions.pictures  # whose page shows one measure at a time
 COURSE, SMALL = 300, 176  # pixels of the figures
 PARAMETERS = (OF, inputs.KL, inputs.OVERLAP, inputs.FIRST_TOKEN, inputs.COUNT_SINKS)
 
@@ -354,7 +355,7 @@ def small_map(
                 alt = f"{question} {figures.describe(result, measure)}"
                 if cell := show.draw(key, ready, alt, clickable=True):
                     if over_tokens:
-                        inputs.put({"token": int(cell[1])})
+                        inputs.put({"token": int(cell[1])} | ({inputs.MEASURE.key: measure} if one in ONE_PAGE else {}))
                     st.switch_page(navigation.KEPT_FROM[probe])
     st.caption(colours)
 
