@@ -174,8 +174,8 @@ the right one.
 question's own line the chain `l=0; f=l; q=f` is taken apart in order: `q=` matters at depth 0 only, `f=` up to depth 1, the `l` behind it up to
 depth 2, and the value `0` up to depth 6. From depth 7 on only the last token matters, and there the lens now reads `0`.
 
-**Contribution norms and cosine:** only one layer erases more than it writes: layer 5, the one with a mean cosine below 0. That is why the
-papers' rule gives layer 5 here, and none in the sums. One layer is no turn: both levels fitted to the cosine lie above 0.
+**Contribution norms and cosine:** only one layer erases more than it writes: layer 6, the one with a mean cosine below 0. That is why the
+papers' rule, which counts from 0, gives layer 5 here, and none in the sums. One layer is no turn: both levels fitted to the cosine lie above 0.
 
 **KL has no mark:** the mean KL does not fall below half of its maximum before the last layer.""",
         (
@@ -300,7 +300,7 @@ both side by side. This is one copy, a single draw: a statement rests on five, a
 
 - *KL at layer 1* says that depth 0 is far off, not that layer 1 is near: the mean KL falls from 13.6 nats to 6.3 there, and stays about 5.5 up to
 depth 18. *A real model: why the KL rule says layer 1* tells why.
-- *Cosine after layer 12:* layer 11 erases (mean cosine −0.23) and so does layer 12, hardly; from layer 13 on nearly all layers build on what is there.
+- *Cosine at layer 12,* which is the 13th: layer 12 erases (mean cosine −0.23) and so does layer 13, hardly; from layer 14 on nearly all build on what is there.
 - *Overlap at layer 24* is the first to look at the words: the best five tokens of the lens begin to be the output's.
 
 **The answer itself comes last.** At the asking token the lens reads a space up to depth 25, with up to 99 %, then ` same`, ` end`, ` other`, ` bottom`:
@@ -325,14 +325,14 @@ depth 18. *A real model: why the KL rule says layer 1* tells why.
         "english-b",
         "A real model: the first token is a sink",
         """The capital of Japan, and SmolLM2 knows it. **Look at the first column** of the contribution norms: dark nearly everywhere, and bright in one row
-of the middle, layer 11.
+of the middle, layer 12.
 
 That layer's MLP writes a vector of norm 22 661 into the first token, whose stream was 132 long; the other tokens' median is about 140 there. From then on
 the first token is up to 172 times as long as the median token, whatever stands there: a **sink** (it was one before, at depths 3 to 8), as most trained models have one. Attention heads that
 have nothing to look at look at it. The last two layers take most of it back.
 
 **What it does to the figures.** Later layers add to the first token what they add to all, a few hundredths of its length: the dark column. A *mean* over
-tokens is the sink's: at layer 11 the mean ratio is 8.9, without this token it would be below 0.6. So there are the switch *Count the first token* under *Options*, and the criteria
+tokens is the sink's: at layer 12 the mean ratio is 8.9, without this token it would be below 0.6. So there are the switch *Count the first token* under *Options*, and the criteria
 without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A finding that holds with and without it is one about the prompt.""",
         (
             knows,
@@ -394,7 +394,7 @@ So a KL verdict near the input is a question to look at the curve, not a shallow
 stream replaces the first one's at one token and one depth.
 
 **Up to depth 23 the answer is at ` Japan`:** carrying over this one token turns ` Tokyo` into ` Beijing` all but completely (0.96 and more), and carrying
-over ` is`, where the answer is predicted, does next to nothing (at most 0.12). **From depth 24 on it is the other way round.** So layer 23 moves the answer to the
+over ` is`, where the answer is predicted, does next to nothing (at most 0.12). **From depth 24 on it is the other way round.** So layer 24 moves the answer to the
 last token: the *commitment depth* is 24 of 30.
 
 **The lens reads it only at the output.** On the first prompt its best token is ` the` up to depth 28 and ` Sh` at 29, then ` Tokyo`; on the second it also
