@@ -23,7 +23,7 @@ FAILED = (
     "under **{}**."
 )
 YOUNG_SECONDS = 5.0  # what runs for longer is drawn less often: figures take their share of the cores that compute
-SOON, LATER = 0.4, 1.5  # seconds until it is drawn again
+SOON, LATER = 0.5, 1.5  # seconds until it is drawn again
 
 
 class Said(EffectiveDepthError):

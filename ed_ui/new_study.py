@@ -11,7 +11,6 @@ import streamlit as st
 from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.models.bundled import default_set
-from ed_core.models.ref import ModelRef
 from ed_core.probes import find
 from ed_core.studies import plan as planning
 from ed_core.studies import study
@@ -124,25 +123,12 @@ def _models() -> None:
     chosen = inputs.value("study.models", [picker.model()])
     models = list(dict.fromkeys([*picker.names(), *chosen]))
     new = dict(accept_new_options=True)
-    names = _several("Models", "models", models, [picker.model()], help=picker.about_model(), format_func=_sized, **new)
+    lines = picker.lines()
+    about = dict(help=picker.about_model(), format_func=lambda name: lines.get(name, name))
+    _several("Models", "models", models, [picker.model()], **about, **new)
     _number("Untrained copies of each", "twins", 1, 0, TWINS, ABOUT_TWINS)
-    if any(name not in ("", None) and not _bundled(name) for name in names):
-        steps = inputs.value("study.steps", [])
-        _several("Steps of training", "steps", steps, [], placeholder="none", help=ABOUT_STEPS, **new)
-
-
-def _bundled(name: str) -> bool:
-    """Return whether a model's name is that of a bundled one."""
-    return name.startswith("ed-")
-
-
-def _sized(name: str) -> str:
-    """Return a model's name with its layers and parameters, where these are known."""
-    try:
-        size = ModelRef.parse(name).size()
-    except EffectiveDepthError:
-        return name
-    return f"{name} · {size.n_layers} layers, {size.parameters / 1e6:.0f} M"
+    steps = inputs.value("study.steps", [])
+    _several("Steps of training", "steps", steps, [], placeholder="none", help=ABOUT_STEPS, **new)
 
 
 def _sets() -> None:

@@ -57,7 +57,7 @@ def box() -> None:
     """Draw the button with the model's name, and behind it model, precision and device (the same on every page and in
     the URL), with what the model is."""
     with st.popover(_named(), key="model-box", width="stretch"):
-        listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
+        listed = lines()
         about: dict[str, Any] = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         MODEL.draw(st.selectbox, default=model() or None, **about)
@@ -221,6 +221,11 @@ def about_model() -> str:
         "A bundled model, one of the catalogue, the path of a model folder, any hub id like Qwen/Qwen2.5-1.5B"
         f"{elsewhere}: type it and press Enter."
     )
+
+
+def lines() -> dict[str, str]:
+    """Return what the list of models says of each, by name."""
+    return _listed(tuple(names()), devices()[0], running.free(devices()[0]))
 
 
 @st.cache_data(ttl=60, show_spinner=False)

@@ -223,7 +223,8 @@ class Store:
     def _read(self, cache: diskcache.Cache, name: str, decode: Callable[[bytes], T | None]) -> T | None:
         """Return an entry, decoded; None if missing. A damaged one is removed, noted, and reads as None."""
         try:
-            value = cache.get(name)
+            # A second look: another process may put the entry anew between its row and its file.
+            value = cache.get(name) or cache.get(name)
             if value is None:
                 return None
             if value[:32] != _digest(name, value[32:]):

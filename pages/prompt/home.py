@@ -61,11 +61,7 @@ def page() -> None:
     prompt_box.draw()
     batch = asked()
     shown = readable(batch)
-    with st.container(key="answer-slot"):
-        live.follow(shown, answer)
-        if (more := others(shown)) is not None:
-            live.follow(more, checked, shown)
-    live.follow(shown, figures_of)
+    live.follow(shown, panels)
 
 
 # ---------------------------------------------------------------- what is measured
@@ -154,6 +150,15 @@ def options(batch: running.Batch) -> None:
 
 
 # ---------------------------------------------------------------- the answer, and how sure it is
+
+
+def panels(batch: running.Batch) -> None:
+    """Draw all that a batch shows, in one part of the page: two would ask the server twice as often."""
+    with st.container(key="answer-slot"):
+        answer(batch)
+        if (more := others(batch)) is not None:
+            live.follow(more, checked, batch)
+    figures_of(batch)
 
 
 def answer(batch: running.Batch) -> None:
