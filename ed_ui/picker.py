@@ -61,6 +61,7 @@ def box() -> None:
         about: dict[str, Any] = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         MODEL.draw(st.selectbox, default=model() or None, **about)
+        st.caption(f"Its parameters, memory here, and time for {estimate.TOKENS} tokens. Type the id of any other.")
         PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
@@ -237,7 +238,7 @@ def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
         entry, parts = catalogue.find(name), [name]
         with contextlib.suppress(EffectiveDepthError):  # a damaged folder: choosing it says what is wrong
             size = ModelRef.named(name).size()
-            parts += [f"{estimate.count(size.parameters)} parameters", _cost(size, where, free)]
+            parts += [estimate.count(size.parameters), _cost(size, where, free)]
         parts += ["gated"] if entry is not None and entry.gated else []
         return " · ".join([*parts, "published depths"] if sets_of(name) else parts)
 
@@ -250,10 +251,10 @@ def _cost(size: sizes.Size, device: str, free: int) -> str:
     precision = estimate.choose(size, device=device, free=free)[0]
     forecast = estimate.estimate(size, precision, device=device, free=free)
     if not forecast.fits:
-        return f"too large here: {gigabytes(forecast.peak)} in {precision}, {gigabytes(free)} free"
+        return f"too large: {gigabytes(forecast.peak)} in {precision}"
     seconds = sum(need.seconds for need in forecast.needs)
     time = "under 1 s" if seconds < 1 else estimate.about(seconds)
-    return f"{gigabytes(forecast.peak)} in {precision}, {estimate.TOKENS} tokens in {time}"
+    return f"{gigabytes(forecast.peak)} in {precision} · {time}"
 
 
 def _more() -> None:

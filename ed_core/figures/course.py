@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth import say
 from ..depth.answer import Course
+from ..depth.rules import RULES
 from ..depth.verdict import Verdict
 from . import colours
 from .canvas import FONT, PLAIN, STEADY, Canvas, letters, visible
@@ -105,8 +105,8 @@ def _band(canvas: Canvas, copies: Sequence[np.ndarray], lowest: float) -> None:
     thick = np.log10(worst / best)
     inner = slice(len(best) // 5, max(len(best) * 3 // 5, 1))
     d = inner.start + int(thick[inner].argmax())
-    many = f"{len(copies)} untrained copies, each by its own last word" if len(copies) > 1 else "an untrained copy"
-    y = math.log10(best[d]) + 0.25 * float(thick[d])
+    many = f"grey: {len(copies)} untrained copies" if len(copies) > 1 else "an untrained copy"
+    y = math.log10(best[d]) + 0.5 * float(thick[d])
     canvas.write(many, FONT, colours.MUTED, x=d, y=y, xanchor="center", yanchor="middle", name="wide copies")
 
 
@@ -166,16 +166,18 @@ def _decided(canvas: Canvas, depth: int, n: int) -> None:
 def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
     """Draw a bracket below the axis over what the published rules give; the papers' layer l is after layer l, where the
     lens is read, and the cosine's own block is layer l + 1."""
-    places = sorted(r.depth + (name == "cosine") for name, r in reached.rules.items() if r.depth is not None)
-    if not places:
+    given = {name: r.depth + (name == "cosine") for name, r in reached.rules.items() if r.depth is not None}
+    if not given:
         return
+    places = sorted(given.values())
     robust = [rule for rule in reached.rules.values() if rule.clear or rule.so_far]
     y = -BRACKET / plot
     canvas.line(colours.GREY, 1, x0=places[0], x1=places[-1], y0=y, y1=y, yref="paper")
     for depth in places:
         canvas.line(colours.GREY, 1, x0=depth, x1=depth, y0=y - 4 / plot, y1=y + 4 / plot, yref="paper")
     word = "robust" if len(robust) == len(places) else f"{len(robust)} robust" if robust else "none robust"
-    text = f"published rules: after layer {say.listed(map(str, places))} · {word} here"
+    each = ", ".join(f"{RULES[name].label} {given[name]}" for name in sorted(given, key=given.__getitem__))
+    text = f"published rules: {each} · {word}"
     place = dict(x=places[0], xanchor="left", xshift=-2, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4)
     canvas.write(text, FONT, colours.MUTED, **place)
 

@@ -45,12 +45,12 @@ MAPS = (  # key, probe, picture, the question it answers, what its colours mean
         "layer_skip",
         LayerSkip.pictures[0],
         "What breaks without it?",
-        "row: layer left out · column: layer changed",
+        "bright: much · row: left out · column: changed",
     ),
     ("lens", "logit_lens", LogitLens.pictures[0], "What would the model say?", "bright: sure of its next word"),
 )
 ONE_PAGE = Contributions.pictures  # whose page shows one measure at a time
-COURSE, SMALL = 300, 176  # pixels of the figures
+COURSE, SMALL = 274, 172  # pixels of the figures
 PARAMETERS = (OF, inputs.KL, inputs.OVERLAP, inputs.FIRST_TOKEN, inputs.COUNT_SINKS)
 
 
@@ -244,10 +244,22 @@ def checked(more: running.Batch, batch: running.Batch) -> None:
 
 
 def why(batch: running.Batch, reached: Verdict) -> None:
-    """Draw the published rules in a table, what else is behind the verdict, and what the model writes."""
-    rows = say.rule_table(reached)
+    """Draw the published rules in a table, what each asks, what else is behind the verdict, and what the model
+    writes."""
+    rows, texts = say.rule_table(reached), probe_page.words(__file__)
     st.markdown(show.plain(say.rules(reached)))
     show.few_rows(list(rows[0]), [list(row.values()) for row in rows])
+    thresholds = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
+    moved = any(value != RULES[name].threshold for name, value in thresholds.items())
+    margin = tenth(reached.n_layers)
+    st.markdown(
+        texts[""].format(
+            moved=", with thresholds of your own for their 50 % and 30 %" if moved else "",
+            near=f" (± {say.count(margin, 'layer')})" if margin else "",
+            kl=100 * thresholds["kl"],
+            overlap=100 * thresholds["overlap"],
+        )
+    )
     lines = [show.plain(line) for line in (say.turn(reached.turn), *say.why(reached)) if line]
     if known := reached.sample.sinks[0]:
         lines.append(show.plain(say.sinks(known, batch.results["contributions"].tokens)))
@@ -256,18 +268,7 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     if (written := batch.complete("continuation")) is not None:
         lines.append(says(written))
     st.markdown("\n".join(f"- {line}" for line in lines))
-    thresholds = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
-    moved = any(value != RULES[name].threshold for name, value in thresholds.items())
-    margin = tenth(reached.n_layers)
-    st.markdown(
-        probe_page.words(__file__)[""].format(
-            moved=", with thresholds of your own (Hu et al. take 50 % and 30 %)" if moved else "",
-            copies=SHUFFLED if control_model.chosen()[0] == "shuffled" else UNTRAINED,
-            near=f" (± {say.count(margin, 'layer')})" if margin else "",
-            kl=100 * thresholds["kl"],
-            overlap=100 * thresholds["overlap"],
-        )
-    )
+    st.markdown(texts["depths"].format(copies=SHUFFLED if control_model.chosen()[0] == "shuffled" else UNTRAINED))
 
 
 def says(written: ProbeResult) -> str:
@@ -290,16 +291,13 @@ def figures_of(batch: running.Batch) -> None:
     known = sinks.of_result(made) if made is not None else None
     with show.place("course", COURSE):
         live.guarded(partial(course, batch, reached))
-    with st.container(key="home-maps"):
+    with st.container(key="home-maps", gap="xxsmall"):
+        st.caption(ABOUT_MAPS)
         for column, one in zip(st.columns(4), MAPS, strict=True):
             with column:
                 live.guarded(partial(small_map, batch, tuple(s.pos for s in known or ()), *one))
-        tokens = (
-            f" {show.plain(say.sinks_in_maps(known, made.tokens, inputs.COUNT_SINKS.value))}"
-            if known and made is not None
-            else ""
-        )
-        st.caption(ABOUT_MAPS + tokens)
+        if known and made is not None:
+            st.caption(show.plain(say.sinks_in_maps(known, made.tokens, inputs.COUNT_SINKS.value)))
 
 
 def course(batch: running.Batch, reached: Verdict | None) -> None:
@@ -376,7 +374,8 @@ CANCELLED = "Cancelled. **Run** measures what is missing."
 TEACH = "What does {} say, and from which layer on?"
 ABOUT = "Not computed yet. **Run** shows what the model would say after each layer, and what each layer does."
 ABOUT_MAPS = (
-    "A row is a layer, the first at the bottom; a column is a token (in the third map a layer). Click a map to open it."
+    "Four maps of this run: a row is a layer, the first at the bottom; a column is a token, in the third map a layer. "
+    "Click one to open it."
 )
 UNTRAINED = "**Untrained copies** (grey): the same shape, random weights. What they show too needs no training."
 SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order."
