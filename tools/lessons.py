@@ -328,7 +328,7 @@ depth 18. *A real model: why the KL rule says layer 1* tells why.
 of the middle, layer 12.
 
 That layer's MLP writes a vector of norm 22 661 into the first token, whose stream was 132 long; the other tokens' median is about 140 there. From then on
-the first token is up to 172 times as long as the median token, whatever stands there: a **sink** (it was one before, at depths 3 to 8), as most trained models have one. Attention heads that
+the first token is up to 172 times as long as the median token, whatever token is there: a **sink** (it was one before, at depths 3 to 8), as most trained models have one. Attention heads that
 have nothing to look at look at it. The last two layers take most of it back.
 
 **What it does to the figures.** Later layers add to the first token what they add to all, a few hundredths of its length: the dark column. A *mean* over

@@ -36,17 +36,17 @@ class Kept:
 
 class Sums(Kept):
     """Sums over tokens of sources `x [n, d_x]` and targets `y [n, d_y]`: `xx = sum x x'` (its upper blocks), `xy = sum
-    x y'`, `x`, `y`, and `yy = sum |y|^2`.
+    x y'`, `x`, and `y`.
 
     Products and sums are float64 for any input: next to massive activations float32 would lose the small ones."""
 
-    names = ("n", "xx", "xy", "x", "y", "yy")
+    names = ("n", "xx", "xy", "x", "y")
 
     def __init__(self, d_x: int, d_y: int, device: torch.device | str = "cpu"):
         zeros = partial(torch.zeros, dtype=torch.float64, device=device)
         self.n = torch.zeros((), dtype=torch.int64, device=device)
         self.xx, self.xy = zeros(d_x, d_x), zeros(d_x, d_y)
-        self.x, self.y, self.yy = zeros(d_x), zeros(d_y), zeros(())
+        self.x, self.y = zeros(d_x), zeros(d_y)
 
     def add(self, x: Float[Tensor, "n d_x"], *targets: Float[Tensor, "n d_y"]) -> None:
         """Add tokens: their sources `x` and one or more targets, which are concatenated along the width."""
@@ -58,7 +58,6 @@ class Sums(Kept):
         self.n += len(x)
         self.x += x.sum(0)
         self.y += y.sum(0)
-        self.yy += (y * y).sum()
 
     def solve(self, targets: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return `(A [d_y, d_x], b [d_y])`, float64, that minimise `sum |A x + b - y|^2 + lambda |A|^2`. `targets`: a

@@ -120,11 +120,6 @@ def find_read(request: Request) -> ProbeResult | None:
     return _of_shipped(TWINS, _on_cpu(request) or request.key) if stored is None else stored
 
 
-def is_read(request: Request) -> bool:
-    """Return whether a result of this request is shipped, with the examples or the untrained copies."""
-    return any((folder / f"{_on_cpu(request) or request.key}.npz").is_file() for folder in (TWINS, EXAMPLES))
-
-
 def _on_cpu(request: Request) -> str:
     """Return the key that a request for another device has on the CPU; "" if the request is for the CPU."""
     if all(model.device == "cpu" for model in request.models):

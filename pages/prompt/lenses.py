@@ -138,7 +138,7 @@ def verdict(result: ProbeResult) -> tuple[str, str]:
     means = [one.means["kl"].depth for one in read.verdicts.values() if "kl" in one.means]
     if len(depths := [depth for depth in means if depth is not None]) < 2:
         return "One lens does not show whether the depth depends on the lens.", note
-    by = say.interval(min(depths), max(depths))
+    by = " to ".join(dict.fromkeys(say.number(end, ".1f") for end in (min(depths), max(depths))))
     return f"Under {len(depths)} lenses the words settle by layer {by} of {read.n_layers} on average.", note
 
 
