@@ -41,6 +41,8 @@ PRECISION = choice("precision", "precision", AUTO, PRECISIONS, "Precision")
 ADAPTER = text("adapter", "adapter", label="LoRA adapter")
 REVISION = text("revision", "revision", label="Revision")
 DEVICE = text("device", "device", AUTO, "Device")
+EXAMPLE = "Qwen/Qwen2.5-1.5B"  # a larger model than the bundled ones
+LARGER = " A larger one: {}. Choose it above, or type any Hugging Face id; the page then offers its download."
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def box() -> None:
         about: dict[str, Any] = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         MODEL.draw(st.selectbox, default=model() or None, **about)
-        st.caption(f"Its parameters, memory here, and time for {estimate.TOKENS} tokens. Type the id of any other.")
+        larger = "" if settings.current().hosted else LARGER.format(listed.get(EXAMPLE, EXAMPLE))
+        st.caption(f"Parameters, memory, and time for {estimate.TOKENS} tokens here.{show.plain(larger)}")
         PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
@@ -219,7 +222,7 @@ def about_model() -> str:
         return NOTHING_ELSE
     elsewhere = f", {remote.PREFIX} and a model that NDIF runs" * settings.current().ndif
     return (
-        "A bundled model, one of the catalogue, the path of a model folder, any hub id like Qwen/Qwen2.5-1.5B"
+        f"A bundled model, one of the catalogue, the path of a model folder, any hub id like {EXAMPLE}"
         f"{elsewhere}: type it and press Enter."
     )
 

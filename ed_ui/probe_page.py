@@ -264,7 +264,7 @@ def of_sinks(seen: View) -> str:
 def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
     """Draw a measure's values of the selected token over layers or depths, where a token is selected."""
     if seen.selected is not None:
-        fig = show.once(figures.token_profile, result, measure, seen.selected)
+        fig = show.once(figures.token_profile, result, measure, seen.selected, seen)
         show.figure("profile", fig, f"Token {seen.selected} over the {over}", result, measure)
 
 

@@ -93,7 +93,7 @@ def _layers(folder: Folder, stored: Mapping[int, str], name: str, branch: str, s
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
         z = studies.looked(folder.out, steps.over_layers, tuple(stored.values()), name, measure)
         if len(z):
-            quantity, unit = measure.partition(".")[2], tables.unit_of(measure)
+            quantity, unit = measure.partition(".")[2], tables.unit_of(folder, measure)
             fig = show.once(figures.layers_over_steps, z, list(stored), quantity, unit, index, width_px=WIDTH)
             title, reading = MAPS[key][0], f"{MAPS[key][1].format(branch=BRANCHES[branch])} {COLUMNS}"
             show.figure(f"steps-{key}", fig, title, reading=reading, place=place)

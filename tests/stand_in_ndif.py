@@ -23,16 +23,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 FOLDER, NAME = sys.argv[1:3]
 KEY = "a key"
-state = {"asked": 0, "polls": 0, "bytes": 0, "headers": {}}
+state = {"asked": 0, "polls": 0, "headers": {}}
 results: dict[str, bytes] = {}
-
-
-def loaded() -> TransformersModel:
-    hf = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, attn_implementation="sdpa")
-    return TransformersModel(hf, task="text-generation", tokenizer=AutoTokenizer.from_pretrained(FOLDER))
-
-
-MODEL = loaded()
+HF = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, attn_implementation="sdpa")
+MODEL = TransformersModel(HF, task="text-generation", tokenizer=AutoTokenizer.from_pretrained(FOLDER))
 
 
 def computed(blob: bytes) -> dict[str, object]:
@@ -42,8 +36,7 @@ def computed(blob: bytes) -> dict[str, object]:
         tracer.execute(tracer.info.code)
     finally:
         tracers.dec()
-    found = dict(tracer.info.frame.f_locals["found"])
-    return {"found": found}
+    return {"found": dict(tracer.info.frame.f_locals["found"])}
 
 
 class Service(BaseHTTPRequestHandler):
@@ -75,7 +68,6 @@ class Service(BaseHTTPRequestHandler):
                 here = f"http://127.0.0.1:{self.server.server_address[1]}/result/{last}"
                 self._give({"id": last, "status": "COMPLETED", "data": here})
         elif what == "result":
-            state["bytes"] = len(results[last])
             self._give(results[last])
         else:
             self._give({"detail": "unknown"}, 404)
@@ -88,14 +80,9 @@ class Service(BaseHTTPRequestHandler):
             self._give({"detail": "Unknown API key."}, 401)
             return
         head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
-        blob = next(
-            part.get_payload(decode=True)
-            for part in BytesParser().parsebytes(head + body).walk()
-            if part.get_filename() == "request"
-        )
-        name = str(len(results))
-        file = io.BytesIO()
-        torch.save(computed(blob), file)
+        parts = {part.get_filename(): part for part in BytesParser().parsebytes(head + body).walk()}
+        name, file = str(len(results)), io.BytesIO()
+        torch.save(computed(parts["request"].get_payload(decode=True)), file)
         results[name] = zstandard.ZstdCompressor().compress(file.getvalue())
         self._give({"id": name, "status": "RECEIVED", "description": ""})
 

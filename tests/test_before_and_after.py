@@ -43,9 +43,8 @@ def test_depths_are_each_prompts_own_and_the_last_rows_those_of_all_tokens(sides
         rows = table[table.by == by]
         curves = [[side.run(ed_core.LogitLens(), p)[by] for p in PROMPTS] for side in sides]
         for name, side in zip(("before", "after"), curves):
-            own = [depth(by, c.mean(1, dtype=np.float64)) for c in side]
-            together = depth(by, np.concatenate(side, 1).mean(1, dtype=np.float64))
-            np.testing.assert_allclose(rows[name], [*own, together], rtol=1e-5)
+            expected = [depth(by, c.mean(1, dtype=np.float64)) for c in (*side, np.concatenate(side, 1))]
+            np.testing.assert_allclose(rows[name], expected, rtol=1e-5)
         np.testing.assert_allclose(rows.difference, rows.after - rows.before)
         assert rows.low[:-1].isna().all() and rows.over.iloc[-1] == "10 prompts"
         low, value, high = rows[["low", "difference", "high"]].iloc[-1]

@@ -23,12 +23,9 @@ def lens(small_folder):
     return computed(LogitLens().request(ModelRef.parse(str(small_folder)), Prompt("5 + 7 = ")))
 
 
-def of_family(tmp_path, family, probe=None):
+def of_family(tmp_path, family):
     folder = save_random(tmp_path / family, family)
-    return computed((probe or Contributions()).request(ModelRef.parse(str(folder)), Prompt("5 + 7 = 12")))
-
-
-# ---------------------------------------------------------------- names
+    return computed(Contributions().request(ModelRef.parse(str(folder)), Prompt("5 + 7 = 12")))
 
 
 def test_every_point_has_a_name_and_tables_join_on_it(lens):
@@ -110,17 +107,12 @@ def test_nnsight_reads_the_same_under_these_names(tmp_path, family):
     agree(trace, names, seen)
 
 
-# ---------------------------------------------------------------- files
-
-
 def test_mergekit_takes_what_is_written_for_it():
     config = pytest.importorskip("mergekit.config")
     import yaml
 
-    for text in (
-        bridges.passthrough([0, 1, 3, 5], "a/b: c", {"kl": 0.5}),
-        bridges.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
-    ):
+    for order, name in (([0, 1, 3, 5], "a/b: c"), ([0, 1, 1, 2, 5, 4], "a/b")):
+        text = bridges.passthrough(order, name, {"kl": 0.5})
         read = config.MergeConfiguration.model_validate(yaml.safe_load(text))
         assert read.merge_method == "passthrough" and read.slices
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import psutil
 import pytest
+from playwright.sync_api import Error
 from shell import wrote
 
 from ed_core.types import Prompt
@@ -28,21 +29,16 @@ ROWS = f"""const KEYS = {json.dumps(list(PANELS))}, panelRows = key => {{
   const plot = document.querySelector(`.st-key-box-${{key}} .js-plotly-plot`);
   return plot && plot._fullData && plot.data[0] && plot.data[0].name === 'z' ? plot._fullData[0].z : null;
 }};"""
-WATCH = (
-    ROWS
-    + """
-window.partlyFilled = {};  // per panel, how many cells were filled whenever somebody looked
-window.elements = {};  // per panel, the elements that it was drawn into
-setInterval(() => { for (const key of KEYS) {
+WATCH = f"""{ROWS}
+window.partly = new Set();  // the panels that were seen partly filled
+window.elements = {{}};  // per panel, the elements that it was drawn into
+setInterval(() => {{ for (const key of KEYS) {{
   const rows = panelRows(key);
   if (!rows) continue;
-  let cells = 0, filled = 0;
-  for (const row of rows) for (const v of row) { cells++; if (Number.isFinite(v)) filled++; }
-  if (filled > 0 && filled < cells) (window.partlyFilled[key] ??= {})[filled] = true;
-  (window.elements[key] ??= new Set()).add(document.querySelector(`.st-key-box-${key} .js-plotly-plot`));
-} }, 40);
-"""
-)
+  const values = Array.from(rows, row => Array.from(row)).flat(), filled = values.filter(Number.isFinite).length;
+  if (filled > 0 && filled < values.length) window.partly.add(key);
+  (window.elements[key] ??= new Set()).add(document.querySelector(`.st-key-box-${{key}} .js-plotly-plot`));
+}} }}, 40);"""
 STATE = f"""() => {{ {ROWS} return Object.fromEntries(KEYS.map(key => {{
   const rows = panelRows(key);
   return [key, rows ? Array.from(rows, row => Array.from(row, v => Number.isFinite(v) ? v : null)) : null];
@@ -73,11 +69,7 @@ def slow(tmp_path_factory):
 
 def state(page) -> dict[str, np.ndarray | None]:
     """What each panel plots now; NaN where it has nothing yet."""
-    found = page.evaluate(STATE)
-    return {
-        key: None if rows is None else np.array([[np.nan if v is None else v for v in row] for row in rows], float)
-        for key, rows in found.items()
-    }
+    return {key: rows and np.array(rows, float) for key, rows in page.evaluate(STATE).items()}
 
 
 def screen(page) -> str:
@@ -99,8 +91,6 @@ def wait(page, condition, seconds=90.0):
 
 def settled(page) -> None:
     """Wait until the app has run for all that the browser told it, and the browser has drawn all that came."""
-    from playwright.sync_api import Error
-
     for _ in range(3):
         try:
             assert page.evaluate(QUIET), "the page does not come to rest"
@@ -131,35 +121,24 @@ def start(page, address, query="", text=None, answer=None):
 
 
 def finished(page) -> bool:
-    return (
-        page.locator(".st-key-headline", has_text="on average").count() > 0
-        and page.get_by_role("button", name="Cancel").count() == 0
-    )
+    said, cancel = page.locator(".st-key-headline", has_text="on average"), page.get_by_role("button", name="Cancel")
+    return said.count() > 0 and cancel.count() == 0
 
 
 TEXT, ANSWER = "Sums mod 10:\n3 + 4 = 7\n8 + 5 = 3\n6 + 6 = ", "2"
 
 
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory):
-    """The command line's arrays for the same prompt."""
-    words = ("contributions", "logit_lens", "layer_skip", "--no-cache")
-    return wrote(tmp_path_factory.mktemp("cli"), [Prompt(TEXT, ANSWER)], *words, model="ed-demo-16")
-
-
-def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, computed):
+def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, tmp_path):
     page.add_init_script(WATCH)
     start(page, slow.address, "/?model=ed-demo-16", TEXT, ANSWER)
     page.evaluate("window.elements = {}")  # those of the stored example went when the prompt was typed
     wait(page, lambda: finished(page))
-    seen = page.evaluate(
-        "Object.fromEntries(Object.entries(window.partlyFilled).map(([key, counts]) => [key, "
-        "Object.keys(counts).length]))"
-    )
-    assert set(seen) == set(PANELS), f"distinct partly filled states: {seen}"
+    assert set(page.evaluate("[...window.partly]")) == set(PANELS)
     settled(page)
     elements = page.evaluate("Object.fromEntries(Object.entries(elements).map(([key, found]) => [key, found.size]))")
     assert elements == dict.fromkeys(PANELS, 1), "a new version is drawn into the figure that stands there"
+    words = ("contributions", "logit_lens", "layer_skip", "--no-cache")
+    computed = wrote(tmp_path, [Prompt(TEXT, ANSWER)], *words, model="ed-demo-16")
     for key, z in state(page).items():
         expected = computed[PANELS[key] + ".0"]
         expected = expected[..., 0] if key == "lens" else expected
@@ -169,8 +148,7 @@ def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, 
     fresh = visitor()
     fresh.goto(link)
     wait(fresh, lambda: all(z is not None for z in state(fresh).values()))
-    for key, z in state(fresh).items():
-        assert np.array_equal(z, shown[key]), f"{key} differs in a fresh session"
+    assert all(np.array_equal(z, shown[key]) for key, z in state(fresh).items())
     assert fresh.get_by_label("Prompt", exact=True).input_value() == TEXT
 
 
@@ -203,20 +181,3 @@ def test_a_click_on_a_cell_opens_its_tab_at_that_token(server, page):
 
     wait(page, clicked)
     wait(page, lambda: parse_qs(urlsplit(page.url).query).get("token") == ["2"])
-
-
-def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
-    page.goto(server + "/?example=lookup-2-a&model=ed-demo-8")
-    box = page.get_by_label("Prompt", exact=True)
-    box.wait_for()
-    wait(page, lambda: box.input_value())
-    picked = box.input_value()
-    for name, path in (("Contributions", "contributions"), ("Intervene", "skip")):
-        page.get_by_role("link", name=name, exact=True).click()
-        wait(page, lambda path=path: f"/{path}?" in page.url)
-        wait(page, lambda: box.input_value() == picked)
-        wait(page, lambda: "model=ed-demo-8" in page.url and "example=lookup-2-a" in page.url)
-    settled(page)
-    page.go_back()
-    wait(page, lambda: "/contributions?" in page.url)
-    wait(page, lambda: box.input_value() == picked)

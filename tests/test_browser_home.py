@@ -24,8 +24,7 @@ def test_ctrl_enter_runs_what_was_just_typed(server, page):
     page.keyboard.press("Control+Enter")
     wait(page, lambda: "run=" in page.url and "example=" not in page.url)
     assert box.input_value() == "Sums mod 10:\n4 + 5 = "
-    said = page.locator(".st-key-headline")
-    wait(page, lambda: "on average" in said.inner_text())
+    wait(page, lambda: "on average" in page.locator(".st-key-headline").inner_text())
 
 
 MARKED = """key => {
@@ -60,6 +59,9 @@ def test_one_depth_is_marked_in_all_figures_by_pointer_and_keys(server, page):
     page.keyboard.press("Escape")
     told.wait_for(state="hidden")
     assert {page.evaluate(MARKED, key) for key in figures} == {None}
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press(" ")  # opens its tab
+    wait(page, lambda: "/logit_lens" in page.url and "token=" in page.url)
 
 
 def test_no_translator_touches_what_a_model_reads_or_writes(server, page):
@@ -75,9 +77,7 @@ def test_no_translator_touches_what_a_model_reads_or_writes(server, page):
 
 def test_play_leads_the_prompt_through_the_layers(server, page):
     page.set_viewport_size({"width": 1440, "height": 900})
-    page.goto(server)
-    page.get_by_role("button", name="Play").wait_for()
-    settled(page)
+    opened(page, server)
     page.get_by_role("button", name="Play").click()
     said = page.locator(".ed-story-said")
     said.get_by_text("Before any layer").wait_for()
@@ -87,11 +87,3 @@ def test_play_leads_the_prompt_through_the_layers(server, page):
     page.get_by_role("button", name="Stop").click()
     said.get_by_text("Point at a layer").wait_for()
     wait(page, lambda: page.evaluate(MARKED, "lens") is None)
-
-
-def test_space_on_a_map_opens_its_tab(server, page):
-    opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
-    page.locator(".st-key-box-lens .ed-chart").focus()
-    page.keyboard.press("ArrowUp")
-    page.keyboard.press(" ")
-    wait(page, lambda: "/logit_lens" in page.url and "token=" in page.url)

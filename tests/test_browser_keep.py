@@ -3,11 +3,9 @@ on, deleted."""
 
 from __future__ import annotations
 
-import io
-import shutil
-
 import numpy as np
 import pytest
+from shell import arrays
 from small_models import save_random
 from test_browser import fill, start, wait
 
@@ -21,22 +19,21 @@ MAP = """key => { const plot = document.querySelector(`.st-key-box-${key} .js-pl
   const z = plot && plot._fullData && plot._fullData[0].z; return z ? Array.from(z, row => Array.from(row)) : null; }"""
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_random(tmp_path_factory.mktemp("model"))
-
-
 def plotted(tab, key: str) -> np.ndarray:
     return np.array(wait(tab, lambda: tab.evaluate(MAP, key)), float)
 
 
-def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model, page, visitor, tmp_path):
-    tab = visitor()
+def download(tab, button: str):
+    """What this button gives."""
+    with tab.expect_download() as given:
+        tab.get_by_role("button", name=button).click()
+    return given.value
+
+
+def test_a_finding_goes_from_home_to_a_colleague_without_the_model(page, visitor, tmp_path):
+    tab, model, cache = visitor(), tmp_path / "model", tmp_path / "cache"
+    model.mkdir()
+    save_random(model)
     with serving(cache) as app:
         start(page, app.address, f"/?model={model}", text="5 + 7 + 5 + 3 = ", answer="20")
         page.locator(".st-key-headline", has_text="on average").wait_for()
@@ -55,40 +52,32 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
     (card,) = list(Kept(cache, shipped=None).cards())
     assert link.endswith(f"/case?id={card.id}") and card.tags == ("random", "mine")
     numbers = Kept(cache, shipped=None).open(card.id)[0].items
-    gone = shutil.move(str(model), str(tmp_path / "gone"))
-    try:
-        with serving(cache) as app:
-            tab.goto(f"{app.address}/case?id={card.id}")
-            tab.get_by_text("What I found").wait_for()
-            assert np.array_equal(plotted(tab, "figure-0-1"), seen), "the numbers on Home"
-            assert tab.locator(".ed-notes strong").inner_text() == "Look" and "broken" not in tab.title()
-            assert tab.locator(".ed-notes script").count() == tab.locator(".ed-notes [href^=javascript]").count() == 0
+    model.rename(tmp_path / "gone")
+    with serving(cache) as app:
+        tab.goto(f"{app.address}/case?id={card.id}")
+        tab.get_by_text("What I found").wait_for()
+        assert np.array_equal(plotted(tab, "figure-0-1"), seen), "the numbers on Home"
+        assert tab.locator(".ed-notes strong").inner_text() == "Look" and "broken" not in tab.title()
+        assert tab.locator(".ed-notes script").count() == tab.locator(".ed-notes [href^=javascript]").count() == 0
 
-            tab.get_by_role("button", name="Edit").click()
-            fill(tab, "Title", "What we found")
-            tab.locator("[class*=edit-][class*=-save] button").click()
-            tab.get_by_role("heading", name="What we found").wait_for()
-            assert Kept(cache, shipped=None).open(card.id)[0].title == "What we found"
+        tab.get_by_role("button", name="Edit").click()
+        fill(tab, "Title", "What we found")
+        tab.locator("[class*=edit-][class*=-save] button").click()
+        tab.get_by_role("heading", name="What we found").wait_for()
+        assert Kept(cache, shipped=None).open(card.id)[0].title == "What we found"
 
-            tab.get_by_role("button", name="Share").click()
-            with tab.expect_download() as download:
-                tab.get_by_role("button", name="to import elsewhere").click()
-            bundle = download.value.path().read_bytes()
-            with tab.expect_download() as download:
-                tab.get_by_role("button", name="All numbers").click()
-            with np.load(io.BytesIO(download.value.path().read_bytes()), allow_pickle=False) as data:
-                assert np.array_equal(data["contributions.layer_ratio.0"], numbers[0].result["layer_ratio"])
-            with tab.expect_download() as download:
-                tab.get_by_role("button", name="Report").click()
-            assert "What we found" in download.value.path().read_text()
-            assert download.value.suggested_filename == f"what-we-found-{card.id}.html"
-            tab.keyboard.press("Escape")
+        tab.get_by_role("button", name="Share").click()
+        bundle = download(tab, "to import elsewhere").path().read_bytes()
+        data = arrays(download(tab, "All numbers").path())
+        assert np.array_equal(data["contributions.layer_ratio.0"], numbers[0].result["layer_ratio"])
+        report = download(tab, "Report")
+        assert "What we found" in report.path().read_text()
+        assert report.suggested_filename == f"what-we-found-{card.id}.html"
+        tab.keyboard.press("Escape")
 
-            tab.get_by_role("button", name="Delete").click()
-            tab.get_by_role("button", name="Delete it").click()
-            tab.get_by_text("Nothing of your own yet").wait_for()
-    finally:
-        shutil.move(gone, str(model))
+        tab.get_by_role("button", name="Delete").click()
+        tab.get_by_role("button", name="Delete it").click()
+        tab.get_by_text("Nothing of your own yet").wait_for()
     elsewhere = tmp_path / "elsewhere"
     with serving(elsewhere) as app:
         tab.goto(f"{app.address}/cases")

@@ -25,22 +25,10 @@ def opened(tab, url: str) -> None:
     tab.get_by_role("button", name="Run").wait_for()
 
 
-def go(tab, name: str, room: str = "") -> None:
-    """Click a room or a tab, of another `room` where one is named, and wait until the page has put its own parameters
-    into the URL."""
-    if room:
-        go(tab, room)
-    tab.keyboard.press("Escape")  # what is open stands over links
-    before = path(tab)
-    tab.get_by_role("link", name=name, exact=True).click()
-    wait(tab, lambda: path(tab) != before and "model" in query(tab))
-    settled(tab)  # a page that is left before it is drawn has put nothing of its own into the URL
-
-
-def shows(tab, role: str, name: str) -> bool:
-    """Whether such a control shows this now; read in one step, as a page that is drawn anew may lack it in the next."""
+def shows(tab, name: str) -> bool:
+    """Whether a radio shows this now; read in one step, as a page that is drawn anew may lack it in the next."""
     ways = "all => all.map(b => [b.getAttribute('aria-checked'), b.getAttribute('aria-pressed')])"
-    return any("true" in held for held in tab.get_by_role(role, name=name, exact=True).evaluate_all(ways))
+    return any("true" in held for held in tab.get_by_role("radio", name=name, exact=True).evaluate_all(ways))
 
 
 def options(tab) -> bool:
@@ -50,11 +38,6 @@ def options(tab) -> bool:
         button.click()
         settled(tab)
     return True
-
-
-def computed_in(tab, precision: str) -> bool:
-    """Whether the model on top of the page is in this precision."""
-    return f"· {precision} ·" in tab.locator(".st-key-model-box").inner_text()
 
 
 def prompt(tab) -> str:
@@ -68,7 +51,7 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, pa
         wanted = {"model": MODEL, "precision": "bf16", "shade": "rank"}
         assert wanted.items() <= query(page).items()
         wait(page, lambda: prompt(page).startswith("Copy"))
-        assert page.get_by_role("link", name="Logit lens", exact=True).count() and computed_in(page, "bf16")
+        assert "· bf16 ·" in page.locator(".st-key-model-box").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"
         page.reload()
         page.get_by_role("button", name="Run").wait_for()
@@ -77,11 +60,13 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, pa
 def test_back_and_forward_lead_to_a_page_as_it_was_left(server, page):
     opened(page, f"{server}/?model={MODEL}&example=copy-3-a&of=answer")
     settled(page)
-    go(page, "Intervene")
+    page.get_by_role("link", name="Intervene", exact=True).click()
+    wait(page, lambda: path(page) != "" and "model" in query(page))
+    settled(page)  # a page that is left before it is drawn has put nothing of its own into the URL
     assert "of" not in query(page)
 
     def at(where: str, own: str, control: str) -> None:
-        wait(page, lambda: path(page) == where and options(page) and shows(page, "radio", control))
+        wait(page, lambda: path(page) == where and options(page) and shows(page, control))
         assert own in f"{query(page)}" and query(page)["example"] == "copy-3-a" and prompt(page).startswith("Copy")
 
     page.go_back()

@@ -1,5 +1,5 @@
 """The report and a published site in a real browser, from a file and from a server's subfolder: they draw, ask nobody,
-run nothing of a stranger's, and follow the theme; and a page on paper."""
+and run nothing of a stranger's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ed_core.models.bundled import STUDIES
 
 pytestmark = pytest.mark.browser
 
-LIGHT, DARK = "rgb(31, 36, 48)", "rgb(230, 232, 238)"
 DRAWN = "Array.from(document.querySelectorAll('.plot')).filter(p => p._fullData && p.querySelector('.main-svg')).length"
 
 
@@ -28,9 +27,8 @@ def watched(visitor):
     """`watched(address, own, …)`: a tab there; what it must not do is collected on it: a request for anything else than
     its own, a failed one, a word on the console, an error, a dialog."""
 
-    def show(address, own, loud=("error",), width=1200, scheme="light"):
-        viewport, offline = {"width": width, "height": 900}, address.startswith("file:")
-        tab = visitor(viewport=viewport, color_scheme=scheme, offline=offline)
+    def show(address, own, loud=("error",)):
+        tab = visitor(viewport={"width": 1200, "height": 900}, offline=address.startswith("file:"))
         tab.seen = []
         own = (own, "data:", "blob:")
         tab.on("request", lambda r: tab.seen.append(r.url) if not r.url.startswith(own) else None)
@@ -46,12 +44,12 @@ def watched(visitor):
 
 @pytest.fixture
 def opened(watched, tmp_path):
-    """`opened(case, …)`: a tab with the case's report."""
+    """`opened(case)`: a tab with the case's report."""
 
-    def show(kept, **more):
+    def show(kept):
         file = tmp_path / "report.html"
         file.write_text(report(kept), encoding="utf-8")
-        tab = watched(file.as_uri(), "file:", **more)
+        tab = watched(file.as_uri(), "file:")
         tab.wait_for_function(f"{DRAWN} === document.querySelectorAll('.plot').length")
         return tab
 
@@ -97,24 +95,17 @@ def published(tmp_path_factory):
 
 @pytest.fixture
 def site_opened(watched, published):
-    """`site_opened(how, …)`: a tab with the index, "file" or "server"."""
+    """`site_opened(how)`: a tab with the index, "file" or "server"."""
     bases = {"file": published[0].as_uri(), "server": published[1]}
     loud = ("error", "warning")
-    return lambda how, **more: watched(f"{bases[how]}/index.html", f"{bases[how]}/", loud, **more)
+    return lambda how: watched(f"{bases[how]}/index.html", f"{bases[how]}/", loud)
 
 
 def drawn(tab) -> int:
     """How many figures there are, once all are drawn. (The page's policy lets nobody evaluate a text within it.)"""
-    until(
-        lambda: tab.evaluate(
-            f"document.readyState === 'complete' && {DRAWN} === document.querySelectorAll('.plot').length"
-        )
-    )
+    whole = f"document.readyState === 'complete' && {DRAWN} === document.querySelectorAll('.plot').length"
+    until(lambda: tab.evaluate(whole))
     return tab.evaluate(DRAWN)
-
-
-def shown(tab) -> list[str]:
-    return tab.locator("li:visible h3").all_inner_texts()
 
 
 @pytest.mark.parametrize("how", ["file", "server"])
@@ -138,18 +129,15 @@ def test_every_page_is_drawn_and_asks_nobody(site_opened, published, how):
 
 def test_search_takes_every_word_and_says_how_many_there_are(site_opened):
     tab = site_opened("file")
-    assert len(shown(tab)) == 4 and tab.locator("#found").inner_text() == ""
-    box = tab.get_by_label("Search")
-    box.fill("SUM carried")
-    assert shown(tab) == ["A sum"] and tab.locator("#found").inner_text() == "1 page"
-    assert tab.locator("h2:visible").all_inner_texts() == ["Case studies"], "a kind without a page is not shown"
-    box.fill("STRASSE")
-    assert shown(tab) == [] and tab.locator("#found").inner_text() == "No page has all of these words."
-    box.fill("straße ROM")
-    assert shown(tab) == ["Straße nach Rom"]
+    box, shown = tab.get_by_label("Search"), lambda: tab.locator("li:visible h3").all_inner_texts()
+    assert len(shown()) == 4
+    for words, titles, says in (
+        ("SUM carried", ["A sum"], "1 page"),
+        ("STRASSE", [], "No page"),
+        ("straße ROM", ["Straße nach Rom"], "1 page"),
+    ):
+        box.fill(words)
+        assert shown() == titles and says in tab.locator("#found").inner_text()
     box.fill("")
     tab.get_by_role("button", name="by hand", exact=True).click()
-    assert box.input_value() == "by hand" and shown(tab) == ["A sum"]
-
-
-# ---------------------------------------------------------------- on paper
+    assert box.input_value() == "by hand" and shown() == ["A sum"]

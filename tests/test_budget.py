@@ -1,5 +1,4 @@
-"""Memory: whatever the budget, the numbers are those of the naive way; when memory runs out the work goes on smaller,
-and says so."""
+"""Memory: whatever the budget, the numbers are the same; when memory runs out the work goes on smaller."""
 
 from functools import cache
 
@@ -10,32 +9,23 @@ import torch
 from small_models import BACKGROUND
 from test_naive import PROMPTS, agree, prompt_ids
 
+from ed_core import probes
 from ed_core.errors import JobError, ParameterError
-from ed_core.probes import (
-    EarlyExit,
-    IntegratedGradients,
-    LayerSkip,
-    LogitLens,
-    Patching,
-    Prune,
-    ResidualErasure,
-    Surgery,
-)
 from ed_core.sweeps.budget import parse
 from ed_core.types import Prompt
 from ed_core.work import compute
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
 SWEEPS = {
-    "skip": LayerSkip(direct=True),
-    "future": LayerSkip(mode="future", part="mlp", boundaries=(3, 7), direct=True),
-    "erase": ResidualErasure("future", BACKGROUND),
-    "gradients": IntegratedGradients(nodes=17),
-    "prune": Prune(n=2, drop=(0, 3)),
-    "exit": EarlyExit(),
-    "lens": LogitLens(),
-    "surgery": Surgery(seed=2),
-    "patch": Patching(Prompt("5 + 9 = ", "3")),
+    "skip": probes.LayerSkip(direct=True),
+    "future": probes.LayerSkip(mode="future", part="mlp", boundaries=(3, 7), direct=True),
+    "erase": probes.ResidualErasure("future", BACKGROUND),
+    "gradients": probes.IntegratedGradients(nodes=17),
+    "prune": probes.Prune(n=2, drop=(0, 3)),
+    "exit": probes.EarlyExit(),
+    "lens": probes.LogitLens(),
+    "surgery": probes.Surgery(seed=2),
+    "patch": probes.Patching(Prompt("5 + 9 = ", "3")),
 }
 TINY = 1  # byte: everything one row, one variant and one position at a time
 
@@ -64,9 +54,12 @@ def test_a_small_budget_changes_nothing_but_the_way(model_of, whole_of, name):
 def test_pieces_agree_with_the_naive_way(model_of):
     """As with long prompts and large vocabularies: several walks, and the logits in several chunks."""
     model = model_of("llama")
-    agree(run(model, LogitLens(), PROMPTS["text"], TINY), naive.logit_lens(model.hf, prompt_ids(PROMPTS["text"]), k=5))
+    agree(
+        run(model, probes.LogitLens(), PROMPTS["text"], TINY),
+        naive.logit_lens(model.hf, prompt_ids(PROMPTS["text"]), k=5),
+    )
     large, long = model_of("llama", vocab_size=1 << 14, num_hidden_layers=3), Prompt(4 * PROMPTS["text"].text)
-    found = run(large, LayerSkip(mode="future", part="mlp", boundaries=(8, 70)), long, TINY)
+    found = run(large, probes.LayerSkip(mode="future", part="mlp", boundaries=(8, 70)), long, TINY)
     agree(found, naive.layer_skip(large.hf, prompt_ids(long), "mlp", [8, 70]))
 
 
@@ -92,10 +85,7 @@ def small_memory(model_of, monkeypatch):
 
 ERRORS = {
     "torch": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    "cpu": RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 "
-        "bytes."
-    ),
+    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried"),
     "mps": RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"),
     "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     "python": MemoryError(),
@@ -107,7 +97,6 @@ ERRORS = {
     [*(("skip", error) for error in ERRORS), *((name, "torch") for name in ("future", "erase", "gradients", "prune"))],
 )
 def test_out_of_memory_halves_and_goes_on(whole_of, small_memory, name, error):
-    """What is memory is judged in one place for all sweeps, and each of them halves by itself."""
     whole = whole_of(name)
     model, passed = small_memory(2, ERRORS[error])
     found = run(model, SWEEPS[name])
@@ -129,20 +118,15 @@ def test_below_one_row_it_ends_with_a_sentence_and_the_model_goes_on(model_of, s
 def test_another_error_is_not_taken_for_memory(small_memory):
     model, _ = small_memory(2, RuntimeError("shapes do not fit"))
     with pytest.raises(JobError, match="This is a defect"):
-        run(model, LayerSkip())
+        run(model, probes.LayerSkip())
 
 
-@pytest.mark.parametrize(
-    "text, expected", [("", None), ("2G", 2 << 30), ("500 MB", 500 << 20), ("1.5GiB", 3 << 29), ("4096", 4096)]
-)
-def test_budgets_in_words(text, expected):
-    assert parse(text) == expected
-
-
-@pytest.mark.parametrize("text", ["much", "0", "-1G", "2X"])
-def test_a_budget_nobody_understands_is_refused(text):
-    with pytest.raises(ParameterError, match="memory budget"):
-        parse(text)
+def test_budgets_in_words():
+    understood = {"": None, "2G": 2 << 30, "500 MB": 500 << 20, "1.5GiB": 3 << 29, "4096": 4096}
+    assert {text: parse(text) for text in understood} == understood
+    for text in ("much", "0", "-1G", "2X"):
+        with pytest.raises(ParameterError, match="memory budget"):
+            parse(text)
 
 
 def raise_(error):

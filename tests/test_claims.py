@@ -1,5 +1,4 @@
-"""Claims on made-up data: the verdicts of each, refusals and reports; and all of it from the command line on a small
-model. How often they err is counted in `test_claims_power.py`."""
+"""Claims on made-up data and from the command line. How often they err is counted in `test_claims_power.py`."""
 
 from __future__ import annotations
 
@@ -16,17 +15,9 @@ from small_models import opened_models, save_random
 from ed_core.claims import CLAIMS, find, running, words
 from ed_core.claims.claim import Claim, adjusted
 from ed_core.claims.evidence import Evidence, Measured
-from ed_core.claims.judging import (
-    DOES_NOT_APPLY,
-    FAILS,
-    HOLDS,
-    UNDECIDED,
-    Estimate,
-    Quantity,
-    judge,
-    verdict,
-)
+from ed_core.claims.judging import DOES_NOT_APPLY, FAILS, HOLDS, UNDECIDED, Estimate, Quantity, judge, verdict
 from ed_core.cli import main
+from ed_core.depth.matching import usefulness
 from ed_core.depth.mean_depth import mean_depth_kl
 from ed_core.errors import PromptError
 from ed_core.lenses import replacement, streams
@@ -40,7 +31,6 @@ from ed_core.types import Prompt
 
 L, N, TOKENS = 8, 24, 5
 LEVELS = ("1", "2", "3")
-WHOLE = np.full(N, 2.0 * (TOKENS - 1))
 
 
 def drawn(mean, spread: float = 0.01, seed: int = 0) -> np.ndarray:
@@ -50,16 +40,11 @@ def drawn(mean, spread: float = 0.01, seed: int = 0) -> np.ndarray:
 
 
 def per_token(**curves) -> Part:
-    """Means over tokens as a study keeps them: sums, and how many tokens they are over."""
+    """Means over tokens as a study keeps them: sums, and how many tokens they are over; in triples of three levels."""
     columns = {"n_tokens": np.full(N, float(TOKENS))}
     for name, values in curves.items():
         n = TOKENS - name.startswith("nll")
         columns |= {f"{name}.sum": values * n, f"{name}.count": np.full(N, float(n))}
-    return in_levels(columns)
-
-
-def in_levels(columns: dict[str, np.ndarray]) -> Part:
-    """Prompts that go through the levels in pairs."""
     levels = tuple(LEVELS[i % 3] for i in range(N))
     return Part(columns, levels, tuple(str(i // 3) for i in range(N)), np.arange(N))
 
@@ -73,10 +58,6 @@ def cosine(curve) -> Evidence:
     return evidence(len(curve), contributions=per_token(**parts))
 
 
-def turning_at(layer: int) -> Evidence:
-    return cosine(np.where(np.arange(L) <= layer, -0.3, 0.3))
-
-
 def keeping(share) -> Evidence:
     """Best guesses kept, of all inner layers or of each."""
     curve = np.broadcast_to(share, L).copy()
@@ -85,9 +66,8 @@ def keeping(share) -> Evidence:
 
 
 def replaced(costs) -> Evidence:
-    costs = np.asarray(costs, float)
-    loss = (2 * (1 + drawn(costs, 0.001))) * (TOKENS - 1)
-    columns = {"loss": loss, "whole": WHOLE, "tokens": np.full(N, TOKENS - 1.0)}
+    n = np.full(N, TOKENS - 1.0)
+    columns = {"loss": 2 * (1 + drawn(costs, 0.001)) * n[:, None], "whole": 2 * n, "tokens": n}
     return evidence(len(costs), replacement=Part(columns))
 
 
@@ -103,9 +83,6 @@ def value(name: str, of: Evidence, quantity: int = 0) -> float:
     return find(name).of(of).estimates[quantity].value
 
 
-# ---------------------------------------------------------------- verdicts that were wrong once
-
-
 def test_a_turn_that_untrained_twins_have_as_well_is_none():
     step = np.where(np.arange(16) < 8, -0.2, 0.2)
     of, flat = cosine(step), cosine(np.full(16, 0.2)).parts["contributions"]
@@ -118,11 +95,9 @@ def test_a_proxy_is_not_called_weak_because_the_loss_is_noise():
     rng, score = np.random.default_rng(0), np.arange(30.0)
     for true, spread in ((np.zeros(30), 1.0), (score / 30, 5.0)):  # noise alone; a perfect proxy under noise
         loss = 2 + true + rng.normal(0, spread, (N, 30))
-        one = per_token(
-            block_influence=drawn(score), update_cosine=drawn(score), nll=loss, nll_whole=np.full((N, 1), 2.0)
-        )
+        scores = {"block_influence": drawn(score), "update_cosine": drawn(score)}
         claim = find("cosine-weak-proxy")
-        measured = claim.of(evidence(30, one=one))
+        measured = claim.of(evidence(30, one=per_token(**scores, nll=loss, nll_whole=np.full((N, 1), 2.0))))
         assert judged(claim, measured) == UNDECIDED and "the ranks of the loss" in measured.estimates[0].refusal
 
 
@@ -158,8 +133,6 @@ def test_ranks_are_reliable_where_halves_of_the_prompts_agree():
 
 
 def test_a_layer_whose_replacement_breaks_the_model_is_needed():
-    from ed_core.depth.matching import usefulness
-
     part = replaced([0.5, np.nan, 0.0, 0.0]).parts["replacement"]
     share = find("usefulness").of(evidence(4, replacement=part)).estimates[0]
     mean = part["loss"].sum(0) / part["whole"].sum()
@@ -189,23 +162,11 @@ def test_an_undefined_quantity_leaves_its_claim_undecided():
             assert verdict(claim.quantities, estimates)[0] == UNDECIDED
 
 
-# ---------------------------------------------------------------- from values to a verdict
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "wanted"),
-    [
-        (0.4, 0.6, HOLDS),
-        (0.2, 0.4, UNDECIDED),
-        (0.7, 0.9, UNDECIDED),
-        (0.1, 0.9, UNDECIDED),
-        (0.1, 0.2, FAILS),
-        (0.85, 0.9, FAILS),
-    ],
-)
-def test_the_verdict_follows_from_all_draws(low, high, wanted):
-    claim = one_quantity((0.3, 0.8))
-    assert judged(claim, of(estimate(np.linspace(low, high, 1000)))) == wanted
+def test_the_verdict_follows_from_all_draws():
+    wanted = {(0.4, 0.6): HOLDS, (0.1, 0.2): FAILS, (0.85, 0.9): FAILS}
+    wanted |= dict.fromkeys([(0.2, 0.4), (0.7, 0.9), (0.1, 0.9)], UNDECIDED)
+    for ends, expected in wanted.items():
+        assert judged(one_quantity((0.3, 0.8)), of(estimate(np.linspace(*ends, 1000)))) == expected, ends
 
 
 def one_quantity(limits, *more: Quantity, chosen: bool = True) -> Claim:
@@ -228,13 +189,8 @@ def test_prompts_and_layers_have_to_agree_and_lost_resamples_count_as_contradict
     lost[:60] = np.nan
     sure = estimate(within)
     assert judge(claim.quantities[0], sure) == pytest.approx((1 / 1001, 1.0))
-    for unsure in (
-        estimate(within, wide),
-        estimate(wide, within),
-        estimate(lost),
-        replace(sure, ranks={"cost": RankOrder(0.79, 0.4)}),
-        replace(sure, unclear=0.2),
-    ):
+    unclear = replace(sure, ranks={"cost": RankOrder(0.79, 0.4)}), replace(sure, unclear=0.2)
+    for unsure in (estimate(within, wide), estimate(wide, within), estimate(lost), *unclear):
         assert judged(claim, of(unsure)) == UNDECIDED
 
 
@@ -247,19 +203,11 @@ def test_of_several_quantities_each_must_hold_and_each_may_contradict():
     assert verdict(both.quantities, (above, far))[1] == pytest.approx(31 / 1001, abs=2e-3)
 
 
-# ---------------------------------------------------------------- values
-
-
 def test_values_are_those_of_the_plainest_computation():
     """From the prompts' own numbers, one line each."""
     made = {name: MADE_UP[name](Draw("small", 10, np.random.default_rng(7))) for name in MADE_UP}
-
-    def part(name: str, of: str) -> Part:
-        return made[name].parts[of]
-
-    def mean(p: Part, measure: str) -> np.ndarray:
-        return p[f"{measure}.sum"].sum(0) / p[f"{measure}.count"].sum()
-
+    part = lambda name, of: made[name].parts[of]
+    mean = lambda p, measure: p[f"{measure}.sum"].sum(0) / p[f"{measure}.count"].sum()
     effect = part("second-half-weak", "future")["effect"].mean(0)
     e = np.array([effect[s, s + 1 :].mean() for s in range(29)])
     kept = mean(part("one-layer-robust", "one"), "top1_kept")[1:-1]
@@ -307,10 +255,8 @@ def test_values_are_those_of_the_plainest_computation():
     for name, values in expected.items():
         for estimate, wanted in zip(find(name).of(made[name]).estimates, values):
             assert wanted is None or estimate.value == pytest.approx(wanted, abs=2e-6), name
+    turning_at = lambda layer: cosine(np.where(np.arange(L) <= layer, -0.3, 0.3))
     assert value("turn", turning_at(4)) == 5 / 8 and not value("turn", turning_at(L)) > 0
-
-
-# ---------------------------------------------------------------- words
 
 
 def test_claims_are_judged_together_and_the_report_counts_the_decided():
@@ -350,22 +296,10 @@ def test_what_is_read_of_answers_is_what_full_passes_say(measure):
         measure(model, Answers(), Prompt("Copy:"))
 
 
-# ---------------------------------------------------------------- from the command line
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_random(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def prompts(tmp_path):
-    file = tmp_path / "sums.jsonl"
-    lines = [
-        {"id": f"{level}-{i}", "level": str(level), "pair": str(i), "text": f"{'1 + ' * level}{i} = ", "answer": "7"}
-        for level in (1, 2)
-        for i in range(9)
-    ]
+    file, of = tmp_path / "sums.jsonl", [(level, i) for level in (1, 2) for i in range(9)]
+    lines = [{"level": str(n), "pair": str(i), "text": f"{'1 + ' * n}{i} = ", "answer": "7"} for n, i in of]
     file.write_text("\n".join(map(json.dumps, lines)))
     return file
 
@@ -375,14 +309,14 @@ def asked(model, prompts, out, *more: str) -> int:
 
 
 @pytest.mark.process
-def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_path, monkeypatch, capsys):
+def test_the_command_measures_once_and_goes_on_from_there(small_folder, prompts, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    assert asked(model, prompts, out, "--claim", "turn", "--claim", "adaptive") == 0
+    assert asked(small_folder, prompts, out, "--claim", "turn", "--claim", "adaptive") == 0
     first = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in first["findings"]] == ["turn", "adaptive"]
     plan = json.loads((out / "plan.json").read_text())
     assert [m["label"] for m in plan["models"]] == [running.MODEL, *running.TWINS] and len(running.TWINS) == 5
-    assert asked(model, prompts, out) == 0
+    assert asked(small_folder, prompts, out) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[-1].startswith("Checked: ") and "one-layer-robust" in printed
     found = json.loads((out / running.FOUND).read_text())
@@ -400,30 +334,29 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     monkeypatch.setattr(items, "compute", never)
     monkeypatch.setattr(replacement, "by_prompt", never)
     before = (out / running.FOUND).read_bytes()
-    assert asked(model, prompts, out) == 0 and (out / running.FOUND).read_bytes() == before
-    assert asked(model, prompts, out, "--claim", "turn") == 0
+    assert asked(small_folder, prompts, out) == 0 and (out / running.FOUND).read_bytes() == before
+    assert asked(small_folder, prompts, out, "--claim", "turn") == 0
     assert (out / running.FOUND).read_bytes() == before, "one claim leaves the others as they are"
     report = (out / running.REPORT).read_text()
     assert all(f"`{claim.id}`" in report for claim in CLAIMS) and found["command"] in report
     monkeypatch.undo()
     monkeypatch.setattr(Answers, "version", Answers.version + 1)
-    assert asked(model, prompts, out, "--claim", "turn") == 0
+    assert asked(small_folder, prompts, out, "--claim", "turn") == 0
     now = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in now["findings"]] == ["turn"], "findings of another version are left out"
 
 
 @pytest.mark.process
-def test_models_of_one_family_are_compared_and_others_refused(model, prompts, tmp_path, capsys):
-    others = [
-        save_random(tmp_path / str(width), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=4 + i)
-        for i, width in enumerate((32, 96))
-    ]
-    also = [word for other in others for word in ("--also", str(other))]
-    assert asked(model, prompts, tmp_path / "out", "--claim", "static-ratio", *also) == 0
+def test_models_of_one_family_are_compared_and_others_refused(small_folder, prompts, tmp_path, capsys):
+    also = []
+    for layers, width in ((4, 32), (5, 96)):
+        sizes = dict(hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers)
+        also += ["--also", str(save_random(tmp_path / str(width), **sizes))]
+    assert asked(small_folder, prompts, tmp_path / "out", "--claim", "static-ratio", *also) == 0
     one = json.loads((tmp_path / "out" / running.FOUND).read_text())["findings"][0]
     assert one["verdict"] != DOES_NOT_APPLY and one["prompts"] == 18
     assert not one["twin"] and any(q["value"] for q in one["quantities"])
     capsys.readouterr()
     stranger = save_random(tmp_path / "stranger", family="llama")
-    assert asked(model, prompts, tmp_path / "other", "--claim", "static-ratio", "--also", str(stranger)) == 2
+    assert asked(small_folder, prompts, tmp_path / "other", "--claim", "static-ratio", "--also", str(stranger)) == 2
     assert "is of the family llama" in capsys.readouterr().err

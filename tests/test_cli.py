@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from shell import arrays, refused, wrote
 
 from ed_core.cards import making
@@ -18,7 +19,7 @@ from ed_core.cli import fits, main, studies
 from ed_core.models.ref import ModelRef
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.lenses import LogitLens
-from ed_core.types import Prompt, command_line
+from ed_core.types import Prompt
 from ed_core.work.runs.fit import Fit
 
 PROMPTS = [
@@ -44,14 +45,10 @@ def asked(folder, prompts, out, *more, probes=PROBES) -> list[str]:
     return ["run", *probes, "--model", str(folder), "--prompts", str(prompts), "--out", str(out), *more]
 
 
-def run(*given) -> int:
-    return main(asked(*given))
-
-
 def test_run_writes_every_name_with_its_shape(small_folder, prompts, tmp_path):
     """METHODS §10, which programs of others read."""
     out = tmp_path / "r.npz"
-    assert run(small_folder, prompts, out) == 0
+    assert main(asked(small_folder, prompts, out)) == 0
     data = arrays(out)
     norms = {f"contributions.{name}": (L,) for name in ("attn_norm", "mlp_norm", "block_influence", "io_cos")}
     norms |= {f"contributions.{of}_{what}": (L,) for of in ("attn", "mlp", "layer") for what in ("ratio", "cos")}
@@ -66,10 +63,8 @@ def test_run_writes_every_name_with_its_shape(small_folder, prompts, tmp_path):
             "logit_lens.top_probs": (L + 1, n, 5),
             "logit_lens.settle_depth": (n,),
             "layer_skip.effect": (L, L),
-            "layer_skip.output": (L,),
             "layer_skip.output_pos": (L, n),
-            "layer_skip.top1_kept": (L,),
-            "layer_skip.noise_floor": (L,),
+            **{f"layer_skip.{name}": (L,) for name in ("output", "top1_kept", "noise_floor")},
         }
         assert {name: data[f"{name}.{i}"].shape for name in expected} == expected
         assert data[f"logit_lens.top_ids.{i}"].dtype == data[f"logit_lens.rank.{i}"].dtype == np.int32
@@ -77,24 +72,11 @@ def test_run_writes_every_name_with_its_shape(small_folder, prompts, tmp_path):
     ends = ("", "_ratio", "_stable", "_low", "_high")
     depths = [f"{rule}{end}" for rule in ("cosine", "kl", "overlap") for end in ends]
     depths += [f"{of}_mean{end}" for of in ("kl", "overlap") for end in ("", "_low", "_high")] + ["turn", "turn_p"]
-    expected = (
-        norms
-        | lens
-        | {
-            "contributions.resid_norm": (L + 1,),
-            "logit_lens.mrr": (L + 1,),
-            "logit_lens.settle_depth": (),
-            "logit_lens.deep_thinking_ratio": (),
-            "layer_skip.effect": (L, L),
-            "layer_skip.effect_mean": (L, L),
-            "layer_skip.output": (L,),
-            "layer_skip.output_mean": (L,),
-            "layer_skip.top1_kept": (L,),
-            "n_tokens": (),
-            "provenance": (),
-            **{f"effective_depth.{name}": () for name in depths},
-        }
-    )
+    single = ["logit_lens.settle_depth", "logit_lens.deep_thinking_ratio", "n_tokens", "provenance"]
+    expected = norms | lens | dict.fromkeys([*single, *(f"effective_depth.{name}" for name in depths)], ())
+    expected |= dict.fromkeys(("contributions.resid_norm", "logit_lens.mrr"), (L + 1,))
+    expected |= dict.fromkeys(("layer_skip.effect", "layer_skip.effect_mean"), (L, L))
+    expected |= dict.fromkeys(("layer_skip.output", "layer_skip.output_mean", "layer_skip.top1_kept"), (L,))
     assert {name: data[name].shape for name in expected} == expected
     certificates = json.loads(str(data["provenance"]))["runs"]
     assert len(certificates) == 9
@@ -106,14 +88,10 @@ def test_the_causal_probes_write_every_name_with_its_shape(small_folder, tmp_pat
     """Future mode with direct effects, erasure and gradients: per prompt, their aggregates, and nothing padded."""
     texts = [("5 + 7 = ", "12"), ("1 + 2 + 3 = ", "6")]
     probes = ["layer_skip", "residual_erasure", "integrated_gradients"]
-    settings = [
-        "layer_skip.mode=future",
-        "layer_skip.boundaries=3,7",
-        "layer_skip.direct=true",
-        "integrated_gradients.nodes=17",
-    ]
+    skip = [f"layer_skip.{one}" for one in ("mode=future", "boundaries=3,7", "direct=true")]
+    given = [*skip, "integrated_gradients.nodes=17"]
     prompts = [Prompt(*one) for one in texts]
-    data = wrote(tmp_path, prompts, *probes, "--memory", "64M", given=settings, model=small_folder)
+    data = wrote(tmp_path, prompts, *probes, "--memory", "64M", given=given, model=small_folder)
     for i, (text, answer) in enumerate(texts):
         n = len(text + answer)
         expected = {
@@ -127,11 +105,9 @@ def test_the_causal_probes_write_every_name_with_its_shape(small_folder, tmp_pat
             "layer_skip.output_by_boundary": (2, L),
             "residual_erasure.effect": (L + 1, n),
             "integrated_gradients.attribution": (L, n),
-            "integrated_gradients.completeness_error": (L,),
-            "integrated_gradients.f_x": (L,),
-            "integrated_gradients.f_baseline": (L,),
-            "integrated_gradients.nodes_used": (L,),
         }
+        per_layer = ("completeness_error", "f_x", "f_baseline", "nodes_used")
+        expected |= {f"integrated_gradients.{name}": (L,) for name in per_layer}
         assert {name: data[f"{name}.{i}"].shape for name in expected} == expected
         assert data[f"layer_skip.boundaries.{i}"].dtype == np.int32 and f"layer_skip.output_pos.{i}" not in data
     aggregates = {
@@ -148,23 +124,22 @@ def test_the_causal_probes_write_every_name_with_its_shape(small_folder, tmp_pat
 
 
 def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, prompts, tmp_path, capsys):
-    assert run(small_folder, prompts, tmp_path / "a.npz") == 0
-    assert run(small_folder, prompts, tmp_path / "b.npz") == 0
+    for name in ("a.npz", "b.npz"):
+        assert main(asked(small_folder, prompts, tmp_path / name)) == 0
     assert "0 computed, 9 from the store" in capsys.readouterr().out
-    (tmp_path / "one.jsonl").write_text(json.dumps(PROMPTS[0]))
-    assert main(asked(small_folder, tmp_path / "one.jsonl", tmp_path / "c.npz", probes=PROBES[:1])) == 0
-    assert ": 1 probe on 1 prompt, 0 computed, 1 from the store\n" in capsys.readouterr().out
-    with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
-        assert a.files == b.files
-        for name in a.files:
-            assert a[name].tobytes() == b[name].tobytes(), name
+    a, b = (arrays(tmp_path / name) for name in ("a.npz", "b.npz"))
+    assert {name: one.tobytes() for name, one in a.items()} == {name: one.tobytes() for name, one in b.items()}
+    assert main(["cache", "info"]) == 0
+    told = capsys.readouterr().out
+    assert "entries: 9" in told and "problems" not in told
+    assert main(["cache", "clear"]) == 0
+    assert "9 results removed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "line, words",
     [
         ('{"text": ""}', ["line 1", "empty"]),
-        ('{"text": "a\\ud800b"}', ["line 1", "surrogate", "Character 1"]),
         ('{"text": "a\\u0007b"}', ["line 1", "control character", "U+0007"]),
         ('{"text": "a"', ["line 1", "not JSON"]),
         ("", ["no prompts"]),
@@ -185,7 +160,6 @@ def test_a_bad_prompt_refuses_the_whole_run(small_folder, tmp_path, capsys, line
         (["--set", "layer_skip.mode=sideways"], ["layer_skip.mode", "current, future"]),
         (["--set", "layer_skip.speed=9"], ["no parameter 'speed'", "mode"]),
         (["--set", "logit_lens.k=many"], ["logit_lens.k", "whole number"]),
-        (["--set", "logit_lens.k=0"], ["logit_lens.k", "1 to 50"]),
         (["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=1"], ["boundaries", "2 and"]),
         (["--set", "layer_skip.boundaries=8"], ["layer_skip.boundaries counts with layer_skip.mode=future alone"]),
         (["--set", "nonsense"], ["PROBE.PARAMETER=VALUE"]),
@@ -206,58 +180,36 @@ def test_an_unknown_probe_and_missing_folders(small_folder, prompts, tmp_path, c
     refused(capsys, asked(tmp_path / "no model", prompts, tmp_path / "r.npz"), "no folder")
 
 
-def broken(folder, tmp_path, change):
-    copy = shutil.copytree(folder, tmp_path / "broken")
-    change(copy)
-    return copy
-
-
-def _nan_weights(folder):
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.2.mlp.down_proj.weight"].fill_(float("nan"))
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys):
-    without = broken(small_folder, tmp_path, lambda folder: (folder / "config.json").unlink())
-    refused(capsys, asked(without, prompts, tmp_path / "r.npz"), "config.json")
-
-
-def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, tmp_path, capsys):
+def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, prompts, tmp_path, capsys):
     assert main(["verify", str(small_folder)]) == 0
     out = capsys.readouterr().out
     assert "accepted" in out and "closure" in out and out.count("1.000000") == 2 * L
-    assert main(["verify", str(broken(small_folder, tmp_path, _nan_weights))]) == 2
+    broken = shutil.copytree(small_folder, tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["model.layers.2.mlp.down_proj.weight"].fill_(float("nan"))
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    assert main(["verify", str(broken)]) == 2
     assert "NaN" in capsys.readouterr().err
+    (broken / "config.json").unlink()
+    refused(capsys, asked(broken, prompts, tmp_path / "r.npz"), "config.json")
 
 
-def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
+def test_models_are_listed(capsys):
     assert main(["models"]) == 0
     assert "ed-demo-16" in capsys.readouterr().out
-    run(small_folder, prompts, tmp_path / "r.npz")
-    assert main(["cache", "info"]) == 0
-    told = capsys.readouterr().out
-    assert "entries: 9" in told and "problems" not in told
-    assert main(["cache", "clear"]) == 0
-    assert "9 results removed" in capsys.readouterr().out
 
 
-def opened(source, **how):
-    return replace(ModelRef.named(source), **how)
-
-
+DEMO, OTHER = map(ModelRef.named, ("ed-demo-8", "ed-demo-16"))
 ASKED = {
     "claims": claims.Asked("ed-demo-8", "addition"),
     "some claims": claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3),
     "card": making.Asked("ed-demo-8", "addition"),
-    "card of much": making.Asked("a b", "x.jsonl", (), ("m",), "fp16", "cpu", "dir", 9, 3, ("bf16",)),
+    "card of much": making.Asked("it's", "x.jsonl", (), ("m",), "fp16", "cpu", "dir", 9, 3, ("bf16",)),
     "card of one precision": making.Asked("ed-demo-8", "addition", others=()),
-    "lens": Fit("jacobian", opened("ed-demo-8"), "p j.jsonl", "l.safetensors", max_tokens=9),
+    "lens": Fit("jacobian", DEMO, "p j.jsonl", "l.safetensors", max_tokens=9),
     "low rank": Fit(
         "affine",
-        opened("ed-demo-8", precision="bf16", adapter="dir", control="untrained", control_seed=3),
+        replace(DEMO, precision="bf16", adapter="dir", control="untrained", control_seed=3),
         "p.jsonl",
         "-l.safetensors",
         test="t.jsonl",
@@ -265,11 +217,7 @@ ASKED = {
         rank=4,
     ),
     "maps": Fit(
-        "maps",
-        opened("ed-demo-8"),
-        "p.jsonl",
-        "m.npz",
-        other=opened("ed-demo-16", precision="int8", control="shuffled", control_seed=2),
+        "maps", DEMO, "p.jsonl", "m.npz", other=replace(OTHER, precision="int8", control="shuffled", control_seed=2)
     ),
 }
 
@@ -296,17 +244,5 @@ def test_the_command_of_probes_asks_for_them(tmp_path, monkeypatch):
     runs = json.loads(str(arrays(tmp_path / "-o.npz")["provenance"]))["runs"]
     assert [run["probe"]["name"] for run in runs] == ["logit_lens", "contributions"]
     assert runs[0]["probe"]["parameters"]["k"] == 3
-    assert [(run["model"]["precision"], run["model"]["control"], run["model"]["control_seed"]) for run in runs] == [
-        ("bf16", "untrained", 4)
-    ] * 2
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"name": "a b", "none": None, "off": False, "on": True, "zero": 0}, "--name 'a b' --on --zero 0"),
-        ({"also": ("m", "n"), "with_": "", "dash": "-x"}, "--also m --also n --with- '' --dash=-x"),
-    ],
-)
-def test_a_command_line_quotes_what_it_is_given(given, line):
-    assert command_line("run", "it's", **given) == f"""python -m ed_core run 'it'"'"'s' {line}"""
+    for run in runs:
+        assert [run["model"][name] for name in ("precision", "control", "control_seed")] == ["bf16", "untrained", 4]

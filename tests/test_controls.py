@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 from shell import refused, wrote
-from small_models import byte_tokenizer, random_hf, save_random
-from test_unknown_families import forget
+from small_models import byte_tokenizer, random_hf
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ed_core.errors import ParameterError
@@ -22,26 +21,11 @@ from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
-from ed_core.prompts import read_jsonl
 from ed_core.types import ModelSpec, Prompt, Request
 
 # blocks that differ by kind (windows, mixers, experts, position schemes), and some that do not
-VARIANTS = (
-    "llama4",
-    "qwen3_next",
-    "gemma2",
-    "gpt_neo",
-    "deepseek_v2",
-    "gpt2",
-)
+VARIANTS = ("llama4", "qwen3_next", "gemma2", "gpt_neo", "deepseek_v2", "gpt2")
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def prompts(tmp_path):
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "a=3; b=a; b?"}\n')
-    return file
 
 
 def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
@@ -50,9 +34,6 @@ def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
 
 def same(a, b) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-# ---------------------------------------------------------------- the untrained copy
 
 
 def test_an_untrained_twin_is_the_librarys_own_initialisation_and_follows_its_seed(small_folder):
@@ -79,24 +60,16 @@ def test_an_untrained_twin_needs_config_and_tokenizer_only(small_folder, tmp_pat
     assert same(*(weights_of(open_model(spec)) for spec in specs))
 
 
-# ---------------------------------------------------------------- shuffled blocks
-
-
 def restacked(hf, order):
     """The same checkpoint with its blocks' weights under other numbers, loaded by the library into a fresh model."""
     fresh = type(hf)(hf.config).eval()
     state = hf.state_dict()
-    (stem,) = {
-        name.split(".0.")[0]
-        for name in state
-        if ".0." in name and name.split(".0.")[0].rsplit(".", 1)[-1] in ("layers", "h")
-    }
+    (stem,) = find(hf.config.model_type).paths("blocks")
     moved = {name: tensor for name, tensor in state.items() if not name.startswith(f"{stem}.")}
     for place, source in enumerate(order):
         begins = f"{stem}.{source}."
-        moved |= {
-            f"{stem}.{place}.{name.removeprefix(begins)}": t for name, t in state.items() if name.startswith(begins)
-        }
+        of_block = {name.removeprefix(begins): t for name, t in state.items() if name.startswith(begins)}
+        moved |= {f"{stem}.{place}.{name}": t for name, t in of_block.items()}
     fresh.load_state_dict(moved)
     return fresh
 
@@ -141,17 +114,6 @@ def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(sma
         assert same(opened[0].blocks[place].state_dict(), own.blocks[source].state_dict())
 
 
-def test_shuffled_blocks_of_a_family_nobody_described(tmp_path, monkeypatch):
-    forget(monkeypatch, "llama")
-    spec = ModelRef.parse(str(save_random(tmp_path / "m", "llama")), control="shuffled")
-    model = open_model(spec)
-    assert "read like" in model.architecture.family and model.block_order
-    assert not model.identities.failures()
-
-
-# ---------------------------------------------------------------- identity, refusals, the command line
-
-
 def test_a_control_is_part_of_the_identity(small_folder):
     spec, prompt = ModelRef.parse(str(small_folder)), Prompt("5 + 7 = ")
     keys = {
@@ -165,11 +127,11 @@ def test_a_control_is_part_of_the_identity(small_folder):
     assert spec.twin("") == spec
 
 
-def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder, prompts, tmp_path):
-    files = {}
+def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder, tmp_path):
+    files, prompts = {}, [Prompt("5 + 7 + 5 = ", "17"), Prompt("a=3; b=a; b?")]
     for kind in ("", "untrained", "shuffled"):
         more = ["--control", kind, "--seed", "5"] if kind else []
-        files[kind] = wrote(tmp_path, read_jsonl(prompts), "contributions", "logit_lens", *more, model=small_folder)
+        files[kind] = wrote(tmp_path, prompts, "contributions", "logit_lens", *more, model=small_folder)
     assert files[""].keys() == files["untrained"].keys() == files["shuffled"].keys()
     assert np.array_equal(files[""]["tokens.0"], files["untrained"]["tokens.0"])
     curves = [f["contributions.layer_cos"] for f in files.values()]
@@ -183,15 +145,14 @@ def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder
         assert (run["block_order"] is not None) == (kind == "shuffled")
 
 
-REFUSED = {
-    "unknown": (("--control", "foo"), "expected untrained or shuffled"),
-    "a negative seed": (("--control", "untrained", "--seed", "-1"), "--seed"),
-    "quantized": (("--control", "untrained", "--precision", "int8"), "open it in bf16 or fp32"),
-    "offloaded": (("--control", "untrained", "--offload", "x"), "cannot be offloaded"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_makes_no_sense_is_refused_in_one_sentence(case, small_folder, capsys):
-    more, words = REFUSED[case]
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        (("--control", "foo"), "expected untrained or shuffled"),
+        (("--control", "untrained", "--seed", "-1"), "--seed"),
+        (("--control", "untrained", "--precision", "int8"), "open it in bf16 or fp32"),
+        (("--control", "untrained", "--offload", "x"), "cannot be offloaded"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(more, words, small_folder, capsys):
     refused(capsys, ["verify", small_folder, *more], words)

@@ -24,20 +24,23 @@ from ed_core.work import compute, measure
 ASKED = Prompt("5 + 7 + 5 = ", "17")
 ASSERT = RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported")
 GIB = 1 << 30
+LOADED = loading.AutoModelForCausalLM, "from_pretrained"
 
 
-# ---------------------------------------------------------------- memory that runs out
-
-
-@pytest.mark.parametrize("error", [ERRORS["torch"], ERRORS["python"]], ids=["torch", "python"])
-def test_memory_that_runs_out_while_a_model_is_opened_is_no_damage(small_folder, monkeypatch, error):
-    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: raise_(error))
-    with pytest.raises(TooLarge, match="Memory ran out on cpu while .* was opened in fp32") as caught:
+@pytest.mark.parametrize(
+    "place, error, kind, said",
+    [
+        (LOADED, ERRORS["torch"], TooLarge, "Memory ran out on cpu while .* was opened in fp32"),
+        (LOADED, ERRORS["python"], TooLarge, "Memory ran out on cpu while .* was opened in fp32"),
+        ((LanguageModel, "run_block"), ASSERT, DeviceFailed, "The device cpu failed while .* was opened"),
+    ],
+)
+def test_what_fails_while_a_model_is_opened_is_named(small_folder, monkeypatch, place, error, kind, said):
+    """It is no damage of the model's, and nothing holds what filled the memory."""
+    monkeypatch.setattr(*place, lambda *_, **__: raise_(error))
+    with pytest.raises(kind, match=said) as caught:
         opening.open_model(ModelRef.parse(str(small_folder)))
-    assert caught.value.__cause__ is caught.value.__context__ is None, "nothing holds what filled the memory"
-
-
-# ---------------------------------------------------------------- a device that is lost
+    assert caught.value.__cause__ is caught.value.__context__ is None
 
 
 def test_what_an_error_says_is_told_apart():
@@ -65,21 +68,12 @@ def test_a_lost_device_is_named_and_ends_the_worker(small_folder, monkeypatch):
         compute.run(model, request)
 
 
-def test_a_device_that_is_lost_while_a_model_is_opened_is_named(small_folder, monkeypatch):
-    monkeypatch.setattr(LanguageModel, "run_block", lambda *_, **__: raise_(ASSERT))
-    with pytest.raises(DeviceFailed, match="The device cpu failed while .* was opened"):
-        opening.open_model(ModelRef.parse(str(small_folder)))
-
-
 def test_a_token_beyond_the_embedding_is_refused_before_a_kernel_sees_it(model_of):
     """On a GPU it is an assert in a kernel, after which the process can compute nothing."""
     model = model_of("llama")
     for wrong in (model.hf.get_input_embeddings().weight.shape[0], -1):
         with pytest.raises(PromptError, match=f"gives token {wrong}, and the model has embeddings for 0 to "):
             model.tensor((1, wrong))
-
-
-# ---------------------------------------------------------------- what a device reports
 
 
 @pytest.fixture
@@ -157,9 +151,6 @@ def test_probes_take_float64_of_nothing_on_the_device(model_of, no_float64, prob
     """Every model was refused on MPS."""
     model = model_of("llama")
     assert compute.run(model, probe.request(model.spec, ASKED)).complete
-
-
-# ---------------------------------------------------------------- a GPU that is there is used
 
 
 def test_auto_takes_what_is_listed_first(gpus, monkeypatch):

@@ -1,5 +1,4 @@
-"""Depth by level: made-up effects and curves whose depths are known beforehand, what the sentence may say of them, and
-a naive recomputation on real sums."""
+"""Depth by level: made-up curves whose depths are known beforehand, and a naive recomputation on real sums."""
 
 from __future__ import annotations
 
@@ -20,15 +19,11 @@ class Made(Folder):
     """A study whose prompts each have one layer that matters: the depth score is that layer, and from that depth on the
     lens is the output, so that the mean depth is that depth."""
 
-    def __init__(self, layers: dict[str, list[int]], pairs: bool = False, skips: bool = True, forms=()):
+    def __init__(self, layers: dict[str, list[int]], pairs: bool, forms=()):
         flat = [(level, layer) for level, of_level in layers.items() for layer in of_level]
-        one = {
-            "name": "made",
-            "ids": [str(i) for i in range(len(flat))],
-            "levels": [level for level, _ in flat],
-            "pairs": [str(i) for of_level in layers.values() for i in range(len(of_level))] if pairs else [],
-        }
-        one |= {"forms": list(forms)} if forms else {}
+        marks = [str(i) for of_level in layers.values() for i in range(len(of_level))] if pairs else []
+        one = {"name": "made", "ids": [str(i) for i in range(len(flat))], "levels": [level for level, _ in flat]}
+        one |= {"pairs": marks} | ({"forms": list(forms)} if forms else {})
         probes = [{"name": "logit_lens"}, {"name": "layer_skip"}]
         plan = {"models": [{"label": "m"}], "sets": [one], "seed": 0, "probes": probes}
         object.__setattr__(self, "plan", plan)
@@ -41,23 +36,20 @@ class Made(Folder):
         columns = {"layer_skip.n_tokens": n, "layer_skip.effect": effect, "layer_skip.output": output}
         lens = {"kl.sum": 3 * far * n[:, None], "overlap.sum": (1 - far) * n[:, None], "n_tokens": n}
         columns |= {f"logit_lens.{name}": values for name, values in lens.items()}
-        object.__setattr__(self, "made", Sums(columns if skips else {}, np.arange(len(flat))))
+        object.__setattr__(self, "made", Sums(columns, np.arange(len(flat))))
 
     def sums(self, label, name):
         return self.made
 
 
-RISING = {"1": [2] * 8, "2": [3] * 8, "3": [4] * 8}
-
-
-def rises(layers: dict[str, list[int]], pairs: bool, kind: str = "kl") -> difficulty.Difficulty:
-    return difficulty.look(Made(layers, pairs), "m", "made", kind)
+def rises(layers: dict[str, list[int]], pairs: bool, kind: str = "kl", forms=()) -> difficulty.Difficulty:
+    return difficulty.look(Made(layers, pairs, forms), "m", "made", kind)
 
 
 @pytest.mark.parametrize("kind", difficulty.READS)
 @pytest.mark.parametrize("pairs", [True, False])
 def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
-    found = rises(RISING, pairs, kind)
+    found = rises({"1": [2] * 8, "2": [3] * 8, "3": [4] * 8}, pairs, kind)
     assert [level.mean for level in found.levels] == [2, 3, 4]
     assert [(level.low, level.high) for level in found.levels] == [(2, 2), (3, 3), (4, 4)]
     trend, over = found.trend, "8 groups, one prompt per level" if pairs else "8 prompts per level"
@@ -96,11 +88,8 @@ def test_noise_convinces_nobody_and_a_clear_rise_does():
             own = rng.normal(4 + rise * np.arange(3), 1, (20, 3)).T
             marks = tuple(map(str, range(20)))
             parts = [Part({"depth": of}, pairs=marks) for of in own]
-            levels = [
-                difficulty.Level(str(i), of.mean(), np.nan, np.nan, of, part, part.mean(of))
-                for i, (of, part) in enumerate(zip(own, parts))
-            ]
-            trends.append(difficulty.trend(levels))
+            means = [(of.mean(), np.nan, np.nan, of, part, part.mean(of)) for of, part in zip(own, parts)]
+            trends.append(difficulty.trend([difficulty.Level(str(i), *mean) for i, mean in enumerate(means)]))
     margin = difficulty.MARGIN * L
     decided = [one.low > 0 or one.high < 0 or max(-one.low, one.high) < margin for one in found[0.0]]
     assert np.mean(decided) < 0.16
@@ -109,18 +98,14 @@ def test_noise_convinces_nobody_and_a_clear_rise_does():
 
 def test_pairs_of_one_form_are_drawn_together():
     """Ten pairs of each of six wordings that decide the slope: over pairs all is clear, over forms it is not."""
-    slopes = [1, 1, -1, 1, -1, 1]
-    first = [3] * 60
-    second = [3 + slope for slope in slopes for _ in range(10)]
+    layers = {"1": [3] * 60, "2": [3 + slope for slope in (1, 1, -1, 1, -1, 1) for _ in range(10)]}
     forms = [f"form {i}" for _ in range(2) for i in range(6) for _ in range(10)]
-    by_pair = rises({"1": first, "2": second}, True).trend
-    by_form = difficulty.look(Made({"1": first, "2": second}, True, forms=forms), "m", "made").trend
+    by_pair, by_form = (rises(layers, True, forms=of).trend for of in ((), forms))
     assert by_pair.low > 0 and by_pair.over == "60 groups, one prompt per level" and by_form.slope == by_pair.slope
     assert by_form.low < 0 < by_form.high and by_form.over == "60 groups of 6 templates, one prompt per level"
-    few = difficulty.look(Made({"1": first, "2": second}, True, forms=["a"] * 120), "m", "made").trend
-    assert few.over == "60 groups of 1 template, one prompt per level"
-    assert few.low == by_pair.low
-    apart = difficulty.look(Made({"1": first, "2": second}, False, forms=forms), "m", "made").trend
+    few = rises(layers, True, forms=["a"] * 120).trend
+    assert few.over == "60 groups of 1 template, one prompt per level" and few.low == by_pair.low
+    apart = rises(layers, False, forms=forms).trend
     assert apart.over == "60 prompts per level of 6 templates" and not apart.paired
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ed_core.figures import colours
 from ed_core.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -48,10 +47,7 @@ def test_every_relative_link_resolves(file):
 
 
 def test_readmes_first_python_runs(capsys):
-    code = re.search(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    assert code is not None
+    code = re.search(r"(?ms)^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"))
     exec(compile(code[1], "README.md", "exec"), {"__name__": "readme"})
 
 
@@ -81,10 +77,3 @@ def test_a_printed_command_prints_what_is_printed(file, command, printed, tmp_pa
 
 def test_some_commands_are_printed_with_what_they_give():
     assert PRINTED
-
-
-def test_the_design_page_shows_the_colours_there_are():
-    shown = set(re.findall(r"`(#[0-9A-Fa-f]{6})`", (ROOT / "docs" / "design.md").read_text()))
-    roles = {colour for pair in colours.OF_PAGES.values() for colour in pair if len(colour) == 7}
-    there = {*roles, *colours.NAMED.values(), *colours.DARK, *colours.DARK.values(), colours.FAILED}
-    assert shown == there

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ed_core.depth.rules import RULES
-from ed_core.studies import difficulty, estimators, tables
+from ed_core.studies import estimators, tables
 
 MODEL, SET = "ed-demo-16", "sums"
 
@@ -41,4 +41,3 @@ def test_depth_scores_are_the_effects_centre(toys, found):
         centre = sum(s * e[s] for s in range(16)) / sum(e)
         assert found[name]["depth"] == pytest.approx(centre, rel=1e-6)
         assert found[name]["low"] < found[name]["depth"] < found[name]["high"]
-    assert set(difficulty.KINDS) == {"effect", "output"}

@@ -16,9 +16,8 @@ from tools.examples import READ, REAL, compared, shipped
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
 HINT = "run python -m tools.examples"
-NEW = {p.name for p in PROBES} - {
-    unpack(f.read_bytes()).request.probe for f in lookup.EXAMPLES.glob("*.npz")
-}  # no example yet
+EXAMPLES = [unpack(file.read_bytes()) for file in lookup.EXAMPLES.glob("*.npz")]
+NEW = {p.name for p in PROBES} - {result.request.probe for result in EXAMPLES}  # no example yet
 
 
 def prompt_of(model: str, id: str) -> Prompt:
@@ -33,10 +32,10 @@ def test_the_shipped_files_are_those_that_the_tool_writes_and_name_no_folder_of_
     }
     ids = {p["text"]: p["id"] for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
     found = set()
-    for file in lookup.EXAMPLES.glob("*.npz"):
-        result = unpack(file.read_bytes())
+    for result in EXAMPLES:
         request, model = result.request, result.request.models[0]
-        assert request.key == file.stem and result.complete and "/" not in result.provenance["model"]["source"]
+        assert (lookup.EXAMPLES / f"{request.key}.npz").is_file() and result.complete
+        assert "/" not in result.provenance["model"]["source"]
         found.add((model.content_hash, model.control, ids[request.prompts[0].text], request.probe))
     assert found == wanted, HINT
 
@@ -55,21 +54,16 @@ def test_a_real_model_is_shown_without_its_weights(name, own_cache):
 
 
 def test_home_shows_a_prompt_of_each_kind_without_the_real_models_weights(own_cache):
-    for kind, id in KINDS.items():
-        for probe in HOME:
-            assert lookup.find(probe.request(ModelRef.parse("smollm2", "fp32"), prompt_of("", id))) is not None, (
-                kind,
-                HINT,
-            )
+    spec = ModelRef.parse("smollm2", "fp32")
+    for id in KINDS.values():
+        assert all(lookup.find(probe.request(spec, prompt_of("", id))) for probe in HOME), HINT
 
 
 def test_a_page_on_a_gpu_shows_what_is_shipped_and_says_where_it_was_measured(own_cache):
-    probe, prompt = HOME[0], prompt_of("ed-demo-8", example_of("ed-demo-8"))
-    asked = probe.request(ModelRef.parse("ed-demo-8", device="cuda"), prompt)
-    assert lookup.find(asked) is None
-    shown = lookup.find_shown(asked)
-    assert shown is not None and shown.request.models[0].device == "cpu"
-    assert lookup.find_shown(probe.request(ModelRef.parse("ed-demo-8", device="cuda"), Prompt("another one"))) is None
+    spec, prompt = ModelRef.parse("ed-demo-8", device="cuda"), prompt_of("ed-demo-8", example_of("ed-demo-8"))
+    asked = HOME[0].request(spec, prompt)
+    assert lookup.find(asked) is None and lookup.find_shown(asked).request.models[0].device == "cpu"
+    assert lookup.find_shown(HOME[0].request(spec, Prompt("another one"))) is None
 
 
 @pytest.mark.parametrize("name", ["ed-demo-8", "ed-loop-4x4"])
@@ -79,7 +73,6 @@ def test_what_home_opens_on_is_what_a_run_gives(name, own_cache):
     for probe in HOME:
         request = probe.request(spec, prompt)
         result = lookup.find(request)
-        assert result is not None, HINT
         for measure, values in compute.run(model, request).measures.items():
             limit = 1e-3 * max(np.nanmax(np.abs(values.values)), 1e-3)
             assert np.nanmax(np.abs(result[measure] - values.values)) <= limit, f"{probe.name}.{measure}"

@@ -13,28 +13,15 @@ from ed_core.depth.sample import READS, Sample, positions
 from ed_core.depth.spelling import following, spelled
 from ed_core.depth.verdict import verdict
 from ed_core.figures import View
-from ed_core.figures.canvas import shown
 from ed_core.figures.panel import MOST_TEXTS
 from ed_core.lenses import measured
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.sweeps.recorder import Recorder
-from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, ProbeResult, Prompt
+from ed_core.types import Encoding, ModelSpec, ProbeResult, Prompt
 
-HOSTILE = (
-    "<img src=x onerror=alert(1)>",
-    "%{customdata}",
-    "<b>bold</b>",
-    "<br>",
-    "line\nbreak",
-    "\x07\x1b",
-    "שלום",
-    "\u202eevil",
-    "&lt;",
-    "$x$",
-    "'\"",
-    "",
-)
+MARKUP = ("<img src=x onerror=alert(1)>", "%{customdata}", "<b>bold</b>", "line\nbreak", "\x07\x1b", "&lt;", "$x$")
+HOSTILE = (*MARKUP, "שלום", "\u202eevil", "'\"", "")
 MAPS = {
     "contributions": (figures.contribution_norms, "layer_ratio"),
     "cosines": (figures.cosine_map, "layer_cos"),
@@ -59,19 +46,8 @@ def fake(
     rng, kind, n = np.random.default_rng(0), find(probe), len(tokens)
     encoding = Encoding(tuple(range(n)), tokens, 1 if n > 1 else None)
     record = Recorder(kind.make(parameters).request(ModelSpec("fake"), Prompt("x")), kind.measures, encoding, n_layers)
-    sizes = {
-        "layer": n_layers,
-        "depth": n_layers + 1,
-        "pos": n,
-        "skipped": n_layers,
-        "rank": 5,
-        "boundary": 2,
-        "step": 3,
-        "start": n_layers,
-        "stop": n_layers + 1,
-        "other": n_layers,
-        "length": n_layers,
-    }
+    sizes = dict.fromkeys(("layer", "skipped", "start", "other", "length"), n_layers)
+    sizes |= {"depth": n_layers + 1, "stop": n_layers + 1, "pos": n, "rank": 5, "boundary": 2, "step": 3}
     for spec in kind.measures:
         shape = tuple(sizes[d] for d in spec.dims)
         if spec.aggregate_only or spec.name.endswith("_by_boundary") or spec.name == "boundaries":
@@ -122,18 +98,18 @@ def test_tokens_stay_text(name):
 
 
 @pytest.mark.parametrize(
-    "token,expected",
+    "token, expected",
     [
         (" the", "·the"),
         ("\n", "⏎"),
-        ("\t", "⇥"),
         ("<br>", "&lt;br&gt;"),
-        ("a&b", "a&amp;b"),
-        ("\x07", "‹7›"),
         ("\u202e", "‹202E›"),
         ("", "∅"),
-    ]
-    + [("\ud800", "‹D800›"), ('"', "&#34;"), ("x" * 99, "x" * 23 + "…"), ("שלום", "\u2068שלום\u2069")],
+        ("\ud800", "‹D800›"),
+        ('"', "&#34;"),
+        ("x" * 99, "x" * 23 + "…"),
+        ("שלום", "\u2068שלום\u2069"),
+    ],
 )
 def test_visible(token, expected):
     assert figures.visible(token) == expected
@@ -144,13 +120,6 @@ def told(fig) -> dict[tuple[int, int], str]:
     heatmap = fig.data[0]
     assert "%{text}" in heatmap.hovertemplate and heatmap.hoverinfo is None
     return {(y, x): text for y, row in enumerate(heatmap.text) for x, text in enumerate(row) if text}
-
-
-def lens(best, tokens: tuple[str, ...], words: dict[int, str], probs=0.5) -> ProbeResult:
-    """A lens whose best tokens are these `[depth, pos]`."""
-    result = fake("logit_lens", len(best) - 1, tokens)
-    result["top_ids"][..., 0], result["top_probs"][..., 0] = best, probs
-    return replace(result, token_text=words)
 
 
 @pytest.mark.parametrize("window", [None, (100, 147)])
@@ -168,77 +137,44 @@ def test_sinks_carry_a_badge_and_are_outside_the_colour_range():
     result["layer_ratio"][:, 2] = 7.0
     plain, marked = (figures.contribution_norms(result, View(sinks=at, count_sinks=True)) for at in ((), (2,)))
     assert (plain.data[0].zmax, marked.data[0].zmax) == (10.0, 1.0)
-    assert marked.layout.xaxis.ticktext == ("a", "·b", "◆a", "c")
+    assert [text.startswith("◆") for text in marked.layout.xaxis.ticktext] == [False, False, True, False]
     assert {x for (_, x), text in told(marked).items() if "◆ sink" in text} == {2}
     strips = [next(t for t in fig.data if t.name == "mean").x for fig in (plain, marked)]
     np.testing.assert_array_equal(*strips)
     kl = fake("logit_lens")
     kl["kl"][:, 0] = 19.0
     assert [figures.lens_map(kl, View(sinks=at), "kl").data[0].zmax for at in ((), (0,))] == [20.0, 5.0]
-    spec = MeasureSpec("effect", ("depth", "pos"), "ratio", "what")
-    values = np.tile([0.3, 4.0], (5, 1))
-    any_map = replace(fake("contributions", tokens=("a", "b")), measures={"effect": Measure(spec, values)})
-    assert [figures.token_map(any_map, View(sinks=at), "effect").data[0].zmax for at in ((), (1,))] == [5.0, 0.5]
 
 
 def test_what_is_beyond_the_colours_says_so():
     result = fake("contributions")
     result["layer_ratio"][:] = 0.5
-    fig = figures.contribution_norms(result, View())
-    bar = next(t for t in fig.data if t.name == "scale").marker.colorbar
-    assert bar.ticktext == ("0.2", "0.5", "1") and not any("beyond" in text for text in told(fig).values())
+    assert not any("beyond" in text for text in told(figures.contribution_norms(result, View())).values())
     result["layer_ratio"][0, 0], result["layer_ratio"][1, 0] = 50.0, 1e-5
     fig = figures.contribution_norms(result, View())
     assert next(t for t in fig.data if t.name == "scale").marker.colorbar.ticktext == ("≤ 0.2", "0.5", "≥ 1")
     text = told(fig)
     assert "≥ 1: beyond" in text[0, 0] and "≤ 0.2: beyond" in text[1, 0] and "beyond" not in text[2, 2]
-    result["layer_ratio"][:] = 2e7 * np.arange(1, 17).reshape(4, 4)
-    fig = figures.contribution_norms(result, View())
-    bar = next(t for t in fig.data if t.name == "scale").marker.colorbar
-    assert bar.ticktext[-1].endswith("500M") and fig.layout.xaxis2.ticktext == ("0.01", "1M")
-    spec = MeasureSpec("effect", ("layer", "pos"), "ratio", "what")
-    large = replace(result, measures={"effect": Measure(spec, np.full((4, 4), 1500.0, np.float32))})
-    assert figures.token_map(large, View(), "effect").data[0].colorbar.ticktext == ("0", "250", "500", "750", "≥ 1000")
 
 
-def test_skip_map_marks_what_is_beyond_its_colours_and_what_is_zero_by_construction():
+def test_skip_map_marks_what_is_beyond_its_colours_or_zero_by_construction_and_leaves_noise_empty():
     result = fake("layer_skip")
     result["noise_floor"][:] = 0.0
     result["effect"][:] = np.triu(np.full((4, 4), 0.5))
     result["effect"][0, 3], result["effect"][1, 2] = 70.0, 0.004
-    part = figures.skip_map(replace(result, complete=False), View())
-    assert next(t for t in part.data if t.name == "scale").marker.colorbar.ticktext == (
-        "0.001",
-        "0.01",
-        "0.1",
-        "1",
-        "10",
-        "100",
-    )
     fig = figures.skip_map(result, View())
     traces, text = {t.name: t for t in fig.data}, told(fig)
     np.testing.assert_array_equal(traces["z"].z, result["effect"])
     low, high = (10.0**end for end in (traces["scale"].marker.cmin, traces["scale"].marker.cmax))
-    held = result["effect"][np.triu_indices(4, 1)]
     assert high == pytest.approx(100) and low == pytest.approx(1), "the 95 % quantile, and two decades at most"
-    assert traces["z"].zmin == 0 and traces["z"].zmax == pytest.approx(high) and held.max() < high
-    assert traces["scale"].marker.colorbar.ticktext[0] == "≤ 1", "zeros by construction are not below the colours"
     assert "≤ 1: beyond the colours" in text[1, 2] and "beyond" not in text[0, 3]
     assert "70 relative change" in text[0, 3] and "0 by construction" in text[3, 0] and "noise floor" in text[0, 3]
     future = told(figures.skip_map(fake("layer_skip", mode="future"), View()))
     assert "by construction" not in text[1, 1] and "by construction" in future[1, 1]
-
-
-def test_skip_map_leaves_empty_what_is_not_above_the_noise_floor():
-    result = fake("layer_skip")
-    result["effect"][:] = np.triu(np.full((4, 4), 0.5))
-    result["noise_floor"][:] = 0.0
-    result["effect"][0, 1] = 0.0
-    drawn = lambda: {t.name: t for t in figures.skip_map(result, View()).data}["z"].z
-    assert np.isfinite(drawn()).all(), "without noise nothing is hidden, 0 included"
-    result["noise_floor"][2] = 0.5
-    assert np.argwhere(np.isnan(drawn())).tolist() == [[0, 2], [1, 2], [2, 2]]
-    text = told(figures.skip_map(result, View()))
+    result["effect"][0, 3], result["noise_floor"][2] = 0.5, 0.5
+    fig = figures.skip_map(result, View())
+    assert np.argwhere(np.isnan(fig.data[0].z)).tolist() == [[0, 2], [1, 2], [2, 2]]
+    text = told(fig)
     assert "noise floor 0.5, so left empty" in text[0, 2] and "left empty" not in text[0, 3] + text[3, 2]
 
 
@@ -251,13 +187,6 @@ def test_describe_is_one_sentence_without_nan(name, filled):
     assert filled == 0 or "largest" in sentence
 
 
-def test_shown_never_reorders_or_breaks_a_line():
-    assert shown("abcdef", 6) == "abcdef" and shown("abcdefg", 6) == "abcde…" and shown("") == "∅"
-    spelled = shown("\u200b" * 5)
-    assert len(spelled) == 24 and spelled.endswith("…"), "what is spelled out grows"
-    assert all(char.isprintable() or char in "\u2068\u2069" for token in HOSTILE for char in shown(token))
-
-
 def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
     result = replace(fake("logit_lens"), token_text={i: f"w{i}" for i in range(20)})
     for (depth, token), text in told(figures.lens_map(result, View())).items():
@@ -265,34 +194,23 @@ def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
         assert found == [f"w{i}" for i in result["top_ids"][depth, token]], (depth, token)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_the_strip_is_the_mean_with_or_without_the_first_token(first):
-    result = fake("contributions")
-    strip = strip_of(figures.contribution_norms(result, View(), first_token=first))
-    np.testing.assert_allclose(strip, result["layer_ratio"][:, (not first) :].mean(1), rtol=1e-6)
-
-
 @pytest.mark.parametrize("of,first", [("all", True), ("all", False), ("answer", True), (1, True)])
 def test_the_strips_hold_the_curves_that_the_criteria_read(of, first):
     contributions, lens = (replace(fake(name), answer_start=3) for name in READS)
+    norms = figures.contribution_norms(contributions, View(), first_token=first)
+    np.testing.assert_allclose(strip_of(norms), contributions["layer_ratio"][:, (not first) :].mean(1), rtol=1e-6)
     found = verdict(Sample.of(contributions, lens, first_token=first, of=of))
     view = View(read_at=positions(lens, of), read_for="here")
     for branch in ("attn_cos", "mlp_cos", "layer_cos"):
         fig = figures.cosine_map(contributions, view, branch, first)
         np.testing.assert_allclose(strip_of(fig), found.rules["cosine"].curve, rtol=1e-6)
-        tail = ", here" if of != "all" else "" if first else ", no first"
-        assert fig.layout.xaxis2.title.text == f"mean of the<br>three cosines{tail}"
     for shade in ("prob", "kl", "entropy"):
         fig = figures.lens_map(lens, view, shade)
         np.testing.assert_allclose(strip_of(fig)[:-1], found.rules["kl"].curve, rtol=1e-6)
-        assert fig.layout.xaxis2.title.text == "mean KL, nats" + ", here" * (of != "all")
 
 
 def strip_of(fig) -> np.ndarray:
     return next(t for t in fig.data if t.name == "mean").x
-
-
-# ---------------------------------------------------------------- sinks beside the maps
 
 
 def maps_of_two() -> measured.Maps:
@@ -313,8 +231,6 @@ def test_maps_between_two_models_mark_each_rows_best_match():
     assert np.array_equal(traces["z"].z, found.error) and (traces["z"].zmin, traces["z"].zmax) == (0.2, 1.0)
     assert list(zip(traces["best"].y, traces["best"].x)) == [(1, 2), (2, 5), (3, 7)]
     assert list(traces["best"].marker.symbol) == ["circle", "circle", "circle-open"]
-    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"][::2] == [(0.5, 0), (0, 0.5)]
-    assert fig.layout.xaxis.tickangle == fig.layout.yaxis.tickangle == 0
     assert fig.layout.xaxis.title.text.endswith("large") and "<b>" not in fig.layout.yaxis.title.text
     assert "≥ 1" in traces["z"].colorbar.ticktext, "an error of 4 lies beyond the colours"
     cell = told(fig)[1, 2]
@@ -340,20 +256,12 @@ def test_replacement_is_drawn_as_what_it_adds_to_the_loss():
     found = measured.Replacement(np.array([2.2, 3.0]), np.array([2.0, 2.5]), 2.0, 2.0, np.zeros(2), 90, 9, told)
     fig = figures.replacement_bars(found)
     held, fitted = fig.data
-    assert np.allclose(held.y, [10, 50]) and np.allclose(fitted.y, [0, 25])
-    assert [s.y0 for s in fig.layout.shapes if s.name == "useful from here"] == [10]
-    assert "3 instead of 2 nats" in held.text[1]
+    assert np.allclose(held.y, [10, 50]) and np.allclose(fitted.y, [0, 25]) and "3 instead of 2 nats" in held.text[1]
 
 
 def test_tokens_that_are_bytes_of_a_character_show_it_with_their_part():
     assert spelled(("a", " <0xC3>", "<0xA4>", "r")) == ["a", " ä₁", "ä₂", "r"]
-    assert spelled((" <0xE6>", "<0x9D>", "<0xB1>", "<0xE4><0xBA>", "<0xAC>")) == [
-        " 東₁",
-        "東₂",
-        "東₃",
-        "京₁",
-        "京₂",
-    ]
+    assert spelled((" <0xE6>", "<0x9D>", "<0xB1>", "<0xE4><0xBA>", "<0xAC>")) == [" 東₁", "東₂", "東₃", "京₁", "京₂"]
     assert spelled(("<0xC3>", "x", "")) == ["<0xC3>", "x", ""], "half a character is shown as it is"
     assert following(("r", "<0xC3>"), "<0xB6>") == "ö₂" and following(("r",), " <0xC3>") == " À…ÿ"
     assert following(("r",), "<0xB6>") == "…" and following(("r",), "st") == "st"

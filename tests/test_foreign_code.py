@@ -75,14 +75,8 @@ def told(tmp_path_factory):
     return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
-@pytest.mark.parametrize("name", ["ordinary", "kernel", "flash", "eager"])
-def test_the_attention_that_a_folder_asks_for_is_not_used(told, name):
+@pytest.mark.parametrize("name", ASKED)
+def test_the_code_that_a_folder_asks_for_is_neither_used_nor_recommended(told, name):
     opened, out, err = told[name]
-    assert opened and "ATTENTION sdpa" in out and not told["kernels"]
-    assert "FETCHED" not in out + err and "kernels" not in err
-
-
-@pytest.mark.parametrize("name", ["mxfp4", "metal"])
-def test_no_way_of_quantizing_has_code_fetched_or_recommends_it(told, name):
-    opened, out, err = told[name]
-    assert not opened and "FETCHED" not in out + err and "install kernels" not in err
+    assert opened == ("ATTENTION sdpa" in out) == (name not in ("mxfp4", "metal")) and not told["kernels"]
+    assert "FETCHED" not in out + err and "install kernels" not in err and not (opened and "kernels" in err)

@@ -52,15 +52,15 @@ def test_half_rows_are_what_is_read_behind_attention(variant_model, measure, var
     streams = read_after_attention(hf, found.token_ids)
     assert len(streams) == model.n_layers
     output = naive.run(hf, found.token_ids).logits.log_softmax(-1)
-    best = [output.argmax(-1)]
-    for layer, stream in reversed(list(enumerate(streams))):
+    best = output.argmax(-1)
+    for layer, stream in enumerate(streams):
         logits = naive.lens(hf, found.token_ids, stream)
         log_p = logits.log_softmax(-1)
         kl = (log_p.exp() * (log_p - output)).sum(-1).numpy()
         np.testing.assert_allclose(found["half_kl"][layer], kl, rtol=1e-5, atol=1e-5)
         top = log_p.exp().sort(descending=True).values[:, :3].numpy()
         np.testing.assert_allclose(found["half_top_probs"][layer], top, rtol=0, atol=1e-5)
-        rank = 1 + (logits > logits.gather(1, best[0][:, None])).sum(-1)
+        rank = 1 + (logits > logits.gather(1, best[:, None])).sum(-1)
         assert (found["half_rank"][layer] == rank.numpy()).mean() > 0.9, "but for ties"
     plain = measure(model, LogitLens(k=3), PROMPT)
     assert not any(name.startswith("half_") for name in plain.measures)
@@ -86,16 +86,14 @@ def by_thresholds(depths, curve, holds_from):
 
 def test_mean_depth_at_half_layers_is_the_mean_over_thresholds():
     rng = np.random.default_rng(3)
-    for _ in range(3):
-        n = int(rng.integers(2, 7))
+    for n in (2, 4, 6):
         kl = np.append(rng.random(n) * np.linspace(2, 0.3, n), 0.0)
-        half = rng.random(n)
-        depths, curve = np.arange(2, 2 * n + 1) / 2, halves.interleaved(kl, half)[2:]
-        expected = by_thresholds(depths, curve, lambda rest, share: (rest <= share * curve.max()).all())
+        half, depths = rng.random(n), np.arange(2 * n + 1) / 2
+        curve = halves.interleaved(kl, half)[2:]
+        expected = by_thresholds(depths[2:], curve, lambda rest, share: (rest <= share * curve.max()).all())
         assert halves.mean_depth("kl", kl, half) == pytest.approx(expected, abs=1e-3)
         overlap = np.append(rng.random(n), 1.0)
-        depths, curve = np.arange(2 * n + 1) / 2, halves.interleaved(overlap, half)
-        expected = by_thresholds(depths, curve, lambda rest, share: (rest >= share).all())
+        expected = by_thresholds(depths, halves.interleaved(overlap, half), lambda rest, share: (rest >= share).all())
         assert halves.mean_depth("overlap", overlap, half) == pytest.approx(expected, abs=1e-3)
     falls = np.array([9.0, 6.0, 2.0, 0.0])
     exact, finer = MEAN_DEPTH["kl"](falls[None])[0], halves.mean_depth("kl", falls, [8.0, 3.0, 1.0])
@@ -103,12 +101,8 @@ def test_mean_depth_at_half_layers_is_the_mean_over_thresholds():
     assert halves.mean_depth("kl", np.zeros(3), np.zeros(2)) is None
 
 
-@pytest.fixture(scope="module")
-def inside():
-    return computed(LogitLens(points="halves").request(ModelRef.parse("ed-demo-8"), PROMPT))
-
-
-def test_the_branch_that_brings_the_answer(inside):
+def test_the_branch_that_brings_the_answer():
+    inside = computed(LogitLens(points="halves").request(ModelRef.parse("ed-demo-8"), PROMPT))
     named = [halves.branch_at(depth) for depth in (0.0, 0.5, 1.0, 1.5, 4.0)]
     assert named == [("embedding", 0), ("attention", 0), ("MLP", 0), ("attention", 1), ("MLP", 3)]
     best = halves.interleaved(inside["top_ids"][..., 0], inside["half_top_ids"][..., 0])
@@ -129,13 +123,9 @@ def test_the_page_draws_half_layers_where_they_are_asked_for(stored):
     test = app("pages/prompt/logit_lens.py", prompt=None, run=result.request.key)
     assert not test.exception and not test.error
     assert test.segmented_control(key="logit_lens.points").value == "halves"
-    said = " ".join(m.value for m in test.markdown)
-    assert "is the first choice from" in said
     rows = [len(numbers(one["data"][0]["z"])) for one in charts(test) if "z" in one["data"][0]]
     assert rows == [2 * result.n_layers + 1]
     curves = [[numbers(trace["y"]) for trace in one["data"]] for one in charts(test) if "z" not in one["data"][0]]
     found = halves.brought(result)
-    assert any(
-        len(of) == 2 and np.allclose(of[0], found.attention, atol=1e-5) and np.allclose(of[1], found.mlp, atol=1e-5)
-        for of in curves
-    )
+    expected = [found.attention, found.mlp]
+    assert any(len(of) == 2 and np.allclose(of, expected, atol=1e-5) for of in curves)

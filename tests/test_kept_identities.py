@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from shell import wrote
 from small_models import save_random
 
 from ed_core.api import model
-from ed_core.cli import main
 from ed_core.models import opening
 from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
@@ -17,19 +17,13 @@ from ed_core.types import Prompt
 from ed_core.work import compute
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-ASKED = Prompt("5 + 7 = ")
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    """How often identities were measured."""
+    """The models whose identities were measured."""
     found = []
-
-    def counted(model):
-        found.append(model.spec.name)
-        return verify(model)
-
-    monkeypatch.setattr(opening, "verify", counted)
+    monkeypatch.setattr(opening, "verify", lambda model: found.append(model.spec.name) or verify(model))
     return found
 
 
@@ -67,22 +61,8 @@ def test_a_file_that_says_anything_else_is_measured_anew(spec, measured, own_cac
     assert opening.open_model(spec, trust_kept=True).identities_kept
 
 
-@pytest.fixture
-def shell(small_folder, tmp_path, monkeypatch):
-    """`run` of the shell, each time as in a process of its own; the file that it writes."""
-    asked, out = tmp_path / "asked.jsonl", tmp_path / "r.npz"
-
-    def run(text, *options):
-        model._models.cache_clear()
-        asked.write_text(json.dumps({"text": text}))
-        argv = ["run", "contributions", "--model", str(small_folder), "--prompts", str(asked), "--out", str(out)]
-        return main([*argv, *options])
-
-    return run, out
-
-
-def test_the_shell_believes_them(shell, measured, monkeypatch):
-    run, out = shell
-    assert run("5 + 7 = ") == 0 and len(measured) == 1
-    assert run("1 + 2 = ") == 0 and len(measured) == 1 and out.exists()
-    assert run("1 + 2 = ", "--no-cache") == 0 and len(measured) == 2, "nothing is believed then"
+def test_the_shell_believes_them(small_folder, tmp_path, measured):
+    for text, options, times in (("5 + 7 = ", [], 1), ("1 + 2 = ", [], 1), ("1 + 2 = ", ["--no-cache"], 2)):
+        model._models.cache_clear()  # as in a process of its own
+        wrote(tmp_path, [Prompt(text)], "contributions", *options, model=small_folder)
+        assert len(measured) == times

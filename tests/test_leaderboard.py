@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "leaderboard.py"
-
 
 def test_slopes_and_clustered_errors_are_those_of_a_direct_computation():
-    example = runpy.run_path(str(EXAMPLE))
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "leaderboard.py"))
     models = example["read"]()
     used = models[(models.check != "unverified") & (models.precision == "bfloat16")]
     assert len(used) == 102 and used.family.nunique() == 39

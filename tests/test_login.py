@@ -9,7 +9,7 @@ from test_browser import wait
 
 pytestmark = pytest.mark.browser
 
-SETTINGS = 'login = "{login}"\nlogin_allowed = ["@lab.org", "guest@elsewhere.org"]\n'
+
 ADA = {"sub": "1", "email": "Ada@lab.org", "email_verified": True, "name": "Ada <b>L.</b>"}
 
 
@@ -27,22 +27,20 @@ def honest(provider):
 
 def served(folder, provider, login):
     port = free_port()
-    folder.mkdir(parents=True)
     (folder / "secrets.toml").write_text(provider.secrets_toml(f"http://127.0.0.1:{port}"))
-    return hosted(folder, SETTINGS.format(login=login), port, options=("--secrets.files", str(folder / "secrets.toml")))
+    settings = f'login = "{login}"\nlogin_allowed = ["@lab.org", "guest@elsewhere.org"]\n'
+    return hosted(folder, settings, port, options=("--secrets.files", str(folder / "secrets.toml")))
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory, provider):
-    """With a login that is optional."""
-    with served(tmp_path_factory.mktemp("login") / "optional", provider, "optional") as running:
+    with served(tmp_path_factory.mktemp("login"), provider, "optional") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory, provider):
-    """With a login that is required."""
-    with served(tmp_path_factory.mktemp("login") / "required", provider, "required") as running:
+    with served(tmp_path_factory.mktemp("login"), provider, "required") as running:
         yield running
 
 
@@ -114,16 +112,13 @@ def test_a_required_login_stands_before_everything(closed, provider, visit):
     page.get_by_role("button", name="Run").wait_for()
 
 
-WHO_MAY_NOT = (
-    (ADA | {"email": "eve@notlab.org"}, "eve@notlab.org may not log in here"),
-    (ADA | {"email_verified": False}, "has not verified the address ada@lab.org"),
-    ({"sub": "4", "name": "Nobody"}, "gave no e-mail address"),
-)
-
-
 def test_who_may_not_log_in_is_told_so(closed, provider, visit):
     page = visit(closed.address)
-    for provider.who, words in WHO_MAY_NOT:
+    for provider.who, words in (
+        (ADA | {"email": "eve@notlab.org"}, "eve@notlab.org may not log in here"),
+        (ADA | {"email_verified": False}, "has not verified the address ada@lab.org"),
+        ({"sub": "4", "name": "Nobody"}, "gave no e-mail address"),
+    ):
         page.get_by_role("button", name="Log in").click()
         page.get_by_text(words).wait_for()
         assert page.get_by_role("button", name="Run").count() == 0

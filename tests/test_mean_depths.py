@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 
 import naive
 import numpy as np
@@ -21,16 +20,14 @@ from ed_core.types import Prompt
 
 L, MODEL = 8, "ed-demo-8"
 TEXTS = [f"Sums mod 10:\n{a} + {b} = " for a, b in ((5, 7), (1, 2), (3, 3), (9, 8), (4, 0), (2, 6), (7, 7), (8, 1))]
+FIVE = ["a", "a", "b", "b", "c", "d", "e", "e"]  # forms
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(cache, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(cache))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def asked(forms=()) -> list[Prompt]:
@@ -66,11 +63,9 @@ def test_what_run_writes_is_that_of_plain_loops(tmp_path):
     cosine = np.mean([data[f"contributions.{name}"] for name in ("attn_cos", "mlp_cos", "layer_cos")], 0).tolist()
     best = min(range(L - 1), key=lambda k: unexplained(cosine, k))
     before, after = sum(cosine[: best + 1]) / (best + 1), sum(cosine[best + 1 :]) / (L - 1 - best)
-    drawn, as_well = random.Random(0), 0
-    for _ in range(2000):
-        order = drawn.sample(cosine, L)
-        least = min(unexplained(order, k) for k in range(L - 1))
-        as_well += least <= unexplained(cosine, best) + 1e-12
+    drawn, limit = random.Random(0), unexplained(cosine, best) + 1e-12
+    orders = [drawn.sample(cosine, L) for _ in range(2000)]
+    as_well = sum(min(unexplained(order, k) for k in range(L - 1)) <= limit for order in orders)
     assert data["effective_depth.turn_p"] == pytest.approx(as_well / 2000, abs=0.03)
     if not (before < 0 < after):
         assert np.isnan(data["effective_depth.turn"])
@@ -85,7 +80,7 @@ def test_forms_of_the_prompts_that_were_asked_for_are_what_is_drawn(tmp_path):
     """The results come out of the store, which knows no forms: the file's own count."""
     bare, alike = ran(tmp_path), ran(tmp_path, ["one"] * 8)
     by_form = ran(tmp_path, [f"form {i // 2}" for i in range(8)])
-    five = ran(tmp_path, ["a", "a", "b", "b", "c", "d", "e", "e"])
+    five = ran(tmp_path, FIVE)
     assert bare.keys() == five.keys()
     for name in ("kl", "overlap"):
         key = f"effective_depth.{name}_mean"
@@ -95,17 +90,15 @@ def test_forms_of_the_prompts_that_were_asked_for_are_what_is_drawn(tmp_path):
 
 
 def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
-    data = ran(tmp_path)
-    for name, forms in (("bare", ()), ("five", ["a", "a", "b", "b", "c", "d", "e", "e"])):
+    data, again = ran(tmp_path), ran(tmp_path, FIVE)
+    for name, forms in (("bare", ()), ("five", FIVE)):
         (tmp_path / f"{name}.jsonl").write_text(to_jsonl(asked(forms)))
     sets = "".join(f'\n[[sets]]\nname = "{name}"\nfile = "{name}.jsonl"\n' for name in ("bare", "five"))
     text = f'name = "s"\nmodels = ["{MODEL}"]\nprobes = ["contributions", "logit_lens"]\n{sets}'
     (tmp_path / "s.toml").write_text(text)
     assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "s")]) == 0
-    found = {
-        (r["set"], r["criterion"], r["variant"]): r for r in tables.verdict(open_folder(tmp_path / "s")).to_pylist()
-    }
-    again = ran(tmp_path, ["a", "a", "b", "b", "c", "d", "e", "e"])
+    rows = tables.verdict(open_folder(tmp_path / "s")).to_pylist()
+    found = {(row["set"], row["criterion"], row["variant"]): row for row in rows}
     for name in ("kl", "overlap"):
         bare, five = found["bare", name, "mean"], found["five", name, "mean"]
         for row, expected in ((bare, data), (five, again)):
@@ -116,9 +109,6 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     turned = found["bare", "cosine", "turn"]
     assert np.float32(turned["p"]) == data["effective_depth.turn_p"]
     assert (turned["depth"] is None) == bool(turned["failed"])
-    report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
-    for over in ("8 prompts of 5 templates", "8 prompts"):
-        assert re.search(rf"\([\d.]+ to [\d.]+ over {over}\)", report), over
 
 
 def test_a_notebooks_result_has_them(tmp_path):
@@ -126,13 +116,9 @@ def test_a_notebooks_result_has_them(tmp_path):
     model = ed_core.open(MODEL)
     lens, written = model.run(ed_core.LogitLens(), TEXTS[0]), model.run(ed_core.Contributions(), TEXTS[0])
     for name, found in lens.mean_depth.items():
-        assert (
-            found.depth == pytest.approx(over_tokens(tokens(data, name)[0], name), rel=1e-5) and found.interval is None
-        )
-        assert found.ratio == found.depth / L
+        assert found.depth == pytest.approx(over_tokens(tokens(data, name)[0], name), rel=1e-5)
+        assert found.ratio == found.depth / L and found.interval is None
     assert 0 < written.turn.p <= 1 and written.turn.n_layers == L
-    for result, name in ((lens, "turn"), (written, "mean_depth")):
-        with pytest.raises(AttributeError, match=f"has no '{name}'"):
-            getattr(result, name)
+    assert not hasattr(lens, "turn") and not hasattr(written, "mean_depth")
     generated = model.run(ed_core.Generation(n_tokens=2), TEXTS[0])
     assert np.array_equal(generated.mean_depth, generated["mean_depth"]), "a measure of that name stays one"

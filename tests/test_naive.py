@@ -13,15 +13,7 @@ from small_models import random_model
 
 from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.models.verify import verify
-from ed_core.probes import (
-    Contributions,
-    IntegratedGradients,
-    LayerSkip,
-    LogitLens,
-    ResidualErasure,
-    integrated_gradients,
-)
-from ed_core.probes.lenses import late_from
+from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
 from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 from ed_core.work import compute
@@ -33,6 +25,7 @@ PROMPTS = {
 SEVERAL = (PROMPTS["answer"], Prompt("Nine b."), Prompt("colorless green ideas sleep furiously"))
 SKIPS = {
     "current": dict(),
+    "the answer's": dict(mode="future", boundaries=(24,)),
     "future": dict(mode="future", boundaries=(8, 15)),
     "attention": dict(part="attention"),
     "mlp": dict(part="mlp"),
@@ -56,28 +49,19 @@ def agree(result, expected):
 KINDS = ("qwen3", "gpt_neox", "gemma2", "granite")
 
 
-@pytest.fixture(params=KINDS)
-def model(request, model_of):
-    return model_of(request.param)
-
-
+@pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("name", SKIPS)
-def test_layer_skip(model, measure, name):
-    chosen, ids = SKIPS[name], prompt_ids(PROMPTS["text"])
+def test_layer_skip(model_of, measure, family, name):
+    model = model_of(family)
+    chosen, prompt = SKIPS[name], PROMPTS["answer" if name == "the answer's" else "text"]
+    ids = prompt_ids(prompt)
     part, boundaries = chosen.get("part", "layer"), chosen.get("boundaries")
-    found = measure(model, LayerSkip(direct=True, **chosen), PROMPTS["text"])
+    found = measure(model, LayerSkip(direct=True, **chosen), prompt)
     direct = naive.direct_effect(model.hf, ids, part, boundaries)
     agree(found, naive.layer_skip(model.hf, ids, part, boundaries) | {"effect_direct": direct})
     if part == "layer":
         behind = [(s, s + 1) for s in range(len(direct) - 1)]  # nothing lies in between: both effects are the same
         assert all(abs(found["effect_direct"][at] - found["effect"][at]) <= 1e-4 * found["effect"][at] for at in behind)
-
-
-def test_answers_are_part_of_the_prompt(model, measure):
-    probe = LayerSkip(mode="future", boundaries=(24,))
-    result = measure(model, probe, PROMPTS["answer"])
-    assert result.answer_start == 24 and result.n_tokens == 26
-    agree(result, naive.layer_skip(model.hf, prompt_ids(PROMPTS["answer"]), boundaries=[24]))
 
 
 @pytest.mark.parametrize("first_token", [True, False])
@@ -100,15 +84,11 @@ def test_token_means_weigh_tokens_not_prompts(model_of, measure, probe, first_to
 def test_skips_are_put_together_by_maximum_and_mean_without_nan(model_of, measure):
     model, probe = model_of("gpt2"), LayerSkip(mode="future", n_boundaries=2)
     results = [measure(model, probe, p) for p in SEVERAL]
-    assert np.isnan(results[1]["effect"]).all() and "NaN" in " ".join(
-        results[1].notes
-    )  # 7 tokens: no boundary can be drawn
+    assert np.isnan(results[1]["effect"]).all() and any("NaN" in note for note in results[1].notes), "too short"
     assert results[1]["boundaries"].shape == (0,)
     found = aggregate(probe, [r.summary for r in results])
-    long = [SEVERAL[0], SEVERAL[2]]
-    each = [
-        naive.layer_skip(model.hf, prompt_ids(p), boundaries=probe.chosen_boundaries(len(prompt_ids(p)))) for p in long
-    ]
+    long = [prompt_ids(SEVERAL[0]), prompt_ids(SEVERAL[2])]
+    each = [naive.layer_skip(model.hf, ids, boundaries=probe.chosen_boundaries(len(ids))) for ids in long]
     expected = {
         "effect": np.maximum(each[0]["effect"], each[1]["effect"]),
         "effect_mean": (each[0]["effect"] + each[1]["effect"]) / 2,
@@ -138,18 +118,9 @@ def lens_with_aggregates(hf, prompt, probe):
 
 
 def test_the_deep_part_begins_at_the_next_whole_depth():
-    """With 3 blocks and half of them, at depth 2: of tokens that settle at depths 1, 2 and 3 the last two count, also
-    where the lens is not finite before."""
-    jsd = np.array([[0.9, 0.9, np.nan], [0.4, np.nan, 0.9], [0.9, 0.4, 0.9], [0.0, 0.0, 0.0]])
-    found = LogitLens(rho=0.5).per_token({"jsd": jsd, "rank": np.ones((4, 3), np.int32)})
-    assert found["deep_thinking_ratio"].tolist() == [0, 1, 1]
     jsd = np.where(np.arange(26)[:, None] < [14, 13], 0.9, 0.1)  # 0.56 · 25 is 14, though not in binary
     found = LogitLens(rho=0.56).per_token({"jsd": jsd, "rank": np.ones((26, 2), np.int32)})
     assert found["deep_thinking_ratio"].tolist() == [1, 0]
-    assert [late_from(*of) for of in ((0.28, 25), (0.55, 100), (0.85, 30), (0.0, 4), (1.0, 4))] == [7, 55, 26, 0, 4]
-
-
-# ---------------------------------------------------------------- erasure and gradients
 
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
@@ -185,15 +156,6 @@ def test_where_a_suffix_cannot_be_replayed_whole_sequences_are(model_of, measure
     assert "whole sequences" in whole.notes[0] and not reused.notes
     assert (whole.provenance["prefix"], reused.provenance["prefix"]) == ("computed again", "keys and values reused")
     assert np.nanmax(np.abs(whole["effect"] - reused["effect"])) <= 1e-5
-
-
-def test_erasure_is_zero_where_nothing_can_be_felt(model_of, measure, background):
-    answer = measure(model_of("llama"), ResidualErasure("answer", background), PROMPT)["effect"]
-    assert (answer[:, -1] == 0).all(), "the last position predicts nothing that is looked at"
-    assert (answer[-1, :11] < 1e-6).all(), "behind the last block a position speaks only for itself"
-    assert (answer[:-1, :11] > 0).all()
-    future = measure(model_of("llama"), ResidualErasure("future", background), PROMPT)["effect"]
-    assert np.isnan(future[:, -1]).all() and (future[-1, :-1] < 1e-6).all()
 
 
 def test_erasure_reduces_positions_first_then_prompts(model_of, measure, background):
@@ -234,7 +196,7 @@ def test_without_an_answer_they_refuse(model_of, measure, probe):
 @pytest.mark.parametrize("family, part", [("gpt_neox", "layer"), ("granite", "mlp"), ("gemma2", "attention")])
 def test_gradients(measure, family, part, monkeypatch):
     """With a tiny tolerance the map is the integral."""
-    monkeypatch.setattr(integrated_gradients, "TOLERANCE", 1e-5)
+    monkeypatch.setattr("ed_core.probes.integrated_gradients.TOLERANCE", 1e-5)
     model = random_model(family, num_hidden_layers=2)
     found = measure(model, IntegratedGradients(part, nodes=1025), Prompt("5+7=", "12"))
     expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, part, steps=48)
@@ -255,7 +217,7 @@ def test_what_the_tolerance_promises_is_kept(measure):
 
 
 def test_a_block_that_does_not_settle_is_said(model_of, measure, monkeypatch):
-    monkeypatch.setattr(integrated_gradients, "TOLERANCE", 1e-12)
+    monkeypatch.setattr("ed_core.probes.integrated_gradients.TOLERANCE", 1e-12)
     found = measure(model_of("qwen3"), IntegratedGradients(nodes=60), PROMPT)
     assert (found["nodes_used"] <= 60).all()
     assert "did not settle" in found.notes[0] and "1, 2, 3" in found.notes[0]

@@ -3,7 +3,6 @@ README's example run."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,14 +17,11 @@ from ed_core.api.model import Result
 from ed_core.errors import ModelNotFound, ParameterError, PromptError
 from ed_core.models.ref import ModelRef
 from ed_core.results import lookup
-from ed_core.results.wire import pack, unpack
 from ed_core.types import Measure, MeasureSpec, Prompt
 from ed_core.work import compute
 
 ROOT = Path(__file__).parent.parent
 SUM = Prompt("Sums mod 10:\n5 + 7 = ", "2")
-
-
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
@@ -47,25 +43,22 @@ def computed(monkeypatch):
     return texts
 
 
-def shipped(probe: str) -> Result:
-    return Result.of(results()[probe])
+@pytest.fixture
+def lens() -> Result:
+    """A shipped one."""
+    return Result.of(results()["logit_lens"])
 
 
 def test_a_result_answers_by_name_with_the_values_that_are_stored(model):
     result = model.run(ed_core.LogitLens(k=3), SUM.text, answer=SUM.answer)
     request = ed_core.LogitLens(k=3).request(model.spec, SUM)
-    for other in (
-        compute.run(model.language_model, request),
-        lookup.store().get(request.key),
-        unpack(pack(result)),
-    ):
+    for other in (compute.run(model.language_model, request), lookup.store().get(request.key)):
         assert set(other.measures) == set(result.measures) and other.request.key == result.request.key
         for name, measure in other.measures.items():
             np.testing.assert_array_equal(getattr(result, name), measure.values, err_msg=name)
             assert getattr(result, name) is result[name]
     assert "kl" in dir(result) and result.n_tokens == len(result.tokens) == result.kl.shape[1]
-    with pytest.raises(AttributeError, match=r"no 'kI'; its measures are kl, jsd"):
-        _ = result.kI
+    assert not hasattr(result, "kI")
 
 
 def test_what_is_stored_is_read_and_fresh_neither_reads_nor_stores(model, computed):
@@ -103,7 +96,6 @@ def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
     twin = ed_core.open(str(small_folder), **asked)
     assert twin.spec == ModelRef.parse(str(small_folder), **asked)
     assert str(twin.language_model.dtype) == "torch.bfloat16"
-    assert repr(twin) == f"<{small_folder.name} (bf16, untrained copy, seed 4) on cpu>"
     assert ed_core.open(str(small_folder)).language_model is model.language_model, "opened once"
     with pytest.raises(ModelNotFound):
         ed_core.open(str(small_folder / "elsewhere"))
@@ -111,18 +103,14 @@ def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
         ed_core.open(str(small_folder), device="cuda:77")
 
 
-def test_a_table_has_a_row_per_value():
-    lens = shipped("logit_lens")
+def test_a_table_has_a_row_per_value(lens):
     table = lens.to_dataframe("top_probs")
     assert list(table) == ["measure", "depth", "pos", "rank", "token", "value"]
     assert len(table) == lens.top_probs.size and set(table.measure) == {"top_probs"}
-    assert [table[dim].dtype.kind for dim in ("depth", "pos", "rank")] == ["i"] * 3
-    for row in (0, 7 * lens.n_tokens * 5 + 3 * 5 + 2, len(table) - 1):
-        found = table.iloc[row]
-        assert found.value == lens.top_probs[found.depth, found.pos, found["rank"]]
-        assert found.token == lens.tokens[found.pos]
-    assert tuple(table.iloc[7 * lens.n_tokens * 5 + 3 * 5 + 2][["depth", "pos", "rank"]]) == (7, 3, 2)
-    with pytest.raises(ParameterError, match="no measure 'KL' here; there is kl, "):
+    found = table.iloc[7 * lens.n_tokens * 5 + 3 * 5 + 2]
+    assert (found.depth, found.pos, found["rank"], found.token) == (7, 3, 2, lens.tokens[3])
+    np.testing.assert_array_equal(table.value, lens.top_probs.ravel())
+    with pytest.raises(ParameterError, match="no measure 'KL' here"):
         lens.to_dataframe("KL")
 
 
@@ -130,14 +118,10 @@ def marked(place: str) -> str:
     return f'<i title="{place}">$x'
 
 
-def test_a_result_shows_itself_in_short_and_every_word_of_a_stranger_is_text():
-    lens = shipped("logit_lens")
-    assert re.fullmatch(r"<logit_lens on ed-demo-8 \(fp32\), '.{58}…, 8 layers, \d+ tokens: kl, jsd, .*>", repr(lens))
-    request = replace(
-        lens.request,
-        models=(replace(lens.request.models[0], source=marked("model")),),
-        prompts=(Prompt(marked("prompt"), marked("answer")),),
-    )
+def test_a_result_shows_itself_in_short_and_every_word_of_a_stranger_is_text(lens):
+    assert repr(lens).startswith("<logit_lens on ed-demo-8 (fp32), ")
+    model = replace(lens.request.models[0], source=marked("model"))
+    request = replace(lens.request, models=(model,), prompts=(Prompt(marked("prompt"), marked("answer")),))
     spec = MeasureSpec("kl", (marked("dim"),), marked("unit"), marked("meaning"))
     measures = {marked("measure"): Measure(spec, np.zeros(3, np.float32))}
     page = replace(lens, request=request, notes=(marked("note"),), measures=measures)._repr_html_()
@@ -151,19 +135,13 @@ def test_a_result_shows_itself_in_short_and_every_word_of_a_stranger_is_text():
 @pytest.mark.process
 def test_importing_ed_core_imports_nothing_heavy_and_a_name_only_what_it_needs():
     code = """
-import sys, time
+import sys
 heavy = ("numpy", "pandas", "plotly", "torch", "transformers", "streamlit")
 import ed_core
 assert not [name for name in heavy if name in sys.modules]
-for name in ("Nothing", "nothing", "__nothing__"):
-    assert not hasattr(ed_core, name), name
-from ed_core import settings
-assert settings.ROOT and not hasattr(settings, "open")
+assert not hasattr(ed_core, "nothing")
 from ed_core import Prompt, read_jsonl, LogitLens
-assert Prompt is sys.modules["ed_core.types"].Prompt and LogitLens().k == 5
 import ed_core.api.model
-print([name for name in heavy if name in sys.modules])
+assert [name for name in heavy if name in sys.modules] == ["numpy"]
 """
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert out.returncode == 0, out.stderr[-2000:]
-    assert out.stdout == "['numpy']\n"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -23,9 +23,7 @@ def test_miss_rounding_slopes_and_norms(model_of, measure, family):
     model = model_of(family)
     found = measure(model, Numerics(), PROMPT)
     expected = naive.numerics(model.hf, found.token_ids, torch.finfo(torch.float32).eps)
-    own = (
-        0.05 if family == "granite" else 1e-4
-    )  # the multiplier's product is rounded as the model rounds it; by hand it is exact
+    own = 0.05 if family == "granite" else 1e-4  # its multiplier's product is rounded; by hand it is exact
     for name, within in (("miss", own), ("rounding", 1e-4), ("resid_norm", 1e-4)):
         assert np.abs(found[name] - expected[name]).max() <= within * expected[name].max(), name
     for i, name in enumerate(("slope_attn", "slope_mlp")):
@@ -55,18 +53,7 @@ def test_in_bf16_the_miss_is_rounding_and_no_more(model_of, measure, family):
     found = measure(model_of(family, torch.bfloat16), Numerics(), PROMPT)
     assert (found["miss"] <= found["rounding"]).all()
     assert 1e-4 < found["miss"].max() < found["rounding"].max() < 2e-2
-    assert found.provenance["limits"] == {
-        "miss": 2e-2,
-        "slope": 0.03,
-        "suffix": pytest.approx(2**-7 * (2 * found.n_layers) ** 0.5),
-    }
     assert exactness.checks(found)[0].holds
-
-
-@pytest.mark.parametrize("variant", ("gemma4", "gemma4_moe"))
-def test_a_third_branch_is_one_more_addition(variant_model, measure, variant):
-    found = measure(variant_model(variant), Numerics(), PROMPT)
-    assert (found["miss"] <= found["rounding"]).all()
 
 
 def test_what_a_family_hands_past_the_stream_shows_in_the_detour(measure):

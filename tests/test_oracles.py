@@ -109,9 +109,6 @@ def is_close(found, expected, at_most=2e-6):
     np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-5, atol=at_most)
 
 
-# ---------------------------------------------------------------- blocks that write nothing
-
-
 def test_silent_blocks_contribute_nothing_and_nobody_misses_them(measure):
     model = silence(random_model("llama"), range(5))
     written = measure(model, Contributions(), PROMPT)
@@ -141,9 +138,6 @@ def test_the_only_block_that_writes_is_the_only_one_missed(measure, loud):
     assert (lens["kl"][: loud + 1].max(-1) > 1e-3).all()
 
 
-# ---------------------------------------------------------------- directions and lengths
-
-
 @pytest.mark.parametrize("c", [0.5, 3.0, -0.25, -1.5])
 def test_an_echo_has_cosine_one_with_the_sign_of_its_factor_and_that_ratio(measure, c):
     found = measure(stack((echo(c), nothing), (nothing, echo(c)), (echo(c), echo(c))), Contributions(), PROMPT)
@@ -157,49 +151,6 @@ def test_an_echo_has_cosine_one_with_the_sign_of_its_factor_and_that_ratio(measu
     is_close(found["block_influence"], 1 - np.sign([[1 + c], [1 + c], [1]]))
     growth = np.abs(np.cumprod([1, 1 + c, 1 + c, (1 + c) ** 2]))
     is_close(found["resid_norm"] / found["resid_norm"][0], growth[:, None])
-
-
-# ---------------------------------------------------------------- skips
-
-
-def constant_stack():
-    return stack(*((constant(unit(l)), constant(2 * unit(l + 4))) for l in range(4)))
-
-
-def test_constant_writers_do_not_read_each_other_but_all_reach_the_output(measure):
-    model = constant_stack()
-    found = measure(model, LayerSkip(), PROMPT)
-    is_close(found["effect"], np.eye(4))
-    final = model.hf.embed(model.tensor(model.encode(PROMPT)))[0] + torch.tensor([1.0] * 4 + [2.0] * 4)
-    for s in range(4):
-        without = final - unit(s) - 2 * unit(s + 4)
-        change = (model.head(final).softmax(-1) - model.head(without).softmax(-1)).norm(dim=-1).detach().numpy()
-        change[0] = 0  # the first token is never intervened on
-        is_close(found["output_pos"][s], change)
-        is_close(found["output"][s], change.max())
-        same = model.head(final).argmax(-1) == model.head(without).argmax(-1)
-        is_close(found["top1_kept"][s], (same[1:].sum() + 1) / N_TOKENS)
-
-
-def test_effects_in_a_linear_stack_are_matrix_algebra(measure):
-    """With D[l] = W[l] h[l], all is known in closed form from the embeddings."""
-    torch.manual_seed(1)
-    weights = [torch.randn(D_MODEL, D_MODEL) / 4 for _ in range(4)]
-    model = stack(*((nothing, linear(w)) for w in weights))
-    embedded = model.hf.embed(model.tensor(model.encode(PROMPT)))[0].detach().double().numpy()
-    matrices = [w.double().numpy() for w in weights]
-
-    def updates(skipped):
-        hidden, found = embedded, []
-        for l, w in enumerate(matrices):
-            update = hidden @ w.T * (0 if l == skipped else 1)
-            found.append(update)
-            hidden = hidden + update
-        return np.array(found)
-
-    base = updates(None)
-    change = [np.linalg.norm(updates(s) - base, axis=-1) / np.linalg.norm(base, axis=-1) for s in range(4)]
-    is_close(measure(model, LayerSkip(), PROMPT)["effect"], np.array(change)[:, :, 1:].max(-1))
 
 
 def test_the_future_sees_exactly_what_was_carried_over_the_boundary(measure):
@@ -220,19 +171,6 @@ def test_the_future_sees_exactly_what_was_carried_over_the_boundary(measure):
     current = measure(model, LayerSkip(), PROMPT)
     is_close(current["effect"], np.array([[1, 3 / 4, 3 / 5], [0, 1, 4 / 5], [0, 0, 1]]))
     is_close(measure(model, LayerSkip(mode="future", boundaries=(2,)), PROMPT)["effect"], found["effect"])
-
-
-def test_triangles_and_diagonals(model_of, measure):
-    model = model_of("gpt_neox")
-    current = measure(model, LayerSkip(), PROMPT)["effect"]
-    is_close(np.diag(current), 1)
-    future = measure(model, LayerSkip(mode="future", boundaries=(8,)), PROMPT)["effect"]
-    assert not np.diag(future).any()
-    for effect in (current, future):
-        assert not np.tril(effect, -1).any() and (effect[np.triu_indices(5, 1)] > 0).all()
-
-
-# ---------------------------------------------------------------- the lens
 
 
 @pytest.mark.parametrize("layer", [0, 5, 6, 7])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from charts import charts, fresh, numbers
+from charts import charts, fresh, numbers, words
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
@@ -83,9 +83,7 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
     for probe in PAGES[page]:
         for measure in wanted.get(probe.name, []):
             values = stored[probe.name][measure]
-            assert holds(figures, values[..., 0] if measure == "top_probs" else values), (
-                f"{page} does not show {probe.name}.{measure}"
-            )
+            assert holds(figures, values[..., 0] if measure == "top_probs" else values), measure
 
 
 def test_the_answers_course_is_its_rank_in_the_lens_and_says_where_it_leads(stored):
@@ -110,45 +108,32 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     assert test.query_params["run"] == stored["contributions"].request.key[:12]
 
 
-REAL = dict(prompt=None, example="english-b", model="smollm2")  # 30 layers, among the shipped results
+def strips(test: AppTest) -> list[np.ndarray]:
+    return [numbers(t["x"]) for spec in charts(test) for t in spec["data"] if t.get("name") == "mean"]
 
 
-def figure_named(test: AppTest, trace: str) -> dict:
-    return next(spec for spec in charts(test) if any(t.get("name") == trace for t in spec["data"]))
-
-
-def test_sinks_are_counted_where_one_says_so():
-    """In the strips and in the means below the maps; the captions say which."""
-
-    def says(test):
-        texts = [m.value for m in (*test.markdown, *test.caption)]
-        words = ("sinks (◆) counted", "sinks (◆) left out", "without attention sinks (◆)")
-        return [sum(word in text for text in texts) for word in words]
-
-    test = app("pages/prompt/contributions.py", **REAL)
-    counted, left_out, without = says(test)
-    assert counted == 0 and left_out + without >= 3
+def test_means_leave_out_sinks_and_the_first_token_as_asked(stored):
+    real = dict(prompt=None, example="english-b", model="smollm2")  # which has sinks
+    test = app("pages/prompt/contributions.py", **real)
+    whole = plotted(test)[0].mean(1)
+    assert not holds(strips(test), whole)
     test.toggle(key="count_sinks").set_value(True).run()
-    counted, left_out, without = says(test)
-    assert counted >= 3 and left_out == without == 0
+    assert holds(strips(test), whole)
+    drawn, values = strips(app("pages/prompt/contributions.py", first_token="false")), stored["contributions"]
+    assert holds(drawn, values["layer_ratio"][:, 1:].mean(1)) and not holds(drawn, values["layer_ratio"].mean(1))
 
 
-def test_a_link_to_a_stored_run_opens_its_prompt(stored):
-    test = app(run=stored["contributions"].request.key)
-    assert test.text_area[0].value == PROMPT.text
-    assert holds(plotted(test), stored["layer_skip"]["effect"])
-
-
-def test_a_link_brings_model_and_parameters_along(stored):
+def test_a_link_brings_prompt_model_and_parameters_along(stored):
     probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention")
-    spec = ModelRef.parse("small")
-    result = computed(probe.request(spec, PROMPT))
+    result = computed(probe.request(ModelRef.parse("small"), PROMPT))
     lookup.store().put(result)
     test = app("pages/intervene/skip.py", model="ed-demo-16", run=result.request.key)
-    assert test.selectbox(key="model").value == "small"
+    assert test.selectbox(key="model").value == "small" and test.text_area[0].value == PROMPT.text
     assert test.segmented_control(key="layer_skip.mode").value == "future"
     assert test.text_input(key="layer_skip.boundaries").value == "4,8"
     assert holds(plotted(test), result["effect"])
+    test.text_input(key="layer_skip.boundaries").set_value("a,b").run()
+    assert any("whole numbers" in e.value for e in test.error), "what cannot be is refused on the page"
 
 
 def test_a_dead_link_says_so_and_loses_nothing(stored):
@@ -168,12 +153,19 @@ def test_what_is_not_computed_teaches_and_starts_nothing(stored, page):
 
 @pytest.mark.parametrize(
     "text, words",
-    [("", "empty"), ("a\x07b", "control character"), ("x" * 2000, "2000 tokens and the ")],
+    [("", "empty"), ("a\x07b", "control character"), ("1 + 2 = 3\n" * 120, "the model has 512 positions")],
 )
-def test_a_bad_prompt_is_said_beside_the_box(stored, text, words):
+def test_a_bad_prompt_is_said_beside_the_box(stored, monkeypatch, text, words):
+    monkeypatch.setenv("ED_MAX_TOKENS", "2048")
     test = app(prompt=Prompt(text))
-    assert not test.exception
+    assert not test.exception and test.button(key="run.home").disabled
     assert any(words in c.value for c in test.caption)
+
+
+def test_hostile_prompts_do_not_break_a_page(stored):
+    text = "<script>alert(1)</script> `code` **bold** :red[x] ![i](http://127.0.0.1/i.png) {{7*7}} %s {0} \u202eabc 好"
+    assert not app(prompt=replace(PROMPT, text=text)).exception
+    assert show.token("a`b") == "`aˋb`", "a token cannot end its code"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +193,7 @@ def held(test: AppTest) -> tuple[str, str]:
     return inputs["text"], inputs["answer"]
 
 
-def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
+def test_an_edited_example_loses_its_answer_and_what_was_there_can_be_had_back(stored):
     test = app(prompt=None)
     before = held(test)
     assert before[1] and "undo" not in {b.key for b in test.button}
@@ -212,9 +204,6 @@ def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
     test.button(key="undo").click().run()
     assert held(test) == before and session_of(test).inputs["example"]
     assert "undo" not in {b.key for b in test.button}
-
-
-def test_an_example_over_typed_words_can_be_undone(stored):
     test = app(prompt=Prompt("words of mine", "too"))
     test.selectbox(key="examples").set_value("copy-3-a").run()
     assert session_of(test).inputs["example"].startswith("copy") and held(test)[0] != "words of mine"
@@ -245,7 +234,7 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
     session_of(test).inputs["model"] = "/nowhere/at/all"
     test.run()
     assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
-    assert [i.value for i in test.info] == ["Still shown\\: small. The chosen model is unavailable, as said above."]
+    assert ["small" in i.value for i in test.info] == [True]
     assert len(test.error) == 1 and "nowhere" in test.error[0].value
     session_of(test).inputs["model"] = "small"
     assert not test.run().info and not test.error
@@ -293,17 +282,6 @@ def test_without_an_answer_the_models_own_is_offered(stored):
     assert not test.exception
 
 
-def test_a_parameter_that_cannot_be_is_refused_on_the_page(stored):
-    test = app("pages/intervene/skip.py")
-    test.text_input(key="layer_skip.boundaries").set_value("a,b").run()
-    assert any("whole numbers" in e.value for e in test.error)
-
-
-def test_hostile_prompts_do_not_break_a_page(stored):
-    text = "<script>alert(1)</script> `code` **bold** :red[x] ![i](http://127.0.0.1/i.png) {{7*7}} %s {0} \u202eabc 好"
-    assert not app(prompt=replace(PROMPT, text=text)).exception
-
-
 def test_without_a_usable_store_the_pages_still_work_and_say_so(stored, tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
@@ -315,13 +293,6 @@ def test_without_a_usable_store_the_pages_still_work_and_say_so(stored, tmp_path
         assert any(str(blocked) in w.value.replace("\\", "") for w in test.warning)
     finally:
         lookup.store.cache_clear()
-
-
-def test_a_prompt_that_is_too_long_is_said_before_the_button(stored, monkeypatch):
-    monkeypatch.setenv("ED_MAX_TOKENS", "2048")  # the model has 512 positions
-    test = app(prompt=Prompt("1 + 2 = 3\n" * 120, ""))
-    assert not test.exception and test.button(key="run.home").disabled
-    assert any("the model has 512 positions" in c.value for c in test.caption)
 
 
 def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkeypatch, failures):
@@ -345,26 +316,13 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     assert not test.error and plotted(test)
 
 
-def said(test: AppTest) -> str:
-    return " ".join(e.value for e in (*test.markdown, *test.error))
-
-
 def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
-    assert "rules say no layer, layer 3 and layer 2 in the papers' count;" in said(test).replace("\\", "")
-    assert any(">Hu et al.'s KL rule (75 %)</td>" in unescape(one.proto.body) for one in test.get("html"))
+    assert "rules say no layer, layer 3 and layer 2 in the papers' count;" in words(test)
     usual = app(prompt=None, model="ed-demo-8")
-    lines = [m.value for page in (test, usual) for m in page.markdown if " on average" in m.value]
+    lines = [m.value for page in (test, usual) for m in page.markdown if " settle by layer " in m.value]
     assert len(lines) == 2 and lines[0] == lines[1] and "untrained copies" in lines[0]
-
-
-def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored):
-    test = app("pages/prompt/contributions.py", first_token="false")
-    values = stored["contributions"]["layer_ratio"]
-    means = [numbers(t["x"]) for spec in charts(test) for t in spec["data"] if t.get("name") == "mean"]
-    assert any(np.allclose(mean, values[:, 1:].mean(1), atol=1e-6) for mean in means if len(mean) == len(values))
-    assert not any(np.allclose(mean, values.mean(1), atol=1e-6) for mean in means if len(mean) == len(values))
 
 
 def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
@@ -372,7 +330,3 @@ def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
     assert holds(plotted(test), stored["logit_lens"]["kl"])
     boxes = [shape for spec in charts(test) for shape in spec["layout"].get("shapes", ()) if shape["type"] == "rect"]
     assert boxes and {(box["x0"], box["x1"]) for box in boxes} == {(1.5, 2.5)}
-
-
-def test_a_token_cannot_end_its_code():
-    assert show.token("a`b") == "`aˋb`" and show.token("<s>", special=True) == ":orange-background[`<s>`]"

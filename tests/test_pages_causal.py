@@ -4,11 +4,12 @@ shown as failures."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from charts import charts, fresh, numbers
+from charts import charts, fresh, numbers, words
 from shell import wrote
 from small_models import computed, unsettled
 from streamlit.testing.v1 import AppTest
@@ -27,14 +28,12 @@ from ed_core.probes import (
     LayerSkip,
     LogitLens,
     Prune,
-    ResidualErasure,
     find,
 )
 from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incomplete
 from ed_core.prompts import read_jsonl, to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Prompt
-from ed_ui import prompt_set, show
 
 
 def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
@@ -55,21 +54,7 @@ SET = [Prompt("5 + 7 + 5 = ", "17", "sum"), Prompt("a=3; b=a; b?", "3"), Prompt(
 def stored_set(stored):
     """Every probe on several prompts, in the store; by probe's name, in the order of `SET`."""
     spec = ModelRef.parse("small")
-    probes = [
-        Prune(drop=(1, 2)),
-        *(
-            p()
-            for p in (
-                EarlyExit,
-                ExactAnswers,
-                LogitLens,
-                LayerSkip,
-                ResidualErasure,
-                IntegratedGradients,
-                Contributions,
-            )
-        ),
-    ]
+    probes = (Prune(drop=(1, 2)), EarlyExit(), ExactAnswers(), LogitLens(), LayerSkip(), Contributions())
     found = {probe.name: [computed(probe.request(spec, prompt)) for prompt in SET] for probe in probes}
     for result in (r for results in found.values() for r in results):
         lookup.store().put(result)
@@ -103,11 +88,10 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     assert drawn(test, "1 layer", data["prune.kl"])
     for name in ("block_influence", "angular_distance", "update_cosine"):
         assert drawn(test, name.replace("_", " "), data[f"prune.{name}"]), name
-    said = " ".join(w.value for w in (*test.markdown, *test.caption)).replace("\\", "")
+    said = words(test)
     assert f"Layer {best + 1} is the cheapest to remove" in said and f"4 prompts, {data['n_tokens']} tokens" in said
-    assert "layers 2, 3" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said
+    assert f"KL {data['prune.drop_kl']:.3g} nats" in said
     assert "too few" in test.warning[0].value, "four prompts"
-    assert "mergekit" not in {b.label for b in test.get("download_button")}
 
 
 def test_known_answers_are_counted_without_the_cheapest_layer(stored_set):
@@ -130,80 +114,60 @@ def test_from_ten_prompts_on_layers_go_to_other_tools_once_all_are_measured(stor
     for prompt in many[:9]:
         lookup.store().put(computed(Prune().request(spec, prompt)))
 
-    def files(test) -> dict[str, bool]:
-        return {
-            b.label: b.proto.disabled for b in test.get("download_button") if b.label in ("Layers kept", "mergekit")
-        }
+    def off(test) -> list[bool]:
+        return [b.proto.disabled for b in test.get("download_button") if b.label in ("Layers kept", "mergekit")]
 
-    assert files(prune_on(many)) == {"Layers kept": True, "mergekit": True}
+    assert off(prune_on(many)) == [True, True]
     lookup.store().put(computed(Prune().request(spec, many[9])))
-    test = prune_on(many)
-    assert files(test) == {"Layers kept": False, "mergekit": False}
+    assert off(prune_on(many)) == [False, False]
 
 
 @pytest.mark.parametrize(
-    "lines, words",
+    "lines, told",
     [
         ('{"text": "ab"}\n{"text": 3}', ["line 2", "text"]),
         (json.dumps({"text": "x" * 600}), ["Prompt 0", "600 tokens and the "]),
     ],
 )
-def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, words):
+def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, told):
     test = prune_on(lines)
-    assert not test.exception and len(test.error) == 1 and all(w in test.error[0].value for w in words)
+    assert not test.exception and len(test.error) == 1 and all(w in test.error[0].value for w in told)
     assert not charts(test)
 
 
-def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
-    test = prune_on("")
-    assert not test.exception and not test.error and "No prompts yet" in test.info[0].value
-    test = prune_on([Prompt(f"prompt {i}") for i in range(25)])
-    assert any("25 prompts; the first 20" in w.value for w in test.warning)
-    asked = {request.prompts[0].text for request in session_of(test).batches["prune"].requests.values()}
-    assert asked == {f"prompt {i}" for i in range(20)}
+def asked(test: AppTest) -> set[str]:
+    return {request.prompts[0].text for request in session_of(test).batches["prune"].requests.values()}
 
 
-def test_an_uploaded_file_fills_the_box(stored_set):
+def test_an_uploaded_file_fills_the_box_and_a_long_list_is_cut_openly(stored):
     test = prune_on("")
+    assert not test.exception and not test.error, "an empty list is no error"
     test.file_uploader(key="prompts.file").set_value(("p.jsonl", b"\xff\xfe", "application/json")).run()
     assert "not UTF-8" in test.error[0].value
     test.text_area(key="prompts.lines").set_value(to_jsonl(SET[:1])).run()
     assert not test.error, "what is pasted afterwards counts"
-    test.file_uploader(key="prompts.file").set_value(("p.jsonl", to_jsonl(SET).encode(), "application/json")).run()
-    assert not test.exception and not test.error and test.text_area(key="prompts.lines").value == to_jsonl(SET)
-    assert any(
-        "of 4 prompts" in m.value or "Over **4 prompts**" in m.value or "Nothing measured yet" in m.value
-        for m in test.markdown
-    )
+    many = to_jsonl([Prompt(f"prompt {i}") for i in range(25)])
+    test.file_uploader(key="prompts.file").set_value(("p.jsonl", many.encode(), "application/json")).run()
+    assert not test.exception and not test.error and test.text_area(key="prompts.lines").value == many
+    assert any("25 prompts; the first 20" in w.value for w in test.warning)
+    assert asked(test) == {f"prompt {i}" for i in range(20)}
 
 
-def test_every_model_has_its_own_prompts(stored):
-    assert prompt_set.own_sets("smollm2") == ["mixed"] and prompt_set.own_sets("ed-loop-4x4")[0] == "chains"
-    assert prompt_set.own_sets("ed-demo-16")[0] == "sum_mod10" and "mixed" not in prompt_set.own_sets("ed-demo-16")
-    test = app("pages/intervene/prune.py")
-    asked = {request.prompts[0].text for request in session_of(test).batches["prune"].requests.values()}
+def test_a_model_has_prompts_of_its_own_over_all_levels(stored):
     known = read_jsonl(SETS / "sum_mod10.jsonl")
-    assert asked == {known[i * len(known) // 12].text for i in range(12)}, "over all levels"
+    assert asked(app("pages/intervene/prune.py")) == {known[i * len(known) // 12].text for i in range(12)}
 
 
-COMPARED = {
-    "pages/prompt/logit_lens.py": "logit_lens",
-    "pages/intervene/skip.py": "layer_skip",
-}
-
-
-@pytest.mark.parametrize("page", COMPARED)
-def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
-    results = stored_set[COMPARED[page]]
-    probe, others = find(COMPARED[page]), [r.summary for r in results[:3]]
-    test = app(page)
+@pytest.mark.parametrize("page, name", [("prompt/logit_lens", "logit_lens"), ("intervene/skip", "layer_skip")])
+def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page, name):
+    results = stored_set[name]
+    probe, others = find(name), [r.summary for r in results[:3]]
+    test = app(f"pages/{page}.py")
     assert not test.exception and not test.error
     for spread in among_others.spreads(probe, results[3].summary, others):
         assert drawn(test, "this prompt", spread.values) and drawn(test, "median", spread.quantiles[1])
         assert drawn(test, "lower end", spread.quantiles[0]) and drawn(test, "all 3 others", spread.quantiles[2])
-    assert f"**{show.plain(say.among_others(among_others.compared(probe, results[3].summary, others)))}**" in [
-        m.value for m in test.markdown
-    ]
+    assert say.among_others(among_others.compared(probe, results[3].summary, others)) in words(test)
 
 
 def test_a_boundary_can_be_looked_at_alone(stored):
@@ -211,15 +175,11 @@ def test_a_boundary_can_be_looked_at_alone(stored):
     result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
     test = app("pages/intervene/skip.py", run=result.request.key, boundary="99")
-    assert [w.value for w in test.warning] == [
-        "The link asks for the split point '99', which is not here to show; another one is shown."
-    ]
+    assert ["'99'" in w.value for w in test.warning] == [True]
     choice = test.segmented_control(key="skip.boundary")
     assert choice.options == ["maximum over all", "token 8", "token 16"] and holds(plotted(test), result["effect"])
     choice.set_value(1).run()  # the second of the result's, which is token 8
     assert holds(plotted(test), result["effect_by_boundary"][1]) and not holds(plotted(test), result["effect"])
-    rows = [chart["layout"]["yaxis"].get("ticktext") for chart in charts(test)]
-    assert ["<b>token 8</b>", "token 16"] in rows
     assert drawn(test, "noise floor", result["noise_floor"])
     largest = [np.nan, *(result["effect"][:layer, layer].max() for layer in range(1, 5))]
     assert any(np.allclose(figure.get("largest effect", 0), largest, equal_nan=True) for figure in traces(test))
@@ -229,17 +189,11 @@ def test_layers_whose_integral_did_not_settle_are_named(stored):
     result = unsettled(computed(IntegratedGradients(nodes=100).request(ModelRef.parse("small"), PROMPT)))
     result = replace(result, notes=(f"{UNSETTLED} within 100 nodes at layer 0.", "What else there is to say."))
     lookup.store().put(result)
-    failed = incomplete(result)
+    failed = ", ".join(str(one + 1) for one in incomplete(result))
     test = app("pages/intervene/gradients.py", run=result.request.key)
-    assert failed
-    assert (
-        f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(str(one + 1) for one in failed)}"
-        in test.warning[0].value
-    )
-    said, other = ([one.value for one in test.info].count(show.plain(note)) for note in result.notes)
-    assert other == said + 1 > 1, "every figure's details have both; below the map stands what nothing else says"
+    assert failed and re.search(f"did not settle at layers? {failed}", test.warning[0].value)
+    assert result.notes[1] in words(test)
     assert holds(plotted(test), result["attribution"].astype(float))
     assert drawn(test, "completeness error", completeness(result)) and drawn(test, "nodes", result["nodes_used"])
-    assert "allowed: 0.5 %" in str(charts(test)), "as the page's words have it"
     assert not any("this prompt" in figure for figure in traces(test)), "what is not to be relied on is not compared"
     assert not app("pages/intervene/gradients.py").warning

@@ -4,7 +4,6 @@ deleted."""
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from archives import sealed_anew
@@ -21,7 +20,6 @@ from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError
 from ed_ui import case_studies, navigation
 
-ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
 EVIL = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> **bold** :red[x] $y$ [l](javascript:alert(1)) "
@@ -54,16 +52,8 @@ def own_links(test: AppTest) -> list:
     return [one for one in test.main.get("page_link") if one.proto.label not in rooms]
 
 
-def to_cases(test: AppTest) -> list[str]:
-    """Where the page's own links to case studies lead."""
-    return [one.proto.page for one in own_links(test) if one.proto.page.startswith("case")]
-
-
 def html(test: AppTest) -> str:
     return "\n".join(e.proto.body for e in test.get("html") if not e.proto.unsafe_allow_javascript)
-
-
-ROOMS = 6  # links of a phone's bar, the first in the page
 
 
 def type_in(test: AppTest, prefix: str, **values: str) -> None:
@@ -71,10 +61,7 @@ def type_in(test: AppTest, prefix: str, **values: str) -> None:
         (test.text_area if name == "notes" else test.text_input)(key=f"{prefix}.{name}").set_value(text)
 
 
-# -------------------------------------------------------------------- Save
-
-
-def test_home_is_kept_as_it_is_seen(folder):
+def test_home_is_kept_as_it_is_seen_and_a_shipped_one_as_a_copy(folder):
     test = app(model="ed-demo-16")
     test.segmented_control(key="of").set_value("answer").run()
     session_of(test).inputs["token"] = 3
@@ -90,6 +77,12 @@ def test_home_is_kept_as_it_is_seen(folder):
     assert shown.page == "home" and shown.selected == 3 and dict(shown.settings) == {"of": "answer"}
     assert kept.verdict and any(kept.title in s.value for s in test.success)
     assert "keep.home.save" not in [b.key for b in test.button], "a second click does not save the same view twice"
+    id = next(c.id for c in folder.cards() if folder.is_shipped(c.id))
+    test = app(CASE, id=id)
+    assert test.button(key="case.edit").disabled and "case.delete.yes" not in {b.key for b in test.button}
+    test.button(key="case.duplicate").click().run()
+    (copy,) = [c for c in folder.cards() if not folder.is_shipped(c.id) and c.id != kept.id]
+    assert not test.exception and not app(CASE, id=copy.id).button(key="case.edit").disabled
 
 
 def test_who_may_not_keep_is_told_why(folder, monkeypatch):
@@ -105,9 +98,6 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
         case_studies.writable(one.id)
 
 
-# -------------------------------------------------------------------- the case page
-
-
 def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, monkeypatch):
     kept = case(
         notes="**Look** here.", tags=["one"], shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl")))
@@ -115,49 +105,35 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
     folder.add(kept)
     monkeypatch.setattr("ed_core.models.ref.ModelRef.named", lambda *a: pytest.fail("a case study asks for no model"))
     monkeypatch.setattr("ed_ui.picker.current", lambda: pytest.fail("a case study asks for no model"))
-    test = fresh(CASE, id=kept.id).run()
-    assert not test.exception and not test.error
-    assert kept.verdict in words(test) and "<strong>Look</strong>" in html(test)
+    test = app(CASE, id=kept.id)
+    assert not test.error and kept.verdict in words(test) and "<strong>Look</strong>" in html(test)
     figures = plotted(test)
-    for probe, measure in (
-        ("contributions", "attn_ratio"),
-        ("contributions", "attn_cos"),
-        ("logit_lens", "kl"),
-        ("layer_skip", "effect"),
-    ):
-        assert holds(figures, results()[probe][measure]), measure
+    for measure in ("contributions.attn_ratio", "contributions.attn_cos", "logit_lens.kl", "layer_skip.effect"):
+        probe, name = measure.split(".")
+        assert holds(figures, results()[probe][name]), measure
     shown = charts(test)
     assert len(shown) == len(drawings(kept)) == 6
     spec = shown[1]["layout"]
     assert spec["xaxis"]["range"] == [1.5, 40.5]
     assert any(s.get("x0") == 4.5 for s in spec["shapes"]), "window and token as they were kept"
-    assert len([p for p in test.get("popover") if p.proto.popover.label == "Details"]) == 6
-    assert "model" not in {box.key for box in test.selectbox}, "no model is chosen on this page"
 
 
-@pytest.mark.parametrize(
-    "id, says",
-    [
-        ("", "names no case study"),
-        ("aaaaaaaaaa", "no case study aaaaaaaaaa"),
-        ("../../etc/pw", "is not the id"),
-        (EVIL, "is not the id"),
-    ],
-)
+@pytest.mark.parametrize("id, says", [("", "names no"), ("aaaaaaaaaa", "no case study"), (EVIL, "is not the id")])
 def test_a_link_to_nothing_is_one_sentence_and_the_way_to_the_list(folder, id, says):
     test = app(CASE, id=id)
-    assert not test.exception and len(test.error) == 1 and says in words(test)
-    assert to_cases(test) == ["cases"]
+    assert len(test.error) == 1 and says in words(test)
+    assert [one.proto.page for one in own_links(test) if one.proto.page.startswith("case")] == ["cases"]
 
 
 def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     newer, damaged, whole = case("newer"), case("damaged"), case("whole")
     for one in (newer, damaged, whole):
         folder.add(one)
-    rewrite(folder.path / f"{newer.id}.edcase", lambda header: header | {"version": 9})
+    file = folder.path / f"{newer.id}.edcase"
+    file.write_bytes(sealed_anew(file.read_bytes(), lambda header: header | {"version": 9}))
     (folder.path / f"{damaged.id}.edcase").write_bytes(b"PK rubbish")
     test = app(CASE, id=newer.id)
-    assert not test.exception and "version 9" in words(test) and (folder.path / f"{newer.id}.edcase").is_file()
+    assert not test.exception and "version 9" in words(test) and file.is_file()
     test = app(GALLERY)
     assert not test.exception and "version 9" in words(test) and f"{damaged.id}.edcase is damaged" in words(test)
     assert "whole" in words(test) + tiles(test)
@@ -168,74 +144,52 @@ def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     assert "no case study" in words(app(CASE, id=damaged.id))
 
 
-def rewrite(file: Path, change) -> None:
-    file.write_bytes(sealed_anew(file.read_bytes(), change))
-
-
 def tiles(test: AppTest) -> str:
     return "\n".join(link.proto.label for link in own_links(test)).replace("\\", "")
 
 
 def test_hostile_words_are_shown_as_they_are(folder):
-    prompt = results()["logit_lens"]
-    evil = replace(
-        prompt,
-        request=replace(
-            prompt.request, prompts=(replace(prompt.request.prompts[0], text=EVIL, answer="</pre>" + EVIL),)
-        ),
-    )
+    lens = results()["logit_lens"]
+    prompt = replace(lens.request.prompts[0], text=EVIL, answer="</pre>" + EVIL)
+    evil = replace(lens, request=replace(lens.request, prompts=(prompt,)))
     kept = case_study.make(
         EVIL, [evil], notes=EVIL + "\n\n```\n</div><script>alert(2)</script>\n```", tags=["<b>t</b>", ":red[x]"]
     )
     folder.add(kept)
     for test in (app(CASE, id=kept.id), app(GALLERY)):
-        assert not test.exception and not test.error
-        said = html(test)
-        assert "<script" not in said and "onerror=alert(1)>" not in said and 'href="javascript' not in said
-        assert "<img src=x" not in said
-        shown = "\n".join(
-            [
-                *(m.value for m in test.markdown),
-                *(c.value for c in test.caption),
-                *(s.value for s in test.subheader),
-                *(link.proto.label for link in own_links(test)),
-            ]
-        )
+        assert not test.error
+        for unsafe in ("<script", "onerror=alert(1)>", 'href="javascript', "<img src=x"):
+            assert unsafe not in html(test)
+        shown = [one.value for kind in (test.markdown, test.caption, test.subheader) for one in kind]
+        shown = "\n".join([*shown, *(link.proto.label for link in own_links(test))])
         assert "![i](" not in shown and ":red[" not in shown.replace("\\:red\\[", "")
 
 
-def edit(test: AppTest, id: str, **values: str) -> AppTest:
-    test.button(key="case.edit").click().run()
-    type_in(test, f"edit.{id}", **values)
-    return test.run()
-
-
-def test_words_are_edited_and_the_numbers_stay(folder):
+def test_words_are_edited_and_the_numbers_stay_and_two_editors_lose_nothing(folder):
     kept = case("before", notes="old")
     folder.add(kept)
-    test = edit(app(CASE, id=kept.id), kept.id, title="after", tags="x, y", notes="new *words*")
+
+    def edit(**values: str) -> AppTest:
+        test = app(CASE, id=kept.id)
+        test.button(key="case.edit").click().run()
+        type_in(test, f"edit.{kept.id}", **values)
+        return test.run()
+
+    test, mine = edit(title="after", tags="x, y", notes="new *words*"), edit(notes="mine")
     assert "<em>words</em>" in html(test), "the notes are shown as they will read"
     test.switch_page(GALLERY).run()
     test.switch_page(CASE)
     test.query_params["id"] = kept.id
-    assert test.run().text_area(key=f"edit.{kept.id}.notes").value == "new *words*", (
-        "unsaved words survive a page change"
-    )
+    box = test.run().text_area(key=f"edit.{kept.id}.notes")
+    assert box.value == "new *words*", "unsaved words survive a page change"
     test.button(key=f"edit.{kept.id}.save").click().run()
     assert not test.exception and not test.error
     now, _ = folder.open(kept.id)
     assert (now.title, now.tags, now.notes) == ("after", ("x", "y"), "new *words*") and now.items == kept.items
     assert "after" in words(test) and not test.text_area
-
-
-def test_two_editors_lose_nothing(folder):
-    kept = case(notes="old")
-    state = folder.add(kept)
-    mine = edit(app(CASE, id=kept.id), kept.id, notes="mine")
-    folder.save(case_study.edited(kept, notes="theirs"), state)
     mine.button(key=f"edit.{kept.id}.save").click().run()
     assert not mine.exception and any("changed by somebody else" in e.value for e in mine.error)
-    assert mine.text_area(key=f"edit.{kept.id}.notes").value == "mine" and folder.open(kept.id)[0].notes == "theirs"
+    assert mine.text_area(key=f"edit.{kept.id}.notes").value == "mine" and folder.open(kept.id)[0] == now
 
 
 def test_deleting_asks_once_and_leads_to_the_list(folder):
@@ -244,24 +198,13 @@ def test_deleting_asks_once_and_leads_to_the_list(folder):
     test = app(CASE, id=kept.id)
     test.button(key="case.delete.yes").click().run()
     assert not test.exception and not test.error and [c for c in folder.cards() if not folder.is_shipped(c.id)] == []
-    assert "Nothing of your own yet" in words(test) and len(own_links(test)) == SHIPPED
+    assert len(own_links(test)) == SHIPPED
     assert "no case study" in words(app(CASE, id=kept.id))
 
 
-def test_a_shipped_case_study_is_not_edited_but_duplicated(folder):
-    id = next(c.id for c in folder.cards() if folder.is_shipped(c.id))
-    test = app(CASE, id=id)
-    assert test.button(key="case.edit").disabled and "case.delete.yes" not in {b.key for b in test.button}
-    test.button(key="case.duplicate").click().run()
-    assert not test.exception
-    (own,) = [c for c in folder.cards() if not folder.is_shipped(c.id)]
-    assert own.title.endswith("(copy)") and not app(CASE, id=own.id).button(key="case.edit").disabled
-
-
 def test_open_live_puts_everything_back_into_the_boxes(folder):
-    kept = case(
-        shown=Shown("home", (2, 40), 5, (("of", "answer"), ("count_sinks", True))), kl_threshold=0.25, first_token=False
-    )
+    shown = Shown("home", (2, 40), 5, (("of", "answer"), ("count_sinks", True)))
+    kept = case(shown=shown, kl_threshold=0.25, first_token=False)
     folder.add(kept)
     test = app(CASE, id=kept.id)
     test.button(key="case.live").click().run()
@@ -275,9 +218,6 @@ def test_open_live_puts_everything_back_into_the_boxes(folder):
     assert holds(plotted(test), results()["contributions"]["layer_ratio"])
 
 
-# -------------------------------------------------------------------- the gallery
-
-
 def test_the_gallery_searches_sorts_and_finds_by_tag(folder):
     for title, tags in (("Zebra", ["stripes"]), ("Ant", ["small thing"])):
         folder.add(case(title, tags=tags))
@@ -286,12 +226,9 @@ def test_the_gallery_searches_sorts_and_finds_by_tag(folder):
     assert html(test).count('alt="Thumbnail of') == SHIPPED + 2 and "http" not in html(test)
     test.selectbox(key="gallery.sort").set_value("title").run()
     assert [t.strip("*") for t in tiles(test).splitlines()[:2]] == ["Ant", "Zebra"], "one's own first"
-    test.text_input(key="gallery.search").set_value("zebra").run()
-    assert tiles(test) == "**Zebra**"
-    test.text_input(key="gallery.search").set_value("stripes").run()
-    assert tiles(test) == "**Zebra**"
-    test.text_input(key="gallery.search").set_value("zebras without lines").run()
-    assert "No case study contains every word" in words(test) and not tiles(test)
+    for search, found in (("zebra", "**Zebra**"), ("stripes", "**Zebra**"), ("zebras without lines", "")):
+        test.text_input(key="gallery.search").set_value(search).run()
+        assert tiles(test) == found
 
 
 def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
@@ -299,11 +236,9 @@ def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
     kept = case("Theirs")
     elsewhere.add(kept)
     test = app(GALLERY)
-    uploader = lambda: next(u for u in test.file_uploader)
-    uploader().set_value(
-        [("a.edcase", elsewhere.read(kept.id), "application/zip"), ("b.edcase", b"not a bundle", "application/zip")]
-    ).run()
+    files = [(f"{name}.edcase", data, "application/zip") for name, data in (("a", elsewhere.read(kept.id)), ("b", b""))]
+    test.file_uploader[0].set_value(files).run()
     assert not test.exception and folder.open(kept.id)[0] == kept
     assert "is kept now" in words(test) and "b.edcase was not taken in" in words(test)
-    uploader().set_value([("a.edcase", elsewhere.read(kept.id), "application/zip")]).run()
+    test.file_uploader[0].set_value(files[:1]).run()
     assert "was here already" in words(test) and len(folder.cards()) == SHIPPED + 1

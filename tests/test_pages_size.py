@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -16,6 +15,7 @@ from safetensors.numpy import save_file
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
+from workers import until
 
 from ed_core.machine import ROOM
 from ed_core.models import hub
@@ -56,31 +56,20 @@ def run_button(test):
     return next(b for b in test.button if b.label == "Run")
 
 
-def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
+def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started_and_says_so(stored):
     test = opened()
-    captions = [c.value for c in test.caption]
-    assert "auto: **fp32**" in captions
-    assert sum(c.startswith("needs ") for c in captions) == 1
+    assert [c.value for c in test.caption if c.value.startswith("auto: ")] == ["auto: **fp32**"]
     assert not test.error and not test.warning and not run_button(test).disabled
-    assert any(
-        Contributions().request(settle(ModelRef.parse("small", "auto")), PROMPT).key[:12] in str(v)
-        for v in test.run().query_params.values()
-    ), "auto's result is fp32's"
-
-
-def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
+    asked = Contributions().request(settle(ModelRef.parse("small", "auto")), PROMPT)
+    assert asked.key[:12] in str(test.run().query_params["run"]), "auto's result is fp32's"
     size = ModelRef.named("small").size()
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
-    assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
-    test = opened(free={"cpu": free})
-    assert "auto: **bf16**" in [c.value for c in test.caption]
+    assert "auto: **bf16**" in [c.value for c in opened(free={"cpu": free}).caption]
 
 
 def test_too_large_is_said_before_run_with_what_would_fit(stored):
     test = opened(model="ed-demo-8", free={"cpu": 12_000_000}, precision="fp32")
-    assert re.search(
-        r"too large in fp32: it needs \d+ MB here and 12 MB are free on cpu.*; .*4bit would fit", words(test)
-    )
+    assert re.search(r"too large in fp32: .* 12 MB are free on cpu.*; .*4bit would fit", words(test))
     assert run_button(test).disabled
     assert not run_button(opened(model="ed-demo-8", precision="fp32")).disabled
 
@@ -92,58 +81,31 @@ def test_integrated_gradients_in_int8_are_refused_before_run(stored):
     assert not run_button(opened("pages/intervene/gradients.py", precision="bf16")).disabled
 
 
-@pytest.mark.parametrize("model_type, words", [("mamba", "state-space")])
-def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_path, monkeypatch, model_type, words):
-    (tmp_path / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": model_type,
-                "num_hidden_layers": 4,
-                "hidden_size": 8,
-                "num_attention_heads": 2,
-                "vocab_size": 9,
-            }
-        )
-    )
+def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_path, monkeypatch):
+    sizes = {"num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"} | sizes))
     save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "model.safetensors"))
     monkeypatch.setitem(MODELS, "other", tmp_path)
     test = opened(model="other")
-    assert len(test.error) == 1 and f"family '{model_type}'" in test.error[0].value.replace("\\", "")
-    assert words in test.error[0].value
+    assert len(test.error) == 1 and "family 'mamba'" in words(test) and "state-space" in words(test)
     assert not any(b.label == "Run" for b in test.button)
 
 
 def test_a_hub_model_that_is_not_here_is_estimated_and_offline_is_one_sentence(stored):
     test = opened(model=ABSENT, free={"cpu": 60_000_000_000})
-    assert "auto: **fp32**" in [c.value for c in test.caption]
     assert any(c.value.startswith("needs 30.9 GB") and "of 60.0 GB free" in c.value for c in test.caption)
     assert words(test).count("is not here yet") == 1 and run_button(test).disabled, "said once"
-    offline = [w.value for w in test.warning]
-    assert len(offline) == 1 and "offline mode is on" in offline[0]
-    assert not test.exception
+    assert ["offline mode is on" in w.value for w in test.warning] == [True] and not test.exception
     assert not run_button(test.selectbox(key="model").set_value("small").run()).disabled, "everything else goes on"
 
 
-def offered_small(test) -> list[str]:
-    return [b.label for b in test.button if b.label.startswith("Take ")]
-
-
 def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored):
-    test = answered(opened(model="smollm2"))
-    assert run_button(test).disabled and not test.exception and offered_small(test) == ["Take ed-demo-16"]
+    test = opened(model="smollm2")
+    until(lambda: "Asking the hub" not in words(test.run()))
+    assert run_button(test).disabled and not test.exception
     assert any(b.label == "Download" for b in test.button) and "is not here yet" in words(test)
     test.button(key="download.small").click().run()
     assert test.selectbox(key="model").value == "ed-demo-16" and not run_button(test).disabled
-
-
-def answered(test):
-    """The page once the hub has answered, which is asked in the background."""
-    for _ in range(100):
-        if "Asking the hub" not in words(test):
-            return test
-        time.sleep(0.1)
-        test.run()
-    raise TimeoutError(words(test))
 
 
 def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
@@ -154,57 +116,48 @@ def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
 
 
 def test_an_adapter_for_another_base_is_refused_on_top(stored, tmp_path):
-    (tmp_path / "adapter_config.json").write_text(
-        json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/other"})
-    )
+    told = {"peft_type": "LORA", "base_model_name_or_path": "org/other"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(told))
     save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "adapter_model.safetensors"))
     test = opened(model=ABSENT, adapter=str(tmp_path))
-    assert any("was trained on org/other" in e.value.replace("\\", "") for e in test.error)
+    assert "was trained on org/other" in words(test)
     assert not any(b.label == "Run" for b in test.button)
 
 
 def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
-    made = stored.provenance
-
     def card_of(**chosen: str) -> str:
         test = opened(**chosen)
-        assert "**Family**" not in words(test), "drawn when it has been opened"
         test.session_state["Model card"] = True
         return next(c.value for c in test.run().caption if "**Family**" in c.value)
 
     card = card_of()
-    assert f"sums are off by {made['identities']['miss']:.1g}" in card and "**Layers**: 5" in card
-    assert "**Heads**: 4" in card
-    assert "**Chat template**: none" in card and "not opened yet" not in card
-    assert "**Round trip**: 4 of 4" in card and "**Causality**: a later token moves logits by 0" in card
+    assert f"sums are off by {stored.provenance['identities']['miss']:.1g}" in card and "**Layers**: 5" in card
+    assert "**Round trip**: 4 of 4" in card and "not opened yet" not in card
     assert "not opened yet" in card_of(precision="fp16")
 
 
-def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):
+def test_the_list_of_models_says_what_is_gated_or_too_large(stored, monkeypatch):
     monkeypatch.setattr(running, "free", lambda device: 20 << 30)
     listed = opened().selectbox(key="model").options
-    assert any(one.startswith("ed-demo-8 · ") and "25 MB in fp32 · under 1 s" in one for one in listed)
-    assert any(one.startswith("meta-llama/Llama-3.2-1B · 1.2 B · ") and "gated" in one for one in listed)
-    (large,) = (one for one in listed if "70B" in one and "Llama-3.1" in one)
-    assert "too large: " in large
+    assert any(one.startswith("meta-llama/Llama-3.2-1B · ") and "gated" in one for one in listed)
+    assert any("Llama-3.1-70B" in one and "too large: " in one for one in listed)
 
 
 @pytest.fixture
 def a_download(stored, monkeypatch):
     """A model that is not here, what the hub told of it, and a download of it as given."""
 
-    def page(plan=None, error=None, room=True, **download) -> AppTest:
-        plan = plan or hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, (("config.json", 700), ("model.safetensors", 3 << 30)))
+    def page(room=True, **download) -> AppTest:
         answer: Future = Future()
-        answer.set_result(plan) if error is None else answer.set_exception(error)
-        one = SimpleNamespace(**{"over": True, "done": False, "error": None, "cancelled": []} | download)
+        files = (("config.json", 700), ("model.safetensors", 3 << 30))
+        answer.set_result(hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, files))
+        one = SimpleNamespace(done=False, error=None, cancelled=[], **download)
         one.cancel = lambda: one.cancelled.append(True)
-        known = {"Qwen/Qwen2.5-1.5B@": one} if download else {}
         monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))
-        monkeypatch.setattr(downloads, "_running", lambda: known)
+        monkeypatch.setattr(downloads, "_running", lambda: {"Qwen/Qwen2.5-1.5B@": one} if download else {})
         monkeypatch.setattr(downloads.disk, "has_room", lambda n_bytes, folder: room)
         test = app(prompt=None, model="Qwen/Qwen2.5-1.5B")
-        test.known, test.one = known, one
+        test.one = one
         assert not test.exception
         return test
 
@@ -217,8 +170,6 @@ def test_a_download_under_way_says_how_far_it_is_and_can_be_stopped(a_download):
     assert (bar.proto.value, bar.proto.text) == (25, "1.1 GB of 4.3 GB")
     test.button(key="download.cancel").click().run()
     assert test.one.cancelled == [True]
-    (bar,) = a_download(over=False, progress=(0, 0)).get("progress")
-    assert (bar.proto.value, bar.proto.text) == (0, "starting")
 
 
 def test_what_a_download_would_bring_is_said_before_it_begins(a_download):

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from charts import fresh
+from charts import fresh, words
 from small_models import computed
-from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, holds, plotted, session_of
 from test_pages_causal import drawn
 from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
@@ -22,27 +21,22 @@ from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Measure, ProbeResult, Prompt, Request
-from ed_ui import prompt_set, show
 
 PRUNE, WRITING = "pages/intervene/prune.py", "pages/prompt/writing.py"
 SET = [PROMPT, Prompt("a=3; b=a; b?", "3")]
+ASKED = {"n_tokens": "7", "threshold": "0.02", "temperature": "0.5"}
 
 
 @pytest.fixture(scope="module")
-def results(stored):
-    """The probe in the store, on two prompts."""
-    probe, spec = Generation(n_tokens=7, threshold=0.02, temperature=0.5), ModelRef.parse("small")
-    found = {probe.name: [computed(probe.request(spec, prompt)) for prompt in SET]}
-    for result in found[probe.name]:
-        lookup.store().put(result)
+def written(stored):
+    """A text that is in the store."""
+    probe = Generation(n_tokens=7, threshold=0.02, temperature=0.5)
+    found = computed(probe.request(ModelRef.parse("small"), PROMPT))
+    lookup.store().put(found)
     return found
 
 
-def words(test: AppTest) -> str:
-    return " ".join(w.value for w in (*test.markdown, *test.caption))
-
-
-def test_maps_draw_and_say_what_is_stored_over_one_prompt_and_two(results):
+def test_maps_draw_and_say_what_is_stored_over_one_prompt_and_two(stored):
     for prompts in (SET[:1], SET):
         for kind in surgery.KINDS:
             probe = Surgery(kind, seed=2)
@@ -51,64 +45,57 @@ def test_maps_draw_and_say_what_is_stored_over_one_prompt_and_two(results):
                 lookup.store().put(one)
             curves = among_others.curves_of(probe, [r.summary for r in found])
             test = fresh(PRUNE, model="small", seed="2", map=kind)
-            lines = {"prompts.source": prompt_set.LINES, "prompts.lines": to_jsonl(prompts)}
-            session_of(test).inputs.update(lines)
+            session_of(test).inputs.update({"prompts.source": "lines", "prompts.lines": to_jsonl(prompts)})
             test.run()
             assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
             rows = surgery.rows(curves, kind, found[0]["random_layer"].tolist() if kind == "repeat" else ())
             assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
             if kind != "drop":
-                assert show.plain(say.cheapest(float(curves["loss_whole"]), kind, rows)) in words(test)
+                assert say.cheapest(float(curves["loss_whole"]), kind, rows) in words(test)
             for name, values in surgery.added(curves, kind, rows).items():
                 assert drawn(test, escaped(name), values), name
 
 
-def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
-    one = results["generation"][0]
-    test = app(WRITING, n_tokens="7", threshold="0.02", temperature="0.5")
+def test_writing_draws_and_says_what_is_stored(written, folder):  # noqa: F811
+    test = app(WRITING, **ASKED)
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
-    assert holds(plotted(test), one["jsd"])
-    assert say.exits(exits.exits(one)) in words(test)
-    assert one.provenance["written"] in [code.value for code in test.code]
-    assert drawn(test, "for good", one["settle_depth"])
-    assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
+    assert holds(plotted(test), written["jsd"])
+    assert say.exits(exits.exits(written)) in words(test).replace("\n", " ")
+    assert written.provenance["written"] in [code.value for code in test.code]
+    assert drawn(test, "for good", written["settle_depth"])
+    assert drawn(test, "deep-thinking ratio", written["deep_thinking_ratio"])
     case = save(test, "generation", folder)
     assert [d.title for d in drawings.drawings(case)] == ["While the model writes"]
 
 
-def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
+def test_a_text_that_is_being_written_can_be_stopped(written):
     """What is there so far is drawn with a button; pressed, the page asks for just these tokens and shows them."""
-    spec, whole = ModelRef.parse("small"), results["generation"][0]
-    part = {
-        name: replace(m, values=np.where(np.arange(7) < 3, m.values, -1 if m.values.dtype.kind == "i" else np.nan))
-        for name, m in whole.measures.items()
-        if m.spec.dims[-1:] == ("step",)
-    }
-    part = {name: replace(m, values=m.values.astype(whole[name].dtype)) for name, m in part.items()}
-    partial = replace(whole, measures=part, complete=False, progress=3 / 7, summary={}, provenance={})
-    asked = {"n_tokens": "7", "threshold": "0.02", "temperature": "0.5"}
-    fewer = computed(Generation(n_tokens=3, threshold=0.02, temperature=0.5).request(spec, PROMPT))
+    part = {name: m for name, m in written.measures.items() if m.spec.dims[-1:] == ("step",)}
+    for name, one in part.items():
+        values = one.values.copy()
+        values[..., 3:] = -1 if values.dtype.kind == "i" else np.nan
+        part[name] = replace(one, values=values)
+    partial = replace(written, measures=part, complete=False, progress=3 / 7, summary={}, provenance={})
+    probe = Generation(n_tokens=3, threshold=0.02, temperature=0.5)
+    fewer = computed(probe.request(ModelRef.parse("small"), PROMPT))
     lookup.store().put(fewer)
-    test = app(WRITING, **asked)
+    test = app(WRITING, **ASKED)
     session_of(test).batches["generation"].results["generation"] = partial
     test.run()
     assert not test.exception and not test.error
     assert holds(plotted(test), part["jsd"].values)
-    text = "".join(whole.token_text[i] for i in whole["ids"][:3].tolist())
+    text = "".join(written.token_text[i] for i in written["ids"][:3].tolist())
     assert text in [code.value for code in test.code]
     (button,) = [b for b in test.button if b.label == "Stop here"]
     button.click().run()
     assert session_of(test).inputs["generation.n_tokens"] == 3
-    assert holds(plotted(test), fewer["jsd"]) and fewer["ids"].tolist() == whole["ids"][:3].tolist()
+    assert holds(plotted(test), fewer["jsd"]) and fewer["ids"].tolist() == written["ids"][:3].tolist()
     assert not [b for b in test.button if b.label == "Stop here"]
 
 
 def exits_of(depths, agrees) -> ProbeResult:
-    values, n = (
-        {"exit_depth": np.asarray(depths, np.float32), "exit_agrees": np.asarray(agrees, np.float32)},
-        len(agrees),
-    )
-    measures = {name: Measure(EarlyExit.spec(name), one) for name, one in values.items()}
+    values, n = {"exit_depth": depths, "exit_agrees": agrees}, len(agrees)
+    measures = {name: Measure(EarlyExit.spec(name), np.asarray(one, np.float32)) for name, one in values.items()}
     made = ProbeResult(Request((), (), "early_exit", (), 1), measures, ("t",) * n, (0,) * n, None, 12)
     return aggregate.summarize(made)
 

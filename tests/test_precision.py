@@ -51,9 +51,6 @@ def opened(folder, wanted="fp32", **more) -> LanguageModel:
     return LanguageModel(*load(ModelRef.parse(str(folder), wanted, **more)))
 
 
-# ---------------------------------------------------------------- quantized models
-
-
 # Built otherwise where weights are packed: rotary with norms of keys, maps stored transposed, beside each other with
 # biases, tied under norms all around.
 BUILT_OTHERWISE = ("qwen3", "gpt2", "gpt_neox", "gemma2")
@@ -84,14 +81,10 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
 @pytest.mark.parametrize("wanted", sizes.QUANTIZED)
 def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
     model = opened(folder_of("qwen3"), wanted)
-    for kind in PROBES:
+    for kind in [probe for probe in PROBES if not probe.needs_passes]:
         request = asked(kind).request(model.spec, PROMPT)
         if kind.needs_gradients and wanted == "int8":
             with pytest.raises(ParameterError, match="choose 4bit"):
-                run(model, request)
-            continue
-        if kind.needs_passes:
-            with pytest.raises(ParameterError, match="layers of .* run once"):
                 run(model, request)
             continue
         result = run(model, request)
@@ -145,9 +138,6 @@ def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
         ModelRef.parse(str(folder), "fp32")
 
 
-# ---------------------------------------------------------------- which precision
-
-
 def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatch):
     monkeypatch.setattr(estimate, "free_memory", lambda: 1 << 40)
     chosen, plain = settle(ModelRef.parse("ed-demo-8", "auto")), ModelRef.parse("ed-demo-8", "float32")
@@ -156,9 +146,7 @@ def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatc
     assert ModelRef.parse("ed-demo-8", device="cpu").identity() != ModelRef.parse("ed-demo-8", "4bit").identity()
 
 
-def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_computed(
-    small_folder, tmp_path, capsys
-):
+def test_the_command_line_says_what_auto_came_to(small_folder, tmp_path, capsys):
     prompts = tmp_path / "p.jsonl"
     prompts.write_text(json.dumps({"text": PROMPT.text, "answer": PROMPT.answer}))
     options = ["--model", str(small_folder), "--prompts", str(prompts), "--out", str(tmp_path / "r.npz")]
@@ -167,12 +155,6 @@ def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_
     with np.load(tmp_path / "r.npz") as file:
         certificate = json.loads(str(file["provenance"]))["runs"][0]
     assert certificate["precision"]["why"].startswith("fp32") and certificate["model"]["precision"] == "fp32"
-    (tmp_path / "r.npz").unlink()
-    assert main(["run", "contributions", "integrated_gradients", *options, "--precision", "int8"]) == 2
-    assert "int8 rounds activations" in capsys.readouterr().err and not (tmp_path / "r.npz").exists()
-
-
-# ---------------------------------------------------------------- broken input
 
 
 def changed(folder, tmp_path, **fields):
@@ -231,15 +213,12 @@ def test_missing_truncated_and_overlong_shards_are_refused_before_anything_is_lo
     ids = model.tensor(model.encode(PROMPT))
     assert torch.equal(opened(copy).logits(ids), model.logits(ids))
     whole = shards[1].read_bytes()
-    for damaged in (whole[:-1], whole + b"\0"):
+    for damaged in (whole[:-1], whole + b"\0", b"\xff" * 8 + whole[8:]):
         shards[1].write_bytes(damaged)
         assert f"{shards[1].name} is damaged" in refusal(BrokenWeights, copy)
     shards[1].unlink()
     message = refusal(BrokenWeights, copy)
     assert "missing" in message and shards[1].name in message
-
-
-# ---------------------------------------------------------------- adapters
 
 
 def save_adapter(folder, base, base_name, **more):
@@ -258,37 +237,21 @@ def save_adapter(folder, base, base_name, **more):
     return folder
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
-def test_an_adapter_is_merged_as_its_formula_says(folder_of, tmp_path, family):
-    folder = folder_of(family)
-    adapter = save_adapter(tmp_path / "adapter", random_hf(family), folder)
-    plain, merged = opened(folder), opened(folder, adapter=str(adapter))
-    low_rank = load_file(adapter / "adapter_model.safetensors")
-    weights = dict(plain.hf.named_parameters())
-    for key in [k for k in low_rank if "lora_A" in k]:
-        path = key.removeprefix("base_model.model.").split(".lora_A")[0]
-        delta = 6 / 4 * low_rank[key.replace("lora_A", "lora_B")] @ low_rank[key]
-        before, after = weights[f"{path}.weight"], dict(merged.hf.named_parameters())[f"{path}.weight"]
-        torch.testing.assert_close(after, before + (delta.T if family == "gpt2" else delta))
-        assert not torch.allclose(after, before)
-    assert verify(merged).failures() == [] and set(dict(merged.hf.named_parameters())) == set(weights)
-
-
 @pytest.mark.parametrize(
-    "targets, more",
+    "family, targets, more",
     [
-        (["q_proj"], {}),
-        (["lm_head"], {}),
-        (["embed_tokens", "lm_head"], {}),
-        (["embed_tokens"], {"ensure_weight_tying": True}),
-        (["q_proj"], {"trainable_token_indices": [4, 8]}),
+        ("gpt2", ["c_attn"], {}),
+        ("llama", ["q_proj", "down_proj"], {}),
+        ("llama", ["lm_head"], {}),
+        ("llama", ["embed_tokens", "lm_head"], {}),
+        ("llama", ["embed_tokens"], {"ensure_weight_tying": True}),
+        ("llama", ["q_proj"], {"trainable_token_indices": [4, 8]}),
     ],
-    ids=["neither", "head", "both", "both by one", "tokens"],
 )
-def test_an_adapter_of_one_of_two_tied_ends_leaves_the_other(tmp_path, targets, more):
+def test_an_adapter_is_merged_as_peft_applies_it_and_of_two_tied_ends_leaves_the_other(tmp_path, family, targets, more):
     from peft import PeftModel
 
-    base = lambda: random_hf("llama", tie_word_embeddings=True)
+    base = lambda: random_hf(family, tie_word_embeddings=True)
     base().save_pretrained(tmp_path / "base")
     byte_tokenizer().save_pretrained(tmp_path / "base")
     adapter = save_adapter(tmp_path / "adapter", base(), tmp_path / "base", target_modules=targets, **more)
@@ -298,8 +261,8 @@ def test_an_adapter_of_one_of_two_tied_ends_leaves_the_other(tmp_path, targets, 
     merged = opened(tmp_path / "base", adapter=str(adapter))
     torch.testing.assert_close(merged.logits(ids), adapted, rtol=1e-4, atol=1e-4)
     assert (adapted - plain).abs().max() > 1e-2 and verify(merged).failures() == []
-    tied = merged.hf.lm_head.weight is merged.hf.model.embed_tokens.weight
-    assert tied == merged.hf.config.tie_word_embeddings == ("q_proj" in targets)
+    tied = merged.hf.lm_head.weight is merged.hf.get_input_embeddings().weight
+    assert tied == merged.hf.config.tie_word_embeddings == (targets[0] in ("c_attn", "q_proj"))
 
 
 def test_an_adapter_is_part_of_the_identity_by_content(folder_of, tmp_path):
@@ -318,9 +281,6 @@ def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
     assert "layers.5" in refusal(BrokenWeights, folder_of("qwen3"), adapter=str(deeper))
     wider = save_adapter(tmp_path / "wider", random_hf("qwen3", hidden_size=48), "somewhere")
     assert "another base" in refusal(BrokenWeights, folder_of("qwen3"), adapter=str(wider))
-    named = save_adapter(tmp_path / "named", random_hf("qwen3"), "Qwen/Qwen3-0.6B")
-    with pytest.raises(ParameterError, match="trained on Qwen/Qwen3-0.6B, not on Qwen/Qwen3-1.7B"):
-        ModelRef.parse("Qwen/Qwen3-1.7B", adapter=str(named))
 
 
 def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path):
@@ -343,9 +303,6 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
     (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
     with pytest.raises(ParameterError, match="PREFIX_TUNING"):
         ModelRef.parse(str(folder_of("qwen3")), adapter=str(adapter))
-
-
-# ---------------------------------------------------------------- placement
 
 
 SWEEPS = (LogitLens, LayerSkip, IntegratedGradients)  # reading, editing, going back: what probes do with a block

@@ -17,16 +17,14 @@ class Made(Folder):
     def __init__(self, depths: dict[str, np.ndarray]):
         one = {"name": "made", "ids": [str(i) for i in range(N)], "levels": [], "pairs": []}
         same = {"name": "m", "n_layers": L, "parameters": 10**6, "control": "", "seed": 0}
-        models = [same | {"label": f"m, {precision}", "precision": precision} for precision in depths]
+        models = [same | {"label": precision, "precision": precision} for precision in depths]
         plan = {"models": models, "sets": [one], "seed": 0, "probes": [{"name": "logit_lens", "parameters": {}}]}
-        made = {}
+        made, n = {}, np.full(N, 10.0)
         for precision, of_prompt in depths.items():
-            far = np.clip(np.round(of_prompt)[:, None] - np.arange(L + 1), 0, 1)
-            n = np.full(N, 10.0)
-            columns = {"kl.sum": 3 * far * n[:, None], "overlap.sum": (1 - far) * n[:, None], "n_tokens": n}
-            columns |= {"settle_depth.sum": of_prompt * n}
+            far = np.clip(np.round(of_prompt)[:, None] - np.arange(L + 1), 0, 1) * 10
+            columns = {"kl.sum": 3 * far, "overlap.sum": 10 - far, "n_tokens": n, "settle_depth.sum": of_prompt * n}
             named = {f"logit_lens.{name}": values for name, values in columns.items()}
-            made[f"m, {precision}"] = Sums(named, np.arange(N))
+            made[precision] = Sums(named, np.arange(N))
         super().__init__("made", plan)
         object.__setattr__(self, "made", made)
 
@@ -42,20 +40,15 @@ def test_every_precision_is_compared_with_the_widest_prompts_in_pairs():
     """Prompts differ by far more than precisions do, and the shift is seen all the same."""
     wide = np.random.default_rng(0).integers(2, 7, N).astype(float)
     found = shifts({"int8": wide + 1, "fp32": wide, "bf16": wide})
-    assert {precision for precision, _ in found} == {"int8", "bf16"} and {one.against for one in found.values()} == {
-        "fp32"
-    }
+    pairs = {(precision, one.against) for (precision, _), one in found.items()}
+    assert pairs == {("int8", "fp32"), ("bf16", "fp32")}
     moved, same = found["int8", "mean_kl"], found["bf16", "mean_kl"]
     assert [moved.shift, moved.low, moved.high] == pytest.approx([1, 1, 1])
     assert (same.shift, same.low, same.high) == (0, 0, 0)
-    curves = (found[precision, "logit_lens.kl"] for precision in ("int8", "bf16"))
-    expected = np.abs(np.diff([_mean(wide), _mean(wide + 1)], axis=0)).mean()
-    assert [one.shift for one in curves] == pytest.approx([expected, 0])
+    curves = [np.mean([3.0 * np.clip(one - np.arange(L + 1), 0, 1) for one in d], 0) for d in (wide, wide + 1)]
+    expected = np.abs(np.diff(curves, axis=0)).mean()
+    assert [found[precision, "logit_lens.kl"].shift for precision in ("int8", "bf16")] == pytest.approx([expected, 0])
     assert "bf16 against fp32: average depth +0.00 layers" in precisions.sentence([same])
-
-
-def _mean(depths: np.ndarray) -> np.ndarray:
-    return np.mean([3.0 * np.clip(one - np.arange(L + 1), 0, 1) for one in depths], 0)
 
 
 def test_noise_moves_nothing_and_a_clear_shift_is_seen():

@@ -14,30 +14,23 @@ import torch
 from test_browser import finished, settled, wait
 from test_naive import agree
 
+from ed_core import settings
 from ed_core.models.bundled import load_prompts
+from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.models.wheels import WHEELS
-from ed_core.probes import (
-    Continuation,
-    Contributions,
-    IntegratedGradients,
-    LayerSkip,
-    LogitLens,
-    Prune,
-)
+from ed_core.probes import Continuation, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune
 from ed_core.types import Prompt
+from tools.bench.browser import serving
 
 pytestmark = pytest.mark.real
 
 PROMPT = Prompt("The capital of Japan is", " Tokyo")
-SAYS = {"smollm2": "Tokyo", "gemma3-270m": "Tokyo"}  # somewhere in its continuation
 
 
 @pytest.fixture(scope="module", params=WHEELS)
 def real(request):
     """A model, as `python -m ed_core fetch smollm2` leaves it in the project's own cache folder."""
-    from ed_core.models.opening import open_model
-    from ed_core.models.ref import ModelRef
-
     spec = ModelRef.parse(request.param, "fp32")
     if not spec.is_ready:
         pytest.skip(f"{request.param} is not here: it was not fetched, or no registry had it")
@@ -53,16 +46,11 @@ def ids_of(model) -> list[int]:
     return list(model.encode(PROMPT).ids)
 
 
-def test_contributions(real, measure):
-    agree(measure(real, Contributions(), PROMPT), naive.contributions(real.hf, ids_of(real)))
-
-
-def test_logit_lens(real, measure):
-    agree(measure(real, LogitLens(), PROMPT), naive.logit_lens(real.hf, ids_of(real), k=5))
-
-
-def test_layer_skip(real, measure):
-    agree(measure(real, LayerSkip(), PROMPT), naive.layer_skip(real.hf, ids_of(real)))
+def test_whole_passes(real, measure):
+    hf, ids = real.hf, ids_of(real)
+    agree(measure(real, Contributions(), PROMPT), naive.contributions(hf, ids))
+    agree(measure(real, LogitLens(), PROMPT), naive.logit_lens(hf, ids, k=5))
+    agree(measure(real, LayerSkip(), PROMPT), naive.layer_skip(hf, ids))
 
 
 def test_integrated_gradients(real, measure):
@@ -78,11 +66,10 @@ def test_integrated_gradients(real, measure):
 def test_prune(real, measure):
     drop = (3, 2 * real.n_layers // 3)
     found = measure(real, Prune(drop=drop), PROMPT)
-    for start in some_layers(real):
-        for name, values in naive.pruned(real.hf, found.token_ids, (start,)).items():
-            assert np.nanmax(np.abs(found[name][start] - values)) <= 1e-4 * max(1e-1, np.nanmax(values)), name
-    for name, values in naive.pruned(real.hf, found.token_ids, drop).items():
-        assert np.nanmax(np.abs(found[f"drop_{name}"] - values)) <= 1e-4 * max(1e-1, np.nanmax(values)), name
+    for layers in (*((start,) for start in some_layers(real)), drop):
+        for name, values in naive.pruned(real.hf, found.token_ids, layers).items():
+            one = found[f"drop_{name}"] if layers == drop else found[name][layers[0]]
+            assert np.nanmax(np.abs(one - values)) <= 1e-4 * max(1e-1, np.nanmax(values)), name
 
 
 def test_continuation(real, measure):
@@ -95,7 +82,7 @@ def test_continuation(real, measure):
         said.append(int(logits.argmax()))
         assert found["top_probs"][step, 0] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-4)
     assert found["ids"].tolist() == said[here:]
-    assert SAYS[real.spec.source] in found.provenance["continuation"]
+    assert "Tokyo" in found.provenance["continuation"]
 
 
 def by_hand(file, ids: list[int]) -> torch.Tensor:
@@ -152,11 +139,7 @@ def test_a_gemma_computes_what_its_file_says(real, n):
 @pytest.mark.parametrize("real", ["smollm2"], indirect=True)
 def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(real, tmp_path, visitor):
     """The stored example at once; then a prompt that nobody ran before, all panels."""
-    from tools.bench.browser import serving
-
     (tmp_path / "cache").mkdir()
-    from ed_core import settings
-
     (tmp_path / "cache" / "converted").symlink_to(settings.current().cache / "converted")
     with serving(tmp_path / "cache") as app:
         page = visitor()

@@ -22,8 +22,9 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from kept_cases import case, results
+from kept_cases import HOME, case, results
 from small_models import random_hf
+from test_precision import save_adapter
 
 from ed_core.cases import case_study, export
 from ed_core.cases import report as report_module
@@ -38,9 +39,7 @@ from ed_core.work import compute
 ROOT = Path(__file__).parent.parent
 PLOTLY = "plotly.js (cartesian - minified)"
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)><svg/onload=alert(1)> {{7*7}} ${7*7} ]]> --> \u2067"
-NOTES = (
-    EVIL
-    + """
+NOTES = f"""{EVIL}
 
 [a](javascript:alert(1)) [b](data:text/html,x) [c](vbscript:x) ![p](https://elsewhere.example/p.png) <https://ok.example> [d](https://ok.example "t")
 
@@ -57,7 +56,6 @@ NOTES = (
 <script>alert(2)</script>
 ```
 """
-)
 
 
 class Page(HTMLParser):
@@ -65,9 +63,7 @@ class Page(HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.texts: dict[str, list[str]] = {"script": [], "style": []}
-        self._in = ""
+        self.tags, self.texts, self._in = [], {"script": [], "style": []}, ""
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -87,14 +83,10 @@ class Page(HTMLParser):
 def hostile() -> case_study.Case:
     """Markup in title, tags, notes, prompt, tokens, the model's name and provenance."""
     one = results()["logit_lens"]
-    request = replace(
-        one.request, models=(replace(one.request.models[0], source=EVIL),), prompts=(Prompt(EVIL, "</pre>" + EVIL),)
-    )
-    made = dict(one.provenance) | {
-        "continuation": EVIL,
-        "run": request.key,
-        "evil": {EVIL: "</script><script>alert(3)</script>"},
-    }
+    model, prompt = replace(one.request.models[0], source=EVIL), Prompt(EVIL, "</pre>" + EVIL)
+    request = replace(one.request, models=(model,), prompts=(prompt,))
+    evil = {EVIL: "</script><script>alert(3)</script>"}
+    made = dict(one.provenance) | {"continuation": EVIL, "run": request.key, "evil": evil}
     tokens = tuple(EVIL[i % 60 :] for i in range(one.n_tokens))
     texts = dict.fromkeys(one.token_text, "</script><script>alert(4)</script>")
     evil = replace(one, request=request, provenance=made, tokens=tokens, token_text=texts, notes=(EVIL,))
@@ -103,16 +95,12 @@ def hostile() -> case_study.Case:
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    plain = case(
-        "A sum",
-        notes="**Look** at layer 3.",
-        probes=("contributions", "logit_lens", "layer_skip", "continuation", "prune"),
-    )
+    plain = case(notes="**Look** at layer 3.", probes=(*HOME, "prune"))
     return {"plain": report(plain), "hostile": report(hostile())}
 
 
 @pytest.mark.parametrize("name", ["plain", "hostile"])
-def test_nothing_is_loaded_from_anywhere(pages, name):
+def test_nothing_is_loaded_from_anywhere_and_the_policy_forbids_all_but_its_own_scripts(pages, name):
     page = Page(pages[name])
     loading = {"src", "srcset", "data", "poster", "background", "action", "formaction", "ping", "xlink:href"}
     for tag, attributes in page.tags:
@@ -122,11 +110,6 @@ def test_nothing_is_loaded_from_anywhere(pages, name):
         assert not [a for a in attributes if a.startswith("on")], attributes
         assert not re.match(r"\s*(javascript|data|vbscript):", attributes.get("href", ""), re.I)
     assert not [css for css in page.texts["style"] if "url(" in css or "@import" in css]
-
-
-@pytest.mark.parametrize("name", ["plain", "hostile"])
-def test_the_policy_forbids_all_requests_and_all_scripts_but_its_own(pages, name):
-    page = Page(pages[name])
     (policy,) = [a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'" and "http" not in policy and "connect-src" not in rules
@@ -134,28 +117,18 @@ def test_the_policy_forbids_all_requests_and_all_scripts_but_its_own(pages, name
     data, packed, draw = page.texts["script"]
     plotly = zlib.decompress(base64.b64decode(packed)).decode()
     assert "<" not in data and len(json.loads(data)) >= 1
-    hashes = {
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (plotly, draw)
-    }
-    assert set(rules["script-src"].split()) == hashes
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (plotly, draw)]
+    assert set(rules["script-src"].split()) == {f"'sha256-{digest}'" for digest in digests}
     assert plotly.count(PLOTLY) == 1 and PLOTLY not in pages[name], "it lies within, once and compressed"
     assert len(pages[name].encode()) < 1_600_000
 
 
 def test_the_report_tells_what_a_reader_needs(pages):
     text = unescape(pages["plain"])
-    needed = (
-        case().verdict,
-        "<strong>Look</strong>",
-        "ed-demo-8 (fp32)",
-        "--model ed-demo-8",
-        "ed_core.open(**source)",
-    )
-    for word in needed:
+    for word in (case().verdict, "<strong>Look</strong>", "ed-demo-8 (fp32)", "--model ed-demo-8", "ed_core.open("):
         assert word in text, word
     figures = json.loads(Page(text).texts["script"][0])
     assert len(figures) == text.count("<figure>") > 5
-    assert {t.get("type") for f in figures for t in f["data"]} == {"bar", "heatmap", "scatter"}
     assert all(a["aria-label"] for tag, a in Page(text).tags if a.get("role") == "img")
 
 
@@ -179,23 +152,16 @@ def computed() -> case_study.Case:
     prompt = Prompt('It\'s "3" + $HOME `x` \\n é {y} %s\n5 + 7 = ', "2", special_tokens=False)
     spec = ModelRef.parse("ed-demo-8")
     model = compute.Models().get(spec)
-    probes = (
-        Contributions(),
-        LogitLens(),
-        EarlyExit(threshold=0.5),
-        Prune(n=2, drop=(1, 5)),
-        Numerics(),
-        Continuation(n_tokens=3),
-    )
+    probes = [Contributions(), LogitLens(), EarlyExit(threshold=0.5), Prune(n=2, drop=(1, 5)), Numerics()]
+    probes.append(Continuation(n_tokens=3))
     return case_study.make("x", [compute.run(model, p.request(spec, prompt)) for p in probes])
 
 
 def compare(kept: case_study.Case, found) -> None:
     for item in kept.items:
         for name, measure in item.result.measures.items():
-            np.testing.assert_allclose(
-                found(item.result.request.probe, name), measure.values, rtol=1e-6, atol=1e-6, err_msg=name
-            )
+            again = found(item.result.request.probe, name)
+            np.testing.assert_allclose(again, measure.values, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.process
@@ -218,32 +184,15 @@ def test_the_notebook_makes_the_same_numbers_again(computed, capsys):
         assert space["results"][0][item.result.request.probe].request.key == item.result.request.key
 
 
-@pytest.fixture(scope="module")
-def variants(tmp_path_factory, small_folder):
-    """Models that a name alone does not say: twins, a precision, an adapter."""
-    from test_precision import save_adapter
-
-    adapter = save_adapter(tmp_path_factory.mktemp("it's an") / "adapter $x", random_hf("qwen3"), "somewhere")
-    return {
-        "untrained": ModelRef.parse("ed-demo-8", "bf16", control="untrained", control_seed=4),
-        "shuffled": ModelRef.parse("ed-demo-8", control="shuffled", control_seed=2),
-        "adapter": ModelRef.parse(str(small_folder), adapter=str(adapter)),
-    }
-
-
-def test_what_another_machine_may_lack_is_a_comment_whatever_it_is_called(variants):
+def test_what_another_machine_may_lack_is_a_comment_whatever_it_is_called(tmp_path, small_folder):
+    adapter = save_adapter(tmp_path / "adapter $x", random_hf("qwen3"), "somewhere")
+    spec = ModelRef.parse(str(small_folder), adapter=str(adapter))
     one = results()["early_exit"]
     of = lambda spec: snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
     assert not of(one.request.models[0]).shell.startswith("#")
-    evil = replace(
-        variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid"
-    )
-    notes = [
-        line
-        for text in (of(evil).shell, of(evil).python)
-        for line in text.splitlines()
-        if "kept" in line or "adapter was" in line or "Measured on the device '" in line
-    ]
+    evil = replace(spec, source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid")
+    lines = f"{of(evil).shell}\n{of(evil).python}".split("\n")
+    notes = [line for line in lines if re.search("kept|adapter was|Measured on the device '", line)]
     assert len(notes) >= 6 and all(line.startswith("#") and line.isascii() for line in notes)
     assert shlex.quote("cuda:0\nid") in of(evil).shell
     compile(of(evil).python, "it", "exec")
@@ -259,22 +208,9 @@ def test_a_case_study_of_several_views_has_a_command_for_each():
     assert {name.split("/")[0] for name in export.case_arrays(kept)} == {"1", "2"}
 
 
-def marked(place: str) -> str:
-    """Markup that tells where it stood, on one line and short enough for every place."""
-    return f'<i title="{place}">'
-
-
-TAG = re.compile("<i[ ·]")  # a space that was made visible is no better
-
-
-def told(kept: case_study.Case) -> tuple[str, str]:
-    """A report without its scripts, and the data among these."""
-    text = report(kept)
-    return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), Page(text).texts["script"][0]
-
-
 def test_every_word_of_a_stranger_is_text(monkeypatch):
     """A mark of its own at each place where the report writes what others wrote; without its escape it is a tag."""
+    marked = lambda place: f'<i title="{place}">'
     one = results()["continuation"]
     model, prompt = replace(one.request.models[0], source=marked("model")), Prompt(marked("prompt"), marked("answer"))
     found = replace(
@@ -291,12 +227,12 @@ def test_every_word_of_a_stranger_is_text(monkeypatch):
     section = Section(tuple(kept.views), (drawing,), (marked("says"),))
     monkeypatch.setattr(report_module, "sections", lambda case: [section])
     monkeypatch.setattr(report_module, "snippet", lambda case: Snippet(marked("shell"), marked("python")))
-    body, data = told(kept)
-    assert not TAG.search(body) and not TAG.search(data)
+    text = report(kept)
+    body, data = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), Page(text).texts["script"][0]
+    assert not re.search("<i[ ·]", body + data), "a space that was made visible is no better"
     seen = re.findall(r"&lt;i[ ·]title=\\*(?:&quot;|&#34;)([a-z]+)", body)
     places = {"title", "tag", "verdict", "prompt", "answer", "says", "model", "token", "continuation", "note", "figure"}
     assert set(seen) == places | {"caption", "alt", "shell", "python", "origin"}, "all are there, as text"
-    assert seen.count("title") == 2, "in the head and above the page"
 
 
 def test_no_token_is_a_formula_in_a_table():

@@ -1,5 +1,4 @@
-"""`reproduce`: the protocols are the papers', verdicts say what the figures say, and the command runs offline on local
-models and files."""
+"""`reproduce`: the protocols are the papers', verdicts say what the figures say, local models and files are enough."""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from ed_core.studies import difficulty, points, reproduce, study, tables
 from ed_core.studies.items import open_folder
 
 MODELS = [study.ModelEntry(source="ed-demo-8")]
+BEGINS = ("--models", "ed-demo-8", "--precision", "float32")
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +23,8 @@ def files(tmp_path_factory):
     here = tmp_path_factory.mktemp("sets")
     gsm = [{"question": f"What is {i} + {i}?", "answer": f"{i} + {i} = {2 * i}\n#### {2 * i}"} for i in range(12)]
     aime = [{"Problem": f"Find {i}." * (1 + 200 * (i == 1)), "Solution": f"It is {i}."} for i in range(7)]
-    endings = [
-        {"ctx": f"He has {i} cats", "endings": ["that run", ", all grey"], "label": str(i % 2)} for i in range(6)
-    ]
-    hops = [
-        {"questions": [f"Whose is {i}?"], "answer": "Ann", "orig_triples": [[1, 2, 3]] * (2 + i % 3)} for i in range(18)
-    ]
+    endings = [{"ctx": f"He has {i} cats", "endings": ["run", ", all grey"], "label": str(i % 2)} for i in range(6)]
+    hops = [{"questions": [f"{i}?"], "answer": "Ann", "orig_triples": [[1, 2, 3]] * (2 + i % 3)} for i in range(18)]
     rows = {"gsm8k": gsm, "aime24": aime, "hellaswag": endings, "mquake": hops}
     for name, of_set in rows.items():
         (here / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_set), encoding="utf-8")
@@ -39,9 +35,6 @@ def ran(capsys, *arguments: str) -> tuple[int, str, str]:
     code = main(["reproduce", *map(str, arguments)])
     told = capsys.readouterr()
     return code, told.out, told.err
-
-
-# ---------------------------------------------------------------- the protocols
 
 
 def test_hu2025_is_ten_prompts_of_two_sets_and_five_short_ones_of_the_third(files):
@@ -79,22 +72,16 @@ def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(
     assert code == 2 and "hellaswag" in err and "or give a local copy" in err and not (tmp_path / "out").exists()
 
 
-# ---------------------------------------------------------------- verdicts
-
-
 @pytest.mark.parametrize(
     "measured, low, high, there, told",
     [
-        (20.0, 18.0, 21.0, 20, "the same layer"),
         (20.0, None, None, 20, "the same layer"),
         (20.0, 18.0, 21.0, 18, "within 2 layers, inside the range"),
         (20.0, 18.0, 21.0, 21, "within 1 layer, inside the range"),
         (20.0, 19.5, 21.0, 19, "differs by 1 layer, outside the range"),
-        (20.0, 20.0, 20.0, 1, "differs by 19 layers, outside the range"),
         (20.0, None, None, 22, "differs by 2 layers, no range to judge it by"),
         (20.0, 18.0, 21.0, None, "no published entry"),
         (None, None, None, 20, "not defined"),
-        (None, None, None, None, "not defined"),
     ],
 )
 def test_a_verdict_is_what_the_figures_say(measured, low, high, there, told):
@@ -118,15 +105,12 @@ def test_no_movement_is_said_only_where_the_range_holds_nothing_else(slope, low,
     assert reproduce.moved(trend, 5).startswith(told), "four steps of a quarter layer are one layer"
 
 
-# ---------------------------------------------------------------- the command
-
-
 @pytest.mark.process
 def test_measured_stands_beside_published_and_a_second_run_computes_nothing(capsys, tmp_path, files, monkeypatch):
     """A published entry is made up for the bundled model, so that every verdict is met on a model that is here."""
     given = [f"--sets={name}={files / name}.jsonl" for name in ("gsm8k", "aime24", "hellaswag")]
     out = tmp_path / "out"
-    command = ["hu2025", "--models", "ed-demo-8", "--precision", "float32", *given, "--out", out]
+    command = ["hu2025", *BEGINS, *given, "--out", out]
     code, said, _ = ran(capsys, *command)
     folder = open_folder(out / "hu2025")
     assert code == 0 and "Precision fp32, while the paper ran in int8" in said
@@ -150,8 +134,7 @@ def test_measured_stands_beside_published_and_a_second_run_computes_nothing(caps
 @pytest.mark.process
 def test_csordas_runs_part_by_part_on_local_files(capsys, tmp_path, files):
     given = [f"--sets={name}={files / name}.jsonl" for name in ("gsm8k", "mquake")]
-    command = ["csordas2025", "--models", "ed-demo-8", "--limit", "5", "--precision", "float32", *given]
-    code, said, _ = ran(capsys, *command, "--out", tmp_path)
+    code, said, _ = ran(capsys, "csordas2025", *BEGINS, "--limit", "5", *given, "--out", tmp_path)
     assert code == 0 and "Sets of the paper that are not run: math." in said
     told = (tmp_path / "report.md").read_text("utf-8")
     for quantity in ("layer ratio, first half", "future effect on later layers", "depth score by level"):

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from small_models import asked
 
-from ed_core.cli import main
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens
-from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
 from ed_core.work import compute
 
@@ -42,23 +40,6 @@ def test_probes_of_one_prompt_read_it_once(kept, passes):
     for prompt in (OTHER, PROMPT, OTHER):
         compute.run(kept, Contributions().request(kept.spec, prompt))
     assert len(passes) == 2
-
-
-def test_the_shell_asks_all_probes_of_a_prompt_before_the_next(small_folder, tmp_path, monkeypatch):
-    """Few traces are kept, whatever the number of prompts."""
-    order, run = [], compute.run
-    monkeypatch.setattr(
-        compute,
-        "run",
-        lambda model, request, **more: (
-            order.append((request.prompts[0].text, request.probe)) or run(model, request, **more)
-        ),
-    )
-    file, names = tmp_path / "p.jsonl", ("contributions", "prune", "answers")
-    file.write_text(to_jsonl([PROMPT, OTHER]))
-    words = ["--model", str(small_folder), "--prompts", str(file), "--out", str(tmp_path / "r.npz"), "--no-cache"]
-    assert main(["run", *names, *words]) == 0
-    assert order == [(prompt.text, name) for prompt in (PROMPT, OTHER) for name in names]
 
 
 def test_numbers_are_the_same_with_and_without_whatever_ran_before(kept, spec):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sqlite3
 import subprocess
 import sys
-import textwrap
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 
 from ed_core import probes
-from ed_core.results import store as store_module
 from ed_core.results.aggregate import summarize
 from ed_core.results.store import Store
 from ed_core.results.wire import pack
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, ModelSpec, Prompt
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
 
 
 @cache
@@ -48,12 +47,6 @@ def value_file(store: Store) -> Path:
     return file
 
 
-def execute(store: Store, sql: str, *arguments) -> None:
-    """Change the database as somebody who can write the folder might."""
-    with closing(sqlite3.connect(store.path / "data" / "cache.db", isolation_level=None)) as db:
-        assert db.execute(sql, arguments).rowcount
-
-
 @pytest.fixture
 def store(tmp_path):
     return Store(tmp_path)
@@ -62,24 +55,6 @@ def store(tmp_path):
 @pytest.fixture
 def result():
     return make_result()
-
-
-@pytest.fixture
-def child():
-    """`child(code, *arguments)`: another Python on this repository, started."""
-
-    def start(code: str, *arguments, **options):
-        prelude = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}, {str(REPOSITORY / 'tests')!r}]\n"
-        command = [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, arguments)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-
-    return start
-
-
-def output(process) -> str:
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    return out
 
 
 @pytest.mark.parametrize("size", [(2, 4), (16, 64)], ids=["in the row", "in a file"])
@@ -91,9 +66,8 @@ def test_a_result_comes_back_equal(store, size):
     assert store.get("0" * 32) is None and store.get("../../etc/passwd") is None
 
 
-def test_lists_are_read_without_the_arrays(store, result, monkeypatch):
+def test_a_list_has_what_each_result_says_in_short(store, result):
     store.put(result)
-    monkeypatch.setattr(store_module, "unpack", None)
     [(key, summary)] = store.series(result.request.series).items()
     assert key == key_of(result) and summary.keys() == result.summary.keys()
     for name, values in result.summary.items():
@@ -108,13 +82,13 @@ def test_recent_is_newest_first_and_leaves_out_engines_with_other_numbers(store,
         store.put(result)
     assert [h["key"] for h in store.recent(3)] == [key_of(r) for r in (results[0], results[4], results[3])]
     assert list(store.series(results[0].request.series, 3)) == [h["key"] for h in store.recent(3)]
-    monkeypatch.setattr(store_module, "ENGINE_VERSION", 99)
+    monkeypatch.setattr("ed_core.results.store.ENGINE_VERSION", 99)
     assert store.recent() == []
 
 
 def test_cleared_results_are_gone_and_nothing_kept_is(store, tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "study.npz").write_bytes(b"mine")
+    mine = tmp_path / "study.npz"
+    mine.write_bytes(b"mine")
     for i in range(3):
         store.put(make_result(i))
     assert store.info()["entries"] == len(store.recent()) == 3 and store.info()["bytes"] > 3 * 40_000
@@ -122,26 +96,24 @@ def test_cleared_results_are_gone_and_nothing_kept_is(store, tmp_path):
     leftover.parent.mkdir(exist_ok=True)
     leftover.write_bytes(b"torn")
     assert store.clear() == 3 and not store.recent() and not list(store.path.rglob("*.val"))
-    assert (tmp_path / "kept" / "study.npz").read_bytes() == b"mine"
+    assert mine.read_bytes() == b"mine"
 
 
 # ---------------------------------------------------------------- damage
 
 
-def truncated(store, result):
-    value_file(store).write_bytes(value_file(store).read_bytes()[:40_000])
+def truncated(data: bytes) -> bytes:
+    return data[:40_000]
 
 
-def flipped(store, result):
-    data = bytearray(value_file(store).read_bytes())
-    data[20_000] ^= 4
-    value_file(store).write_bytes(data)
+def flipped(data: bytes) -> bytes:
+    return data[:20_000] + bytes([data[20_000] ^ 4]) + data[20_001:]
 
 
 @pytest.mark.parametrize("damage", [truncated, flipped])
 def test_a_damaged_entry_is_removed_noted_and_stored_again(store, result, damage):
     store.put(result)
-    damage(store, result)
+    value_file(store).write_bytes(damage(value_file(store).read_bytes()))
     problems = store.check()[1]
     assert store.get(key_of(result)) is None and key_of(result) in problems[0] and store.info()["problems"] == problems
     assert key_of(result) not in {h["key"] for h in store.recent()}
@@ -164,11 +136,12 @@ def test_a_pickle_is_never_executed(store, result, tmp_path, column):
     store.put(result)
     sprung = tmp_path / "sprung"
     bomb = pickle.dumps(Bomb(sprung))
-    if column == "filename":
-        value_file(store).write_bytes(bomb)
-        execute(store, "UPDATE Cache SET mode = 4")
-    else:
-        execute(store, "UPDATE Cache SET mode = 4, value = ?, filename = NULL", bomb)
+    value_file(store).write_bytes(bomb)
+    sql, given = "UPDATE Cache SET mode = 4", []
+    if column == "value":
+        sql, given = f"{sql}, filename = NULL, value = ?", [bomb]
+    with closing(sqlite3.connect(store.path / "data" / "cache.db", isolation_level=None)) as db:
+        assert db.execute(sql, given).rowcount
     assert Store(tmp_path).get(key_of(result)) is None and not sprung.exists()
     pickle.loads(bomb)
     assert sprung.exists(), "the bomb is a dud"
@@ -197,9 +170,6 @@ def test_a_damaged_database_is_renamed_and_a_new_one_begun(store, tmp_path, dama
     assert renamed.name in store.problems[-1] and (renamed / "data" / "cache.db").exists()
 
 
-# ---------------------------------------------------------------- no room
-
-
 def test_the_oldest_results_make_room(tmp_path):
     store = Store(tmp_path, size_limit=1_000_000)
     for i in range(40):
@@ -210,37 +180,34 @@ def test_the_oldest_results_make_room(tmp_path):
     assert 10 <= entries < 30 and [h["key"] for h in store.recent(99)] == newest and not store.problems
 
 
-# ---------------------------------------------------------------- several threads, several processes
-
-
 HAMMER = """
-    from test_store import *
-    import random, threading
-    store, results = Store(sys.argv[1]), [make_result(i) for i in range(6)]
-    originals = {key_of(r): pack(r) for r in results}
-    errors = []
-    def work(seed):
-        try:
-            rng, mine = random.Random(seed), set()
-            for step in range(15):
-                result = rng.choice(results)
-                if rng.random() < 0.5:
-                    store.put(result), mine.add(key_of(result))
-                found = store.get(key_of(result))
-                assert found is not None or key_of(result) not in mine, "lost"
-                assert found is None or pack(found) == originals[key_of(result)], "wrong"
-                assert len(store.recent()) <= 6
-        except BaseException as error:
-            errors.append(repr(error))
-    threads = [threading.Thread(target=work, args=(n + 10 * int(sys.argv[2]),)) for n in range(4)]
-    [t.start() for t in threads], [t.join() for t in threads]
-    print(errors + list(store.problems))
+from test_store import *
+import random
+from concurrent.futures import ThreadPoolExecutor
+store, results = Store(sys.argv[1]), [make_result(i) for i in range(6)]
+originals = {key_of(r): pack(r) for r in results}
+def work(seed):
+    rng, mine = random.Random(seed), set()
+    for step in range(15):
+        result = rng.choice(results)
+        if rng.random() < 0.5:
+            store.put(result), mine.add(key_of(result))
+        found = store.get(key_of(result))
+        assert found is not None or key_of(result) not in mine, "lost"
+        assert found is None or pack(found) == originals[key_of(result)], "wrong"
+        assert len(store.recent()) <= 6
+with ThreadPoolExecutor(4) as threads:
+    list(threads.map(work, [n + 10 * int(sys.argv[2]) for n in range(4)]))
+assert not list(store.problems), store.problems
 """
 
 
 @pytest.mark.process
-def test_two_processes_and_eight_threads_on_the_same_keys(tmp_path, child):
+def test_two_processes_and_eight_threads_on_the_same_keys(tmp_path):
     """Both begin on an empty folder at the same moment, so that they also create the databases together."""
-    for process in [child(HAMMER, tmp_path, n) for n in range(2)]:
-        assert output(process).strip() == "[]"
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent)))}
+    commands = [[sys.executable, "-c", HAMMER, str(tmp_path), str(n)] for n in range(2)]
+    for process in [subprocess.Popen(one, env=here, stderr=subprocess.PIPE, text=True) for one in commands]:
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
     assert Store(tmp_path).info()["entries"] == 6

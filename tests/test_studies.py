@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pandas as pd
 import pyarrow
 import pytest
 from pyarrow import parquet
-from shell import refused, wrote
+from shell import arrays, refused, wrote
 
 from ed_core import disk
 from ed_core.cli import main
@@ -30,24 +31,29 @@ from ed_core.work import compute
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
 SET = '[[sets]]\nname = "local"\nfile = "prompts.jsonl"\n'
+OWN = SET.replace("prompts", "own")
+ONE = HEAD.replace(', "logit_lens"', "") + "chunk = 2\n" + SET
+BOTH = ONE.replace("]", ', "ed-demo-16"]', 1)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with ten prompts of three levels, some of which have sinks on ed-demo-16."""
     here = tmp_path_factory.mktemp("study")
-    rows = [
-        {"text": p["text"][-30:], "answer": p["answer"], "id": p["id"], "level": p["difficulty"]}
-        for p in load_prompts()[:10]
-    ]
-    (here / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    same = ("answer", "id")
+    rows = [{"text": p["text"][-30:], "level": p["difficulty"]} | {k: p[k] for k in same} for p in load_prompts()[:10]]
+    written(here, rows, "prompts")
     return here
 
 
-MINE = (
-    'name = "mine"\nmodels = ["ed-demo-8"]\nchunk = 4\n'
-    'probes = ["contributions", "logit_lens", {name = "layer_skip", mode = "future"}]\n' + SET
-)
+def written(here, rows: list[dict], name: str = "own") -> None:
+    (here / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def ran(here, text: str) -> int:
+    """The exit code of `study`, which writes into `out` beside the file."""
+    (here / "mine.toml").write_text(text, encoding="utf-8")
+    return main(["study", str(here / "mine.toml"), "--out", str(here / "out")])
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +62,14 @@ def done(folder, made_once):
 
     def make(here):
         shutil.copy(folder / "prompts.jsonl", here)
-        (here / "mine.toml").write_text(MINE, encoding="utf-8")
-        assert main(["study", str(here / "mine.toml"), "--out", str(here / "out")]) == 0
-        arguments = ["run", "contributions", "logit_lens", "layer_skip", "--model", "ed-demo-8", "--no-cache"]
-        arguments += ["--set", "layer_skip.mode=future", "--prompts", str(here / "prompts.jsonl")]
-        assert main([*arguments, "--out", str(here / "ed-demo-8.npz")]) == 0
+        third = ', {name = "layer_skip", mode = "future"}]\nchunk = 4\n'
+        assert ran(here, HEAD.replace('"logit_lens"]\n', '"logit_lens"' + third) + SET) == 0
+        probes = ("contributions", "logit_lens", "layer_skip")
+        prompts = read_jsonl(folder / "prompts.jsonl")
+        wrote(here, prompts, *probes, "--no-cache", given=["layer_skip.mode=future"])
 
     here = made_once("studies", make)
-    with np.load(here / "ed-demo-8.npz", allow_pickle=False) as data:
-        return here / "out", {"ed-demo-8": dict(data)}
+    return here / "out", arrays(here / "r.npz")
 
 
 def rows(file) -> pd.DataFrame:
@@ -75,13 +80,9 @@ def aggregates(out) -> pd.DataFrame:
     return tables.summary(open_folder(out)).to_pandas()
 
 
-# ---------------------------------------------------------------- the file
-
-
 @pytest.mark.parametrize(
     "text, told",
     [
-        ('nam = "x"\n', "has no key 'nam'; did you mean 'name'?"),
         ("name =", "is not TOML"),
         (HEAD, "sets is missing"),
         (HEAD + SET + "limt = 3\n", "sets[0] has no key 'limt'; did you mean 'limit'?"),
@@ -92,7 +93,10 @@ def aggregates(out) -> pd.DataFrame:
         (HEAD + SET + SET, "'local' is there twice"),
         (HEAD.replace("logit_lens", "logit_lenz") + SET, "probes[1]: there is no probe 'logit_lenz'; did you mean"),
         (HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 0}') + SET, "probes[1]: logit_lens.k is 0"),
-        (HEAD.replace('"ed-demo-8"', '{source = "a", presicion = "4bit"}') + SET, "did you mean 'precision'?"),
+        (
+            HEAD.replace('"logit_lens"', '{name = "layer_skip", mode = "future", boundaries = "answers"}') + SET,
+            "or auto",
+        ),
         (HEAD + SET + 'format = "gsm8k"\ncolumns = {text = "q"}\n', "format or columns, not both"),
     ],
 )
@@ -114,9 +118,6 @@ def test_what_is_written_is_read_as_the_same_study():
     assert study.parse(study.write(found)) == found
     assert found.models[1].seed == 2 and found.probes[1].make().boundaries == (8, 16)
     assert found.sets[0].levels == ("1", "two") and found.sets[0].seed == 0 and found.chunk == 8
-
-
-# ---------------------------------------------------------------- the sets
 
 
 def test_the_papers_formats_are_written_as_the_papers_write_them():
@@ -153,9 +154,9 @@ def files(tmp_path_factory):
     table.to_csv(here / "T.CSV", index=False)
     table.to_parquet(here / "t.parquet")
     table.to_json(here / "t.jsonl", orient="records", lines=True)
-    (here / "gsm.jsonl").write_text(json.dumps({"question": "q", "answer": "r\n#### 5"}) + "\n", encoding="utf-8")
+    written(here, [{"question": "q", "answer": "r\n#### 5"}], "gsm")
     (here / "bad.parquet").write_bytes(b"PAR1 and nothing")
-    (here / "bad.jsonl").write_text('{"text": ""}\n', encoding="utf-8")
+    written(here, [{"text": ""}], "bad")
     (here / "t.txt").write_text("text")
     return here
 
@@ -168,11 +169,8 @@ def load(here, body: str) -> sets.PromptSet:
 @pytest.mark.parametrize("name", ["t.csv", "T.CSV", "t.parquet", "t.jsonl"])
 def test_any_table_with_its_columns_named_is_a_set(files, name):
     found = load(files, f'file = "{name}"\ncolumns = {{text = "q", answer = "a", level = "hard"}}\ntemplate = "chat"')
-    assert [(e.prompt.text, e.prompt.answer, e.level) for e in found.examples] == [
-        ("one?", "1", "1"),
-        ("two?", "2", "2"),
-        ("three?", "3", "2"),
-    ]
+    expected = [("one?", "1", "1"), ("two?", "2", "2"), ("three?", "3", "2")]
+    assert [(e.prompt.text, e.prompt.answer, e.level) for e in found.examples] == expected
     assert {e.prompt.template for e in found.examples} == {"chat"} and found.levels == ("1", "2")
 
 
@@ -214,13 +212,6 @@ def test_a_set_that_cannot_be_had_is_refused_in_one_sentence(files, body, told):
     assert told in str(error.value) and "The set s" in str(error.value)
 
 
-def test_a_published_set_without_a_network_says_what_is_missing_and_what_would_do(files, monkeypatch):
-    monkeypatch.setattr("datasets.load_dataset_builder", Mock(side_effect=ConnectionError("no network")))
-    with pytest.raises(StudyError, match=r"openai/gsm8k, main, test\) is unavailable.*file = …, format = 'gsm8k'"):
-        load(files, 'hub = "gsm8k"')
-    assert load(files, 'file = "gsm.jsonl"\nformat = "gsm8k"').examples[0].prompt.answer == "\nr\nThe final answer is 5"
-
-
 def test_levels_limits_and_lengths_choose_the_prompts(files):
     whole = load(files, 'bundled = "sum_mod10"')
     assert len(whole.examples) == 200 and whole.levels == ("2", "3", "4", "5", "6") and whole.examples[0].pair == "0"
@@ -231,27 +222,23 @@ def test_levels_limits_and_lengths_choose_the_prompts(files):
     assert len(drawn.examples) == 20 and len(drawn.levels) > 2, "not the first level alone"
     shuffled = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3\nseed = 1')
     assert [e.level for e in shuffled.examples] == ["6"] * 3 + ["2"] * 3 and shuffled != some
-    short = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64\nlimit = 30')
-    assert short.left_out > 0 and len(short.examples) == 30
-    everyone = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64')
-    assert everyone.left_out + len(everyone.examples) == 200
-
-
-def written(here, rows: list[dict]) -> None:
-    (here / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    short = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64')
+    assert short.left_out > 0 and short.left_out + len(short.examples) == 200
 
 
 def test_prompts_say_which_form_they_were_written_in(files, tmp_path):
     written(tmp_path, [{"text": "a", "form": "x", "template": "chat"}, {"text": "b"}])
-    assert [(e.form, e.prompt.template) for e in load(tmp_path, 'file = "own.jsonl"').examples] == [
-        ("x", "chat"),
-        ("", "raw"),
-    ]
+    own = load(tmp_path, 'file = "own.jsonl"').examples
+    assert [(e.form, e.prompt.template) for e in own] == [("x", "chat"), ("", "raw")]
     of_column = load(files, 'file = "t.csv"\ncolumns = {text = "q", form = "hard"}')
     assert [e.form for e in of_column.examples] == ["1", "2", "2"]
     assert {e.form for e in load(files, 'bundled = "direct_addition"').examples} == {"direct_addition"}
     gsm = load(files, 'file = "gsm.jsonl"\nformat = "gsm8k"')
     assert gsm.examples[0].form == "", "only the frame is shared, the problems are not"
+    assert gsm.examples[0].prompt.answer == "\nr\nThe final answer is 5"
+    written(tmp_path, [{"text": text} for text in "abcdefabc"] + [{"text": "a", "answer": "1"}])
+    forms, three = [e.form for e in load(tmp_path, 'file = "own.jsonl"').examples], ["text 1", "text 2", "text 3"]
+    assert forms == [*three, "", "", "", *three, ""] and units(10, forms).words == "10 prompts of 7 templates"
 
 
 def test_what_is_null_is_absent(tmp_path):
@@ -266,20 +253,9 @@ def test_what_is_null_is_absent(tmp_path):
         assert (second.level, second.pair, replace(second.prompt, id="0")) == ("", "", first.prompt)
 
 
-def test_prompts_of_one_text_are_of_one_form(tmp_path):
-    written(tmp_path, [{"text": text} for text in "abcdefabc"] + [{"text": "a", "answer": "1"}])
-    forms = [e.form for e in load(tmp_path, 'file = "own.jsonl"\n').examples]
-    three = ["text 1", "text 2", "text 3"]
-    assert forms == [*three, "", "", "", *three, ""] and units(10, forms).words == "10 prompts of 7 templates"
-
-
 def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
-    rows = [
-        {"text": f"{level}{form}{i}", "level": level, "pair": f"{form}{i}", "form": form}
-        for level in "12"
-        for form in "abc"
-        for i in range(3)
-    ]
+    each = itertools.product("12", "abc", "012")
+    rows = [{"text": level + form + i, "level": level, "pair": form + i, "form": form} for level, form, i in each]
     written(tmp_path, rows)
 
     def texts(body: str) -> list[str]:
@@ -299,21 +275,17 @@ def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
     assert [text for text in texts("") if text[0] == "1"] == first
 
 
-# ---------------------------------------------------------------- the tables
-
-
 def test_the_aggregates_are_those_that_run_writes(done):
     out, alone = done
     summary = aggregates(out)
-    for model, expected in alone.items():
-        of_model = summary[(summary.model == model) & (summary.set == "local")]
-        names = {tuple(key.split(".")) for key in expected if key.count(".") == 1}
-        names = {(p, m) for p, m in names if p in ("contributions", "logit_lens", "layer_skip")}
-        assert names == set(zip(of_model.probe, of_model.measure)) and len(names) >= 20
-        for (probe, measure), found in of_model.groupby(["probe", "measure"]):
-            values = found.sort_values(["skipped", "layer"]).value.to_numpy()
-            np.testing.assert_array_equal(values, expected[f"{probe}.{measure}"].ravel().astype(float))
-        assert set(of_model.prompts) == {10} and set(of_model.tokens) == {int(expected["n_tokens"])}
+    whole = summary[summary.set == "local"]
+    names = {tuple(key.split(".")) for key in alone if key.count(".") == 1}
+    names = {(p, m) for p, m in names if p in ("contributions", "logit_lens", "layer_skip")}
+    assert names == set(zip(whole.probe, whole.measure)) and len(names) >= 20
+    for (probe, measure), found in whole.groupby(["probe", "measure"]):
+        values = found.sort_values(["skipped", "layer"]).value.to_numpy()
+        np.testing.assert_array_equal(values, alone[f"{probe}.{measure}"].ravel().astype(float))
+    assert set(whole.prompts) == {10} and set(whole.tokens) == {int(alone["n_tokens"])}
 
 
 def test_no_prompts_text_is_anywhere_in_a_studys_folder(done, folder):
@@ -332,58 +304,52 @@ def test_no_prompts_text_is_anywhere_in_a_studys_folder(done, folder):
 
 def test_the_verdicts_are_those_that_run_writes(done):
     out, alone = done
-    verdict = rows(out / "verdict.parquet").set_index(["model", "set", "criterion", "variant"]).sort_index()
-    for model, expected in alone.items():
-        for name, variants in ((rule.name, rule.variants) for rule in rules.RULES.values()):
-            extra = ("turn",) if name == "cosine" else ("mean",)
-            assert set(verdict.loc[model, "local", name].index) == {*variants, *extra}
-            paper = verdict.loc[model, "local", name, "paper"]
-            for column, key in {"depth": "", "ratio": "_ratio", "low": "_low", "high": "_high"}.items():
-                assert np.float32(paper[column]) == pytest.approx(expected[f"effective_depth.{name}{key}"], nan_ok=True)
-            for variant in variants[1:]:
-                key = f"effective_depth.{name}_{variant}"
-                assert verdict.loc[model, "local", name, variant].depth == pytest.approx(expected[key], nan_ok=True)
-        for name in ("kl", "overlap"):
-            mean = verdict.loc[model, "local", name, "mean"]
-            for column, key in {"depth": "", "low": "_low", "high": "_high"}.items():
-                assert np.float32(mean[column]) == pytest.approx(expected[f"effective_depth.{name}_mean{key}"])
-            assert mean.ratio == mean.depth / mean.n_layers and mean.over == "10 prompts"
-        turned = verdict.loc[model, "local", "cosine", "turn"]
-        assert turned.depth == pytest.approx(float(expected["effective_depth.turn"]), nan_ok=True)
-        assert np.float32(turned.p) == expected["effective_depth.turn_p"]
-    assert {"local/2", "local/3"} <= set(verdict.index.get_level_values("set"))
-    few = verdict.loc["ed-demo-8", "local/2", "kl", "paper"]
+    verdict = rows(out / "verdict.parquet").set_index(["set", "criterion", "variant"]).sort_index()
+    for name, variants in ((rule.name, rule.variants) for rule in rules.RULES.values()):
+        extra = ("turn",) if name == "cosine" else ("mean",)
+        assert set(verdict.loc["local", name].index) == {*variants, *extra}
+        paper = verdict.loc["local", name, "paper"]
+        for column, key in {"depth": "", "ratio": "_ratio", "low": "_low", "high": "_high"}.items():
+            assert np.float32(paper[column]) == pytest.approx(alone[f"effective_depth.{name}{key}"], nan_ok=True)
+        for variant in variants[1:]:
+            expected = alone[f"effective_depth.{name}_{variant}"]
+            assert verdict.loc["local", name, variant].depth == pytest.approx(expected, nan_ok=True)
+    for name in ("kl", "overlap"):
+        mean = verdict.loc["local", name, "mean"]
+        for column, key in {"depth": "", "low": "_low", "high": "_high"}.items():
+            assert np.float32(mean[column]) == pytest.approx(alone[f"effective_depth.{name}_mean{key}"])
+        assert mean.ratio == mean.depth / mean.n_layers and mean.over == "10 prompts"
+    turned = verdict.loc["local", "cosine", "turn"]
+    assert turned.depth == pytest.approx(float(alone["effective_depth.turn"]), nan_ok=True)
+    assert np.float32(turned.p) == alone["effective_depth.turn_p"]
+    few = verdict.loc["local/2", "kl", "paper"]
     assert few.prompts == 3 and np.isnan(few.low) and np.isnan(few.undefined)
 
 
 def test_a_level_is_the_study_of_its_prompts_alone(done, folder, tmp_path):
-    lines = (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    (tmp_path / "prompts.jsonl").write_text(
-        "\n".join(x for x in lines if json.loads(x)["level"] == 3), encoding="utf-8"
-    )
-    (tmp_path / "s.toml").write_text(HEAD + SET, encoding="utf-8")
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
+    lines = map(json.loads, (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines())
+    written(tmp_path, [line for line in lines if line["level"] == 3])
+    assert ran(tmp_path, HEAD + OWN) == 0
     alone, whole = aggregates(tmp_path / "out"), aggregates(done[0])
     alone = alone[alone.set == "local"]
-    level = whole[(whole.model == "ed-demo-8") & (whole.set == "local/3") & (whole.probe != "layer_skip")]
+    level = whole[(whole.set == "local/3") & (whole.probe != "layer_skip")]
     assert list(level.value) == list(alone.value) and set(level.prompts) == {3}
 
 
-# ---------------------------------------------------------------- going on, failures
+def planned(text: str, here, out):
+    made = plan.make(study.parse(text), here)
+    plan.write_plan(made, out)
+    return made, out
 
 
 @pytest.fixture
 def small(folder, tmp_path):
     """A study of its own, planned: 10 prompts in chunks of 2 through one probe."""
     shutil.copy(folder / "prompts.jsonl", tmp_path)
-    written = study.parse(HEAD.replace(', "logit_lens"', "") + "chunk = 2\n" + SET)
-    out = tmp_path / "out"
-    made = plan.make(written, tmp_path)
-    plan.write_plan(made, out)
-    return made, out
+    return planned(ONE, tmp_path, tmp_path / "out")
 
 
-def test_what_is_there_is_not_computed_again(small):
+def test_what_is_there_is_not_computed_again(small, folder):
     made, out = small
     whole = running.run(made, out)
     assert whole.counts == {"computed": 5, "there": 0, "failed": 0}
@@ -395,20 +361,19 @@ def test_what_is_there_is_not_computed_again(small):
     items.path(out, key).unlink()
     assert running.run(made, out).counts == {"computed": 1, "there": 4, "failed": 0}
     assert open_folder(out).digest() == before
+    longer = plan.make(study.parse(BOTH), folder)
+    assert running.run(longer, out).counts == {"computed": 5, "there": 5, "failed": 0}
 
 
 def test_a_run_that_dies_while_it_packs_loses_nothing(small, monkeypatch):
     made, out = small
     running.run(made, out)
     before = open_folder(out).digest()
-    for where in ("the sums", "an item"):  # in the middle of the file, and between its rename and the items' end
-        with monkeypatch.context() as patch:
-            if where == "the sums":
-                patch.setattr(items.parquet, "ParquetWriter", Mock(side_effect=KeyboardInterrupt))
-            else:
-                patch.setattr(type(out), "unlink", Mock(side_effect=KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                items.pack(open_folder(out))
+    # in the middle of the file, and between its rename and the items' end
+    for of, name in ((items.parquet, "ParquetWriter"), (type(out), "unlink")):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(of, name, Mock(side_effect=KeyboardInterrupt))
+            items.pack(open_folder(out))
         assert open_folder(out).digest() == before and len(list(open_folder(out).item_keys())) == 5
     assert (out / "sums.parquet").is_file() and (out / "items").exists(), "both are there, and each sum counts once"
     assert open_folder(out).sums("ed-demo-8", "local").index.tolist() == list(range(10))
@@ -435,15 +400,7 @@ def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_p
     assert (mine / "study.toml").read_text(encoding="utf-8").startswith("# the same"), "one that says the same stays"
 
 
-def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
-    made, out = small
-    running.run(made, out)
-    longer = study.parse(HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET)
-    again = plan.make(longer, folder)
-    assert running.run(again, out).counts == {"computed": 5, "there": 5, "failed": 0}
-
-
-def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, folder, monkeypatch, capsys):
+def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, tmp_path, monkeypatch, capsys):
     _, out = small
     run, calls = compute.run, []
 
@@ -454,38 +411,30 @@ def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, f
         return run(model, request, **more)
 
     monkeypatch.setattr(compute, "run", failing)
-    both = HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET
-    (folder / "both.toml").write_text(both, encoding="utf-8")
-    assert main(["study", str(folder / "both.toml"), "--out", str(out)]) == 1
+    assert ran(tmp_path, BOTH) == 1
     told = capsys.readouterr()
     assert "ed-demo-8 failed: contributions ran out of memory." in told.err and "7 computed" in told.out
     assert "- ed-demo-8 failed: contributions ran out of memory." in (out / "report.md").read_text(encoding="utf-8")
     verdict = rows(out / "verdict.parquet")
     assert verdict[verdict.model == "ed-demo-16"].prompts.max() == 10
     monkeypatch.setattr(compute, "run", run)
-    assert main(["study", str(folder / "both.toml"), "--out", str(out)]) == 0
+    assert ran(tmp_path, BOTH) == 0
     assert "3 computed, 7 there" in capsys.readouterr().out and not open_folder(out).failures()
 
 
-def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):
+def test_a_model_that_is_not_there_or_cannot_take_a_prompt_is_noted_and_none_at_all_is_refused(
+    folder, tmp_path, capsys
+):
     shutil.copy(folder / "prompts.jsonl", tmp_path)
     missing = str(tmp_path / "no-model")
-    (tmp_path / "one.toml").write_text(HEAD.replace("ed-demo-8", missing) + SET, encoding="utf-8")
-    assert main(["study", str(tmp_path / "one.toml"), "--out", str(tmp_path / "o")]) == 2
-    assert "No model of" in capsys.readouterr().err and not (tmp_path / "o").exists()
-    (tmp_path / "two.toml").write_text(HEAD.replace('"ed-demo-8"', f'"{missing}", "ed-demo-8"') + SET, encoding="utf-8")
-    assert main(["study", str(tmp_path / "two.toml"), "--out", str(tmp_path / "o")]) == 1
-    verdict = rows(tmp_path / "o" / "verdict.parquet")
+    assert ran(tmp_path, HEAD.replace("ed-demo-8", missing) + SET) == 2
+    assert "No model of" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert ran(tmp_path, HEAD.replace('"ed-demo-8"', f'"{missing}", "ed-demo-8"') + SET) == 1
+    verdict = rows(tmp_path / "out" / "verdict.parquet")
     assert set(verdict.model) == {"ed-demo-8"} and "no-model failed" in capsys.readouterr().err
-
-
-def test_a_prompt_that_one_model_has_no_answer_for_stops_that_model_with_its_name(folder, tmp_path, capsys):
-    (tmp_path / "prompts.jsonl").write_text(
-        '{"text": "1 + 1 ="}\n{"text": "' + "1 + " * 600 + '1 ="}\n', encoding="utf-8"
-    )
-    (tmp_path / "s.toml").write_text(HEAD + SET, encoding="utf-8")
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]) == 1
-    assert "Prompt '1': The prompt has" in capsys.readouterr().err and not list((tmp_path / "o").rglob("*/*.parquet"))
+    written(tmp_path, [{"text": "1 + 1 ="}, {"text": "1 + " * 600 + "1 ="}])
+    assert ran(tmp_path, HEAD + OWN) == 1
+    assert "Prompt '1': The prompt has" in capsys.readouterr().err, "too long for the model"
 
 
 def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, monkeypatch):
@@ -510,38 +459,28 @@ def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, mo
 def test_a_folder_without_a_study_and_one_of_a_later_version_are_refused(tmp_path):
     with pytest.raises(StudyError, match="There is no study in"):
         open_folder(tmp_path)
-    (tmp_path / "plan.json").write_text('{"format": 99}')
-    with pytest.raises(StudyError, match="is of format 99; expected 1"):
-        open_folder(tmp_path)
-    (tmp_path / "plan.json").write_text('{"form')
-    with pytest.raises(StudyError, match=r"plan.json is damaged"):
-        open_folder(tmp_path)
+    for text, told in (('{"format": 99}', "is of format 99; expected 1"), ('{"form', "plan.json is damaged")):
+        (tmp_path / "plan.json").write_text(text)
+        with pytest.raises(StudyError, match=told):
+            open_folder(tmp_path)
 
 
 def test_a_probe_with_a_limit_takes_the_first_prompts_of_each_level(folder):
     text = HEAD.replace('"logit_lens"', '{name = "layer_skip", limit = 2}') + "chunk = 3\n" + SET
     made = plan.make(study.parse(text), folder)
     taken = [(e.level, i in chunk.takes[1]) for chunk in made.chunks[0] for i, e in enumerate(chunk.examples)]
-    assert taken == [
-        *[("2", True), ("2", True), ("2", False), ("3", True), ("3", True), ("3", False)],
-        *[("4", True), ("4", True), ("4", False), ("5", True)],
-    ]
+    assert taken == [(level, of) for level in "234" for of in (True, True, False)] + [("5", True)]
     other = plan.make(study.parse(text.replace("limit = 2", "limit = 3")), folder)
     same = [a.digest == b.digest for a, b in zip(made.chunks[0], other.chunks[0])]
     assert same == [False, False, False, True]
 
 
-LIMITED = HEAD.replace('"contributions", "logit_lens"', '{name = "logit_lens", limit = 2}')
-
-
-@pytest.mark.parametrize(
-    "levels, chunk, ids",
-    [("", 4, "0 1"), ("112", 4, "0 1 2 5"), ("1 ", 5, "0 1 2 3")],
-)
+@pytest.mark.parametrize("levels, chunk, ids", [("", 4, "0 1"), ("112", 4, "0 1 2 5"), ("1 ", 5, "0 1 2 3")])
 def test_what_no_probe_takes_is_not_in_the_plan(tmp_path, levels, chunk, ids):
     rows = [{"text": f"{i} + 1 ="} | ({"level": levels[i % len(levels)].strip()} if levels else {}) for i in range(12)]
     written(tmp_path, rows)
-    made = plan.make(study.parse(LIMITED + f"chunk = {chunk}\n" + SET.replace("prompts", "own")), tmp_path)
+    limited = HEAD.replace('"contributions", "logit_lens"', '{name = "logit_lens", limit = 2}')
+    made = plan.make(study.parse(limited + f"chunk = {chunk}\n" + OWN), tmp_path)
     assert [e.prompt.id for e in made.sets[0].examples] == ids.split()
     assert made.n_items == -(-len(ids.split()) // chunk)
 
@@ -549,40 +488,37 @@ def test_what_no_probe_takes_is_not_in_the_plan(tmp_path, levels, chunk, ids):
 def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp_path):
     for name, model in {"x": "ed-demo-8", "y": "ed-demo-16"}.items():
         shutil.copytree(MODELS[model], tmp_path / name / "final")
+    entry = f'{{label = "%s", source = "{tmp_path}/%s/final"%s}}'
     entries = [("x", "x", ""), ("y", "y", ""), ("x twin", "x", ', control = "untrained"')]
-    listed = ", ".join(
-        f'{{label = "{label}", source = "{tmp_path / of / "final"}"{control}}}' for label, of, control in entries
-    )
-    plan.write_plan(plan.make(study.parse(HEAD.replace('"ed-demo-8"', listed) + SET), folder), tmp_path / "out")
-    found = open_folder(tmp_path / "out")
+    listed = ", ".join(entry % each for each in entries)
+    _, out = planned(HEAD.replace('"ed-demo-8"', listed) + SET, folder, tmp_path / "out")
+    found = open_folder(out)
     assert {model["name"] for model in found.plan["models"]} == {"final"}
     assert {label: tables.twins_of(found, label) for label in found.models} == {"x": ["x twin"], "y": [], "x twin": []}
 
 
-def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
-    skip = '{name = "layer_skip", mode = "future", boundaries = "answer"}'
-    written = study.parse(HEAD.replace('"contributions", "logit_lens"', skip) + SET)
-    made = plan.make(written, folder)
-    plan.write_plan(made, tmp_path)
+def test_split_points_of_each_prompt_reach_the_probe_which_is_told_apart_by_its_label(folder, tmp_path):
+    skip = '"layer_skip", {name = "layer_skip", label = "future", mode = "future", boundaries = "answer"}'
+    made, _ = planned(HEAD.replace('"contributions", "logit_lens"', skip) + SET, folder, tmp_path)
     assert running.run(made, tmp_path).counts["computed"] == 2
     prompt = read_jsonl(folder / "prompts.jsonl")[9]
     start = len(preview(made.models[0].spec, Prompt(prompt.text)))
     given = ["layer_skip.mode=future", f"layer_skip.boundaries={start}"]
     data = wrote(tmp_path, [prompt], "layer_skip", "--no-cache", given=given)
-    found = open_folder(tmp_path).sums("ed-demo-8", "local").probe("layer_skip")
-    np.testing.assert_array_equal(found["effect"][9].astype(np.float32), data["layer_skip.effect.0"])
-    with pytest.raises(StudyError, match="expected whole numbers like 8,16 or auto"):
-        study.parse(HEAD.replace('"logit_lens"', skip.replace('"answer"', '"answers"')) + SET)
+    found = open_folder(tmp_path)
+    effect = found.sums("ed-demo-8", "local").probe("future")["effect"][9]
+    np.testing.assert_array_equal(effect.astype(np.float32), data["layer_skip.effect.0"])
+    assert aggregates(tmp_path).groupby("probe").size().nunique() == 1
+    assert {curve.partition(".")[0] for curve in tables.measures(found, "local")} == {"layer_skip", "future"}
+    assert tables.figure(found, "future.layer_effect").data
 
 
 def test_a_prompt_whose_answer_is_too_short_for_split_points_is_left_out_of_that_probe(tmp_path):
     written(tmp_path, [{"text": "1 + 1 =", "answer": " 2"}, {"text": "1 + 1 =", "answer": " 2 + 2 = 4 + 4 = 8"}])
     skip = '"contributions", {name = "layer_skip", mode = "future", boundaries = "within_answer"}'
-    text = HEAD.replace('"contributions", "logit_lens"', skip) + SET.replace("prompts", "own")
-    made = plan.make(study.parse(text), tmp_path)
-    plan.write_plan(made, tmp_path / "out")
-    assert running.run(made, tmp_path / "out").counts["computed"] == 1
-    found = open_folder(tmp_path / "out").sums("ed-demo-8", "local")
+    made, out = planned(HEAD.replace('"contributions", "logit_lens"', skip) + OWN, tmp_path, tmp_path / "out")
+    assert running.run(made, out).counts["computed"] == 1
+    found = open_folder(out).sums("ed-demo-8", "local")
     assert found.ran("contributions").tolist() == [0, 1] and found.ran("layer_skip").tolist() == [1]
 
 

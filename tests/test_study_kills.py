@@ -1,15 +1,13 @@
 """Studies that are killed anywhere and go on end with the measures of an undisturbed run; of Ray nothing is left.
 
-A kill comes a chance moment after a chance number of new items lies there, so it lands in the middle of the work
-however busy the machine is."""
+A kill comes a chance moment after some new items lie there, so it lands in the middle of the work however busy the
+machine is."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -17,12 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from workers import until
 
 from ed_core.cli import main
 from ed_core.studies.items import open_folder
 
 pytestmark = pytest.mark.process
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 ROOT = Path(__file__).parent.parent
 PATIENCE = 300  # seconds for anything to happen at all
 TOML = (
@@ -40,7 +38,7 @@ def undisturbed(tmp_path_factory):
     (here / "s.toml").write_text(TOML, encoding="utf-8")
     assert main(["study", str(here / "s.toml"), "--out", str(here / "out")]) == 0
     assert n_items(here / "out") == N_ITEMS
-    return here / "s.toml", digest(here / "out")
+    return here / "s.toml", open_folder(here / "out").digest()
 
 
 def begin(file: Path, out: Path, *more: str) -> subprocess.Popen:
@@ -53,60 +51,40 @@ def n_items(out: Path) -> int:
     return len(list(open_folder(out).item_keys())) if (out / "plan.json").is_file() else 0
 
 
-def digest(out: Path) -> str:
-    return open_folder(out).digest()
-
-
-def until(holds, process: subprocess.Popen | None = None) -> None:
-    """Wait for something, or for the process to end."""
-    end = time.monotonic() + PATIENCE
-    while not holds() and (process is None or process.poll() is None):
-        assert time.monotonic() < end, "nothing happens"
-        time.sleep(0.01)
-
-
-def killed(process: subprocess.Popen, out: Path, chance: random.Random) -> None:
-    """Kill a run a chance moment after some new items; sometimes before there is any."""
-    new = n_items(out) + chance.choice((0, 1, 2, 4))
-    until(lambda: n_items(out) >= new, process)
-    time.sleep(chance.uniform(0, 0.2))
+def killed(process: subprocess.Popen, out: Path, new: int, processes: int = 0) -> None:
+    """Kill a run a chance moment after some new items; of at least so many processes that belong to it none is left."""
+    new += n_items(out)
+    until(lambda: n_items(out) >= new or process.poll() is not None, PATIENCE)
+    time.sleep(random.Random(new).uniform(0, 0.05))
+    belonging = psutil.Process(process.pid).children(recursive=True)
+    assert len(belonging) >= processes
     process.kill()
     process.communicate()
-
-
-def killed_with_all(process: subprocess.Popen, out: Path, least: int) -> None:
-    """Kill a run in the middle; of so many processes that belong to it none is left."""
-    least_items = n_items(out) + 3
-    until(lambda: n_items(out) >= least_items, process)
-    belonging = psutil.Process(process.pid).children(recursive=True)
-    assert len(belonging) >= least
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    until(lambda: not any(map(alive, belonging)))
+    until(lambda: not any(map(alive, belonging)), PATIENCE)
 
 
 def ends_as(expected: str, process: subprocess.Popen, out: Path) -> None:
     """It ends well, and all its items are those of a run that nobody disturbed."""
     assert process.wait(PATIENCE) == 0, process.stderr.read()
-    assert n_items(out) == N_ITEMS and digest(out) == expected
+    assert n_items(out) == N_ITEMS and open_folder(out).digest() == expected
 
 
 def test_kills_lose_nothing_and_add_nothing(undisturbed, tmp_path):
     """One of a run in this process, one of a run in two processes, which end with it."""
     file, expected = undisturbed
-    killed(begin(file, tmp_path), tmp_path, random.Random(1))
+    killed(begin(file, tmp_path), tmp_path, 1)
     first = n_items(tmp_path)
-    killed_with_all(begin(file, tmp_path, "--processes", "2"), tmp_path, 2)
+    killed(begin(file, tmp_path, "--processes", "2"), tmp_path, 3, processes=2)
     assert first < n_items(tmp_path) < N_ITEMS, "it was killed in the middle of the work"
     ends_as(expected, begin(file, tmp_path), tmp_path)
 
 
-@needs_ray
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_actors_that_are_killed_are_replaced(undisturbed, tmp_path):
     file, expected = undisturbed
     process = begin(file, tmp_path, "--ray", "local")
     for kill in (1, 2):
-        until(lambda: n_items(tmp_path) >= 4 * kill and actors(process.pid), process)
+        until(lambda: (n_items(tmp_path) >= 4 * kill and actors(process.pid)) or process.poll() is not None, PATIENCE)
         actors(process.pid)[0].kill()
     ends_as(expected, process, tmp_path)
 

@@ -12,12 +12,11 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from small_models import random_hf
+from small_models import random_hf, random_model
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import ed_core
-from ed_core.depth import certificate
 from ed_core.errors import EffectiveDepthError, PromptError
 from ed_core.models import chat, tokens
 from ed_core.models.encoder import Encoder
@@ -47,21 +46,21 @@ def byte_level(split: str | None = None, merges=(), post=None, normalizer=None) 
     return made
 
 
+def written(model, folder, tokenizer: Tokenizer | None = None) -> None:
+    model.save_pretrained(folder)
+    of_text = PreTrainedTokenizerFast(tokenizer_object=tokenizer or byte_level(), bos_token="<s>", eos_token="</s>")
+    of_text.save_pretrained(folder)
+
+
 def saved(folder, tokenizer: Tokenizer | None = None, family: str = "llama", settings=None, **overrides):
     """A small random model with this tokenizer; `settings`: more fields of tokenizer_config.json."""
-    random_hf(family, **{"vocab_size": 300, **overrides}).save_pretrained(folder)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer or byte_level(), bos_token="<s>", eos_token="</s>"
-    ).save_pretrained(folder)
+    written(random_hf(family, **{"vocab_size": 300, **overrides}), folder, tokenizer)
     patched(folder / "tokenizer_config.json", **(settings or {}))
     return folder
 
 
 def patched(file, **fields) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
-
-
-# ---------------------------------------------------------------- text to ids
 
 
 def test_tokens_are_those_of_the_file(tmp_path):
@@ -73,9 +72,6 @@ def test_tokens_are_those_of_the_file(tmp_path):
     assert any("tokenizer.json" in note for note in result.notes)
     assert tokens.preview(ModelRef.named(str(folder)), Prompt(text)).ids == result.token_ids
     assert result.provenance["text"]["tokens_differ"] > 0
-    rows = dict(certificate.text_rows(result.provenance))
-    assert rows["Token ids"].startswith(f"{4 - result.provenance['text']['tokens_differ']} of 4")
-    assert rows["Round trip"].startswith("4 of 4") and "moves logits by 0" in rows["Causality"]
 
 
 @pytest.mark.parametrize("adds", [True, False])
@@ -106,15 +102,6 @@ def test_the_text_comes_back_or_a_note_says_what_became_what():
     assert not Encoder(byte_level()).encode("Ünï  code\n 好 ").notes
     (note,) = Encoder(byte_level(normalizer=normalizers.Lowercase())).encode("the Paris metro").notes
     assert "'Paris' becomes 'paris'" in note
-
-
-# ---------------------------------------------------------------- question and answer
-
-
-def test_a_tokenizer_that_merges_at_random_gives_one_text_the_same_ids():
-    made = byte_level(r"[\s\S]+", [("a", "b"), ("ab", "ab")])
-    made.model.dropout = 0.5
-    assert len({Encoder(made).encode("abababab").ids for _ in range(9)}) == 1
 
 
 def test_a_text_that_a_tokenizer_cannot_encode_is_refused():
@@ -150,9 +137,6 @@ def test_an_answer_that_runs_into_its_question_gets_a_note(text, answer, note):
     assert any("without a space" in one for one in notes) == note
 
 
-# ---------------------------------------------------------------- labels
-
-
 def sentencepiece_like() -> Tokenizer:
     pieces = ["<unk>", "▁Paris", "Paris", "<0xE2>", "<0x0A>", "\n", "a", "▁a"]
     made = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, [], byte_fallback=True, unk_token="<unk>"))
@@ -174,9 +158,6 @@ def test_labels_show_spaces_and_bytes():
     assert [encoder.label(i) for i in (1, 2, 3, 4)] == [" Paris", "Paris", "<0xE2>", "<0x0A>"]
     bytewise = Encoder(byte_level())
     assert [bytewise.label(i) for i in bytewise.tokenizer.encode("é").ids] == ["<0xC3>", "<0xA9>"]
-
-
-# ---------------------------------------------------------------- chat
 
 
 PARTS = (
@@ -217,9 +198,6 @@ def test_a_chat_without_the_users_text_is_refused(template):
         chat.render(template, "What is 2+2?", {}, 1000)
 
 
-# ---------------------------------------------------------------- the model
-
-
 def refusal(folder, **options) -> str:
     with pytest.raises(EffectiveDepthError) as refused:
         ed_core.open(str(folder), **options).run(ed_core.LogitLens(), "Hi you")
@@ -232,9 +210,7 @@ def test_a_model_that_reads_both_ways_is_refused(tmp_path):
 
 
 def test_a_model_without_a_head_is_refused_without_advice_to_download(tmp_path):
-    model = random_hf("qwen3", num_hidden_layers=2, tie_word_embeddings=False)
-    model.model.save_pretrained(tmp_path)
-    PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)
+    written(random_hf("qwen3", num_hidden_layers=2, tie_word_embeddings=False).model, tmp_path)
     assert "no output head" in (why := refusal(tmp_path)) and "ownload" not in why
 
 
@@ -254,16 +230,12 @@ def test_weights_that_no_layer_uses_get_a_note(tmp_path):
     assert "model.layers.2." in note and "not used" in note
 
 
-def packed(**settings) -> dict:
-    return {"quantization_config": settings}
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (packed(quant_method="awq", bits=4, group_size=32), "awq"),
-        (packed(quant_method="torchao", quant_type="int8wo"), "torchao"),
-        (packed(group_size=32, bits=4), "mlx"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}, "awq"),
+        ({"quantization_config": {"quant_method": "torchao", "quant_type": "int8wo"}}, "torchao"),
+        ({"quantization_config": {"group_size": 32, "bits": 4}}, "mlx"),
         ({"model_type": "frobnicate"}, "'frobnicate'"),
         ({"model_type": "clip"}, "no class that writes text"),
         ({"layer_types": ["full_attention"]}, "layer_types.*Correct it there"),
@@ -278,13 +250,6 @@ def test_a_refusal_says_what_is_wrong_and_advises_no_download(tmp_path, changes,
     assert re.search(said, why := refusal(tmp_path, precision="auto")) and "ownload" not in why
 
 
-def test_a_damaged_file_is_called_damaged(tmp_path):
-    folder = saved(tmp_path / "m")
-    data = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(b"\xff" * 8 + data[8:])
-    assert "ownload" in refusal(folder)
-
-
 def test_the_text_decoder_of_a_vision_model_is_measured(tmp_path):
     text = dict(
         model_type="mistral", hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -293,8 +258,7 @@ def test_the_text_decoder_of_a_vision_model_is_measured(tmp_path):
     vision = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
     config = transformers.Mistral3Config(text_config=text, vision_config=vision)
     torch.manual_seed(0)
-    transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(tmp_path)
-    PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)
+    written(transformers.AutoModelForImageTextToText.from_config(config), tmp_path)
     result = ed_core.open(str(tmp_path)).run(ed_core.LogitLens(), "Hi you")
     assert result.n_layers == 2 and any("text decoder" in note for note in result.notes)
 
@@ -306,8 +270,7 @@ def test_a_hybrid_family_is_judged_by_its_layers(tmp_path):
         position_embedding_type="rope", mamba_n_heads=8,
     )  # fmt: skip
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(made).save_pretrained(tmp_path)
-    PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)
+    written(transformers.AutoModelForCausalLM.from_config(made), tmp_path)
     assert ed_core.open(str(tmp_path)).run(ed_core.LogitLens(), "Hi you").complete
     patched(tmp_path / "config.json", layer_types=["attention", "mamba"])
     assert "instead of attention" in refusal(tmp_path)
@@ -318,8 +281,6 @@ def test_writing_past_a_change_of_rope_scaling_equals_reading_anew(model_of, kin
     rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 12}
     if kind == "longrope":
         rope |= {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4}
-    from small_models import random_model
-
     model = random_model("llama", rope_parameters=rope, max_position_embeddings=12 if kind == "dynamic" else 64)
     ids, written = model.tensor(tuple(range(40, 48))), []
 

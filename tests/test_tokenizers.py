@@ -20,28 +20,8 @@ from ed_core.models.weights import content_hash
 from ed_core.types import Prompt
 
 TEXT = "5 + 7 = 12 fox."
-WORDS = [
-    "<unk>",
-    "<s>",
-    "</s>",
-    "user",
-    "5",
-    "+",
-    "7",
-    "=",
-    "1",
-    "2",
-    "3",
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    ".",
-    "a",
-    ";",
-    "b",
-    "?",
-]
+VOCABULARY = "<unk> <s> </s> user 5 + 7 = 1 2 3 the quick brown fox . a ; b ?"
+WORDS = VOCABULARY.split()
 TEMPLATE = "{{ bos_token }}{% for m in messages %}user {{ m['content'] }}</s>{% endfor %}"
 REPLACED = ("qwen2",)  # here the library builds the family's own tokenizer over the saved one
 

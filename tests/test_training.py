@@ -1,5 +1,4 @@
-"""Depth while a model trains: what a trainer's loggers and a study get, what it may cost, and that the training is the
-same with it as without."""
+"""Depth while a model trains: what loggers and a study get, what it costs, and that the training stays the same."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from small_models import byte_tokenizer, random_hf
-from test_in_memory import lora
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
 import ed_core
@@ -22,6 +20,7 @@ from ed_core.depth.verdict import verdict
 from ed_core.errors import ParameterError, RefusedFamily, StudyError
 from ed_core.probes import Contributions, LogitLens
 from ed_core.studies import bundle, tables
+from ed_core.studies import steps as study_steps
 from ed_core.studies.items import open_folder
 
 TOKENIZER = byte_tokenizer()
@@ -38,12 +37,11 @@ class Logger(TrainerCallback):
         self.seen.append((state.global_step, dict(logs)))
 
 
-def trained(out, callbacks, steps=6, wrapped=False, **more):
+def trained(out, callbacks, **more):
     torch.manual_seed(1)
     model = random_hf("llama", attention_dropout=0.2)
-    model = lora(model) if wrapped else model
     data = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 200, (12, 8), generator=torch.manual_seed(0))]
-    settings = dict(max_steps=steps, logging_steps=2, per_device_train_batch_size=2, save_strategy="no", use_cpu=True)
+    settings = dict(max_steps=6, logging_steps=2, per_device_train_batch_size=2, save_strategy="no", use_cpu=True)
     args = TrainingArguments(str(out), **settings | {"report_to": [], "disable_tqdm": True, "seed": 5} | more)
     more = dict(processing_class=TOKENIZER, data_collator=default_data_collator, callbacks=callbacks)
     trainer = Trainer(model, args, train_dataset=data, **more)
@@ -64,9 +62,8 @@ def test_loggers_get_every_measurement_at_its_step_and_their_own_figures_too(run
     assert list(ours) == [0, 2, 4, 6]
     assert [step for step, logs in run.logger.seen if "loss" in logs] == [2, 4, 6], "the trainer's own"
     for step, logs in ours.items():
-        told = {
-            callback.logged_name(row): row.value for row in run.depth.rows if row.step == step and row.layer is None
-        }
+        of_step = [row for row in run.depth.rows if row.step == step and row.layer is None]
+        told = {callback.logged_name(row): row.value for row in of_step}
         assert {name: value for name, value in logs.items() if name.startswith("depth/")} == told
         assert all(isinstance(value, float) for value in told.values())
         assert {"depth/mean_depth.kl.low", "depth/mean_depth.overlap", "depth/turn.p", "depth/sinks"} <= set(told)
@@ -75,13 +72,15 @@ def test_loggers_get_every_measurement_at_its_step_and_their_own_figures_too(run
 
 
 def test_a_training_that_is_measured_ends_where_it_would_have(run, tmp_path):
-    plain, logger = [], Logger()
+    logger = Logger()
     trainer = trained(tmp_path, [logger])
     for name, weight in trainer.model.named_parameters():
         assert torch.equal(weight, run.trainer.model.get_parameter(name)), name
-    plain = [(step, logs["loss"], logs["grad_norm"]) for step, logs in logger.seen if "loss" in logs]
-    measured = [(step, logs["loss"], logs["grad_norm"]) for step, logs in run.logger.seen if "loss" in logs]
-    assert plain == measured
+    plain, measured = (
+        [(step, logs["loss"], logs["grad_norm"]) for step, logs in one.seen if "loss" in logs]
+        for one in (logger, run.logger)
+    )
+    assert plain == measured and len(plain) == 3
 
 
 def test_rows_are_what_the_probes_give(run):
@@ -100,22 +99,20 @@ def test_rows_are_what_the_probes_give(run):
 def test_the_folder_opens_as_a_study_whose_models_are_steps(run, tmp_path):
     out = run.out / "depth"
     folder = open_folder(out)
-    assert (
-        steps(folder)
-        == {0: "step 0", 2: "step 2", 4: "step 4", 6: "step 6"}
-        == {step: f"step {step}" for step in range(0, 7, 2)}
-    )
+    assert steps(folder) == {0: "step 0", 2: "step 2", 4: "step 4", 6: "step 6"}
     assert all(of == (2, 2) for of in folder.progress().values())
     assert len({model["digest"] for model in folder.models.values()}) == 4
     table = tables.verdict(folder).to_pylist()
-    for step in range(0, 7, 2):
-        (mean,) = [
-            row["depth"]
-            for row in table
-            if row["model"] == f"step {step}" and (row["criterion"], row["variant"]) == ("kl", "mean")
-        ]
-        (own,) = [r.value for r in run.depth.rows if (r.step, r.measure) == (step, "mean_depth.kl")]
-        assert mean == pytest.approx(own, rel=1e-6)
+    means = {row["model"]: row["depth"] for row in table if (row["criterion"], row["variant"]) == ("kl", "mean")}
+    own = {f"step {r.step}": r.value for r in run.depth.rows if r.measure == "mean_depth.kl"}
+    assert means == pytest.approx(own, rel=1e-6)
+    labels = study_steps.series(folder)[""].values()
+    for measure in callback.OF_LAYERS:
+        own = {(row.layer, row.step): row.value for row in run.depth.rows if row.measure == measure}
+        z = study_steps.over_layers(folder, labels, "prompts", f"contributions.{measure}")
+        np.testing.assert_allclose(z, [[own[l, step] for step in range(0, 7, 2)] for l in range(5)], rtol=1e-5)
+    found = [row.value for row in run.depth.rows if row.measure == "sinks"]
+    assert [tables.sinks(folder, label, "prompts") for label in labels] == pytest.approx(found)
     assert [row for row in rows(out) if row[1] != "seconds"] == [r for r in run.depth.rows if r.measure != "seconds"]
     with open(out / "rows.csv", encoding="utf-8") as file:
         assert next(csv.reader(file)) == ["step", "measure", "layer", "value"]
@@ -154,17 +151,10 @@ def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tm
     assert list(steps(open_folder(tmp_path / "depth"))) == [0, 2, 4, 6], "the first one's stay"
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        monkeypatch.setattr(callback.time, "perf_counter", lambda: self.now)
-
-
-@pytest.mark.parametrize("share, a_step, cost", [(0.03, 1.0, 5.0), (0.2, 1.0, 0.1)])
-def test_measuring_stays_within_its_share_and_says_so(monkeypatch, caplog, share, a_step, cost):
-    clock = Clock(monkeypatch)
+@pytest.mark.parametrize("share, cost", [(0.03, 5.0), (0.2, 0.1)])
+def test_measuring_stays_within_its_share_and_says_so(monkeypatch, caplog, share, cost):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(callback.time, "perf_counter", lambda: clock.now)
     depth = DepthCallback(PROMPTS, every=10, share=share)
 
     def measured(model, step):
@@ -177,19 +167,11 @@ def test_measuring_stays_within_its_share_and_says_so(monkeypatch, caplog, share
         if depth.measure(None, step):
             at.append(step)
             assert step == 0 or depth.spent <= share * clock.now * (1 + 1e-9)
-        clock.now += a_step
-    between = np.diff(at)
-    needed = max(10, cost * (1 / share - 1) / a_step)
-    if needed > 5000:
-        assert at == [0]
-    else:
-        assert between.min() >= 10 and np.abs(between[1:] - needed).max() <= 2, "no rarer than it must be"
+        clock.now += 1.0
+    between, needed = np.diff(at), max(10, cost * (1 / share - 1))
+    assert between.min() >= 10 and np.abs(between[1:] - needed).max() <= 2, "no rarer than it must be"
     said = [record.getMessage() for record in caplog.records]
-    if needed <= 10:
-        assert not said
-    else:
-        (once,) = said
-        assert f"to take {100 * share:g} % of the time" in once
+    assert [f"to take {100 * share:g} % of the time" in one for one in said] == [True] * (needed > 10)
 
 
 def test_what_fails_later_is_logged_and_the_training_goes_on(caplog):
@@ -211,11 +193,7 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step(tmp_path):
         depth.measure(random_hf("llama").model, 0)
     with pytest.raises(ParameterError, match="tokenizer"):
         depth.measure(random_hf("llama"), 0)
-    for prompts, more in (
-        ([], {}),
-        ("a", {}),
-        (PROMPTS, {"every": 0}),
-        *((["a"], {"share": s}) for s in (0.0, 1.0, 2.0)),
-    ):
+    shares = ((["a"], {"share": share}) for share in (0.0, 1.0, 2.0))
+    for prompts, more in (([], {}), ("a", {}), (PROMPTS, {"every": 0}), *shares):
         with pytest.raises(ParameterError, match="expected"):
             DepthCallback(prompts, **more)

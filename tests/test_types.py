@@ -23,16 +23,8 @@ from ed_core.types import Encoding, ModelSpec, Prompt, Request, canonical_json
 MODEL = ModelSpec("/models/small", content_hash="ab12")
 PROMPT = Prompt("5 + 7 = ", answer="12", id="first")
 REQUEST = LayerSkip(mode="future", boundaries=(8, 16)).request(MODEL, PROMPT)
-PROBES = (
-    Contributions(),
-    LogitLens(k=3),
-    LayerSkip(),
-    LayerSkip(mode="future", boundaries=(4, 6)),
-    Continuation(n_tokens=2),
-)
-
-
-# ---------------------------------------------------------------- keys
+FUTURE = LayerSkip(mode="future", boundaries=(4, 6))
+PROBES = (Contributions(), LogitLens(k=3), FUTURE, Continuation(n_tokens=2), Surgery(kind="drop", longest=1))
 
 
 def of(model=MODEL, prompt=PROMPT, probe=LayerSkip(mode="future", boundaries=(8, 16))):
@@ -49,65 +41,29 @@ def test_labels_paths_and_order_are_no_part_of_the_identity():
     assert of(probe=Contributions(first_token=True)) == of(probe=Contributions(first_token=False))  # view only
 
 
-def test_every_thing_that_can_move_a_number_moves_the_key():
-    keys = [
-        REQUEST.key,
-        *(
-            of(prompt=replace(PROMPT, **change))
-            for change in (
-                {"text": "5 + 7 ="},
-                {"answer": " 12"},
-                {"answer": ""},
-                {"template": "chat"},
-                {"special_tokens": False},
-                {"text": "5 + 7 = 1", "answer": "2"},  # the same tokens, but another answer
-            )
-        ),
-        *(
-            of(model=replace(MODEL, **change))
-            for change in (
-                {"content_hash": "ab13"},
-                {"precision": "bf16"},
-                {"adapter": "x"},
-                {"control": "shuffled"},
-                {"control_seed": 1},
-                {"attention": "eager"},
-                {"device": "cuda"},
-                {"revision": "main"},
-            )
-        ),
-        *(
-            of(probe=LayerSkip(**change))
-            for change in (
-                {},
-                {"mode": "future"},
-                {"mode": "future", "boundaries": (8,)},
-                {"mode": "future", "boundaries": (16, 8)},
-                {"part": "mlp"},
-                {"seed": 1},
-                {"n_boundaries": 2},
-            )
-        ),
-        of(probe=LogitLens()),
-        of(probe=LogitLens(k=3)),
-        of(probe=Contributions()),
-        replace(REQUEST, probe_version=REQUEST.probe_version + 1).key,
-        replace(REQUEST, models=(MODEL, MODEL)).key,
-        replace(REQUEST, prompts=(PROMPT, PROMPT)).key,
-    ]
+def test_every_thing_that_can_move_a_number_moves_the_key(monkeypatch):
+    prompts = [dict(text="5 + 7 ="), dict(answer=" 12"), dict(answer=""), dict(template="chat")]
+    prompts += [dict(special_tokens=False), dict(text="5 + 7 = 1", answer="2")]  # the same tokens, but another answer
+    models = [dict(content_hash="ab13"), dict(precision="bf16"), dict(adapter="x"), dict(revision="main")]
+    models += [dict(control="shuffled"), dict(control_seed=1), dict(attention="eager"), dict(device="cuda")]
+    skips = [dict(mode="future", boundaries=at) for at in ((), (8,), (16, 8))]
+    skips += [dict(), dict(part="mlp"), dict(seed=1), dict(n_boundaries=2)]
+    probes = [LogitLens(), LogitLens(k=3), Contributions(), *(LayerSkip(**change) for change in skips)]
+    requests = [dict(probe_version=REQUEST.probe_version + 1), dict(models=(MODEL, MODEL)), dict(prompts=(PROMPT,) * 2)]
+    keys = [REQUEST.key, *(of(probe=probe) for probe in probes)]
+    keys += [of(prompt=replace(PROMPT, **change)) for change in prompts]
+    keys += [of(model=replace(MODEL, **change)) for change in models]
+    keys += [replace(REQUEST, **change).key for change in requests]
+    monkeypatch.setattr("ed_core.types.ENGINE_VERSION", -1)
+    keys.append(of())
     assert len(set(keys)) == len(keys)
 
 
-def test_a_hub_model_is_its_name_and_commit():
+def test_a_hub_model_is_its_name_and_commit_and_a_device_its_kind():
     hub = ModelSpec("org/name", revision="c0ffee")
     assert len({of(hub), of(replace(hub, source="org/other")), of(replace(hub, revision="decaf"))}) == 3
-    assert hub.name == "name" and MODEL.name == "small"
-
-
-def test_the_engine_version_is_part_of_the_key(monkeypatch):
-    before = of()
-    monkeypatch.setattr("ed_core.types.ENGINE_VERSION", -1)
-    assert of() != before
+    first, cuda, cpu = (of(replace(MODEL, device=device)) for device in ("cuda:0", "cuda", "cpu"))
+    assert first == cuda != cpu
 
 
 def test_a_request_survives_json():
@@ -115,9 +71,6 @@ def test_a_request_survives_json():
     again = Request.from_json(json.loads(json.dumps(formed.to_json())))
     assert again == REQUEST and again.key == REQUEST.key == REQUEST.to_json()["key"]
     assert again.prompts[0].form == "a story" and re.fullmatch("[0-9a-f]{32}", again.key)
-
-
-# ---------------------------------------------------------------- bytes
 
 
 @pytest.fixture(scope="module", params=PROBES, ids=lambda p: f"{p.name} {getattr(p, 'mode', '')}")
@@ -128,16 +81,14 @@ def result(request, model_of, measure):
 
 def same(a, b):
     """Equality of two results, arrays by their bytes (NaN is equal to itself)."""
-    arrays = lambda d: {k: (v.dtype, v.shape, v.tobytes()) for k, v in d.items()}
-    plain = lambda r: replace(r, measures={}, summary={})
-    values = lambda r: {k: m.values for k, m in r.measures.items()}
-    specs = lambda r: {k: m.spec for k, m in r.measures.items()}
-    return (
-        plain(a) == plain(b)
-        and specs(a) == specs(b)
-        and arrays(values(a)) == arrays(values(b))
-        and arrays(a.summary) == arrays(b.summary)
-    )
+
+    def parts(result):
+        specs = {name: measure.spec for name, measure in result.measures.items()}
+        arrays = {name: measure.values for name, measure in result.measures.items()}, result.summary
+        exact = [{name: (v.dtype, v.shape, v.tobytes()) for name, v in some.items()} for some in arrays]
+        return replace(result, measures={}, summary={}), specs, exact
+
+    return parts(a) == parts(b)
 
 
 def test_a_result_survives_the_wire(result):
@@ -152,28 +103,16 @@ def test_a_result_survives_the_wire(result):
 
 @pytest.fixture(scope="module")
 def packed(model_of, measure):
-    return wire.pack(
-        measure(model_of("llama"), LayerSkip(mode="future", boundaries=(4,)), Prompt("5 + 7 = ", answer="12"))
-    )
+    return wire.pack(measure(model_of("llama"), LayerSkip(mode="future", boundaries=(4,)), PROMPT))
 
 
 def garble(data, rng):
-    """One seeded mutation: bytes changed, cut off, left out, doubled or moved."""
-    data = bytearray(data)
-    kind, at, length = rng.randrange(6), rng.randrange(len(data)), rng.choice([1, 2, 8, 64, 500])
-    if kind == 0:
-        data[at] ^= 1 << rng.randrange(8)
-    elif kind == 1:
-        data[at : at + length] = rng.randbytes(length)
-    elif kind == 2:
-        del data[at:]
-    elif kind == 3:
-        del data[at : at + length]
-    elif kind == 4:
-        data[at:at] = data[at : at + length]
-    else:
-        data = data[at:] + data[:at]
-    return bytes(data)
+    """One seeded mutation: a bit or bytes changed, bytes cut off, left out, doubled or moved."""
+    at, length = rng.randrange(len(data)), rng.choice([1, 2, 8, 64, 500])
+    before, some, rest = data[:at], data[at : at + length], data[at + length :]
+    flipped = bytes([some[0] ^ 1 << rng.randrange(8)]) + some[1:]
+    middles = flipped + rest, rng.randbytes(len(some)) + rest, b"", rest, some + some + rest
+    return rng.choice([some + rest + before, *(before + middle for middle in middles)])
 
 
 def test_garbled_bytes_are_refused_or_harmless(packed):
@@ -190,12 +129,6 @@ def test_garbled_bytes_are_refused_or_harmless(packed):
     assert refused > 200
 
 
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 0.999])
-def test_truncated_bytes_are_refused(packed, share):
-    with pytest.raises(ValueError):
-        wire.unpack(packed[: int(share * len(packed))])
-
-
 class Bomb:
     """What unpickling would run."""
 
@@ -203,37 +136,29 @@ class Bomb:
         return pytest.fail, ("unpickled",)
 
 
-def npy(array):
+def saved(save, *arrays, **more):
     buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def npz(**arrays):
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    save(buffer, *arrays, **more)
     return buffer.getvalue()
 
 
 def changed(packed, arrays=None, **fields):
     """A sealed container whose manifest or arrays say something else; None takes an array away."""
-    lies = {f"{name}.npy": None if values is None else npy(values) for name, values in (arrays or {}).items()}
+    lies = {f"{name}.npy": values for name, values in (arrays or {}).items()}
 
     def members(files):
-        return {name: content for name, content in (files | lies).items() if content is not None}
+        kept = {name: content for name, content in files.items() if name not in lies}
+        return kept | {name: saved(np.save, values) for name, values in lies.items() if values is not None}
 
     return sealed_anew(packed, lambda told: told | fields, members, zipfile.ZIP_STORED)
 
 
 FOREIGN = {
     "text": b"not a result",
-    "json": b'{"schema": 1}',
-    "pickle": pickle.dumps({"header": 1}),
     "pickled bomb": pickle.dumps(Bomb()),
-    "one array": npy(np.zeros(3)),
-    "array of objects": npy(np.array([Bomb()], dtype=object)),
-    "archive without header": npz(x=np.zeros(3)),
-    "archive of objects": npz(header=np.array([Bomb()], dtype=object)),
+    "array of objects": saved(np.save, np.array([Bomb()], dtype=object)),
+    "archive without header": saved(np.savez, x=np.zeros(3)),
+    "archive of objects": saved(np.savez, header=np.array([Bomb()], dtype=object)),
 }
 
 
@@ -260,11 +185,9 @@ LIES = {
     "length": dict(arrays={"m.output": np.zeros(4, np.float32)}),
     "objects": dict(arrays={"m.output": np.array([Bomb()] * 5)}),
     "layers": dict(n_layers=6),
-    "layers in words": dict(n_layers="five"),
     "tokens": dict(tokens=["x"]),
     "token ids": dict(token_ids=["x"] * 10),
     "answer_start": dict(answer_start=99),
-    "progress": dict(progress=None),
     "provenance": dict(provenance=[1]),
     "notes": dict(notes="abc"),
     "a flag for a number": dict(updates=True),
@@ -286,12 +209,6 @@ def test_a_well_formed_archive_that_lies_is_refused(packed, name):
         wire.unpack(changed(packed, **LIES[name]))
 
 
-def test_a_fraction_is_no_whole_number():
-    for probe, values in ((LogitLens, {"k": 8.7}), (LogitLens, {"k": "8.7"}), (LayerSkip, {"boundaries": [2.5]})):
-        with pytest.raises(ParameterError):
-            probe.make(values)
-
-
 def test_a_partial_result_does_not_change_behind_its_reader():
     seen = []
     request = Contributions().request(ModelSpec("m"), Prompt("x"))
@@ -303,19 +220,15 @@ def test_a_partial_result_does_not_change_behind_its_reader():
     assert np.isnan(seen[0]["layer_ratio"][1:]).all() and (seen[0]["layer_ratio"][0] == 1).all()
 
 
-def test_a_parameters_bounds_are_allowed_and_nothing_beyond():
-    for value in ("1", "50"):
-        assert LogitLens.make({"k": value}).k == int(value)
-    for value in ("0", "51"):
-        with pytest.raises(ParameterError, match="expected 1 to 50"):
-            LogitLens.make({"k": value})
-
-
-def test_of_a_device_only_the_kind_counts():
-    keys = {
-        d: Contributions().request(replace(MODEL, device=d), PROMPT).key for d in ("cpu", "cuda", "cuda:0", "cuda:1")
-    }
-    assert keys["cuda"] == keys["cuda:0"] == keys["cuda:1"] != keys["cpu"]
+def test_a_parameter_is_a_whole_number_within_its_bounds():
+    for k in ("1", "50"):
+        assert LogitLens.make({"k": k}).k == int(k)
+    for probe, values in (
+        *((LogitLens, {"k": k}) for k in ("0", "51", 8.7, "8.7")),
+        (LayerSkip, {"boundaries": [2.5]}),
+    ):
+        with pytest.raises(ParameterError):
+            probe.make(values)
 
 
 def test_a_summary_that_is_not_that_of_its_measures_is_refused():
@@ -324,15 +237,6 @@ def test_a_summary_that_is_not_that_of_its_measures_is_refused():
     for name, values in one.summary.items():
         with pytest.raises(ValueError, match="summary"):
             wire.unpack(wire.pack(replace(one, summary={**one.summary, name: np.asarray(values + 1)})))
-
-
-def test_what_follows_from_a_measure_is_not_written_beside_it(model_of, measure):
-    """Surgery's maps are means over the tokens: their sums are those times the number of tokens."""
-    one = measure(model_of("llama"), Surgery(kind="drop", longest=1), PROMPT)
-    with np.load(io.BytesIO(wire.pack(one))) as archive:
-        kept = {name for name in archive.files if name.startswith("s.")}
-    assert kept == {"s.n_tokens"} and {"drop_kl.sum", "drop_kl.first", "loss_whole.count"} <= one.summary.keys()
-    assert same(wire.unpack(wire.pack(one)), one)
 
 
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": -float("inf")}])

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 from workers import Messages, Threads, until
@@ -35,10 +34,9 @@ class Lab:
         self.workers[lane] = Messages(lane, on_message, on_exit)
         return self.workers[lane]
 
-    def submit(self, name, lane=BATCH, viewer="me", owner="", kept=False):
-        job = self.queue.submit(
-            Turn, key=name, title=name, lane=lane, viewer=viewer, owner=owner, kept=kept, read=bytes.decode
-        )
+    def submit(self, name, lane=BATCH, viewer="me", **more):
+        told = dict(key=name, title=name, lane=lane, viewer=viewer, read=bytes.decode)
+        job = self.queue.submit(Turn, **told, **more)
         self.names[job.id] = name
         return job
 
@@ -46,8 +44,9 @@ class Lab:
         """The names of the jobs whose turn it was, in order."""
         return "".join(self.names[id] for id in self.workers[lane].steps())
 
-    def item(self, job, lane=BATCH):
-        self.workers[lane].says("item", job)
+    def says(self, kind, *jobs, lane=BATCH):
+        for job in jobs:
+            self.workers[lane].says(kind, job)
 
 
 @pytest.fixture
@@ -67,23 +66,18 @@ def test_the_interactive_lane_is_first_in_first_out_and_equal_jobs_are_one(lab):
 def test_the_batch_lane_takes_one_item_from_each_in_turn(lab):
     """An hour of study, another one, and what two visitors wait for."""
     s, t = lab.submit("s", kept=True), lab.submit("t", kept=True)
-    for job in (s, t, s):
-        lab.item(job)
+    lab.says("item", s, t, s)
     g, h = lab.submit("g", owner="ann"), lab.submit("h", owner="ann")
     i = lab.submit("i", owner="bob")
-    for job in (t, g, i, s):
-        lab.item(job)
+    lab.says("item", t, g, i, s)
     assert lab.order() == "stst" + "gist", "ann's second job waits for her first"
-    lab.workers[BATCH].says("done", t)
-    lab.workers[BATCH].says("done", g)
-    lab.workers[BATCH].says("done", i)
-    lab.item(s)
+    lab.says("done", t, g, i)
+    lab.says("item", s)
     assert lab.order()[8:] == "gish" and h.state == "running"
 
 
 def test_progress_and_partial_results_arrive(lab):
-    job = lab.submit("a")
-    worker = lab.workers[BATCH]
+    job, worker = lab.submit("a"), lab.workers[BATCH]
     worker.says("progress", job, what="opening m")
     assert (job.state, job.stage, job.result, job.seconds_left(100.0)) == ("running", "opening m", None, None)
     worker.says("progress", job, share=0.0, what="computing")
@@ -107,10 +101,10 @@ def test_a_job_stops_when_its_last_viewer_leaves(lab):
 
 def test_what_rests_and_is_cancelled_ends_next(lab):
     s, t, u = (lab.submit(name, kept=True) for name in "stu")
-    lab.item(s)
+    lab.says("item", s)
     lab.queue.cancel(s)
     assert lab.submit("s", kept=True) is not s, "it can be asked for again at once"
-    lab.item(t)
+    lab.says("item", t)
     assert lab.order() == "sts" and not u.over
     lab.now += lanes.STUCK_SECONDS + 1
     lab.queue.look_after()
@@ -130,7 +124,7 @@ def test_what_no_open_page_shows_is_dropped(lab):
 
 def test_a_worker_that_dies_fails_its_job_alone_and_is_replaced(lab):
     s, t = lab.submit("s", kept=True), lab.submit("t", kept=True)
-    lab.item(s)
+    lab.says("item", s)
     worker = lab.workers[BATCH]
     worker.dies(-signal.SIGKILL)
     assert t.state == "failed" and isinstance(t.error, WorkerDied)
@@ -170,9 +164,6 @@ def test_a_model_that_fits_only_without_the_other_lane_s_waits_for_its_memory(la
     assert batch.sent[-1] == {"type": "step", "job": s.id, "room": False}, "nobody holds any"
 
 
-# ---------------------------------------------------------------- which lane
-
-
 def test_a_request_goes_where_its_estimate_says(lab, spec, own_cache):
     asked = Contributions().request(spec, Prompt("5 + 7 = "))
     slow = IntegratedGradients(nodes=4096).request(ModelRef.parse("ed-demo-16"), Prompt("5 + 7 = " * 60))
@@ -187,51 +178,8 @@ def test_what_the_settings_do_not_allow_is_not_queued(lab, spec, write):
     assert not lab.workers
 
 
-def test_a_chosen_model_is_opened_ahead_by_an_idle_worker_and_once(lab, spec):
-    measure.open_ahead(lab.queue, spec)
-    assert not lab.workers, "no worker runs yet"
-    first = lab.submit("a", INTERACTIVE)
-    measure.open_ahead(lab.queue, spec)
-    lab.workers[INTERACTIVE].says("done", first)
-    measure.open_ahead(lab.queue, spec)
-    job = lab.queue.find(f"open {spec.key}")
-    lab.workers[INTERACTIVE].dies(-9)
-    assert job.state == "failed"
-    lab.workers[INTERACTIVE].says("done", lab.submit("b", INTERACTIVE))
-    measure.open_ahead(lab.queue, spec)
-    assert len(lab.workers[INTERACTIVE].steps()) == 1, "it may have ended the worker: it is not tried again"
-
-
-# ---------------------------------------------------------------- a worker in threads of this process
-
-
-@pytest.fixture
-def threads():
-    made = Queue(Threads, warm=False, watch=False)
-    yield made
-    made.close()
-
-
-done: list[str] = []  # what the jobs below did, in order
-
-
-def counts(turn: Turn, name: str, n: int) -> bytes:
-    for i in range(n):
-        done.append(f"{name}{i}")
-        turn.tell((i + 1) / n, name)
-        turn.item()
-    return f"{name} is done".encode()
-
-
 def fails(turn: Turn, error: Exception) -> bytes:
     raise error
-
-
-def waits(turn: Turn) -> bytes:
-    turn.say("waits")
-    while True:
-        turn.tell(0.0)
-        time.sleep(0.01)
 
 
 def needs_room(turn: Turn, spec) -> bytes:
@@ -240,21 +188,12 @@ def needs_room(turn: Turn, spec) -> bytes:
     raise TooLarge("It does not fit.")
 
 
-def test_jobs_rest_after_each_item(threads):
-    done.clear()
-    first = threads.submit(waits, key="w", title="w", kept=True)
-    jobs = [threads.submit(counts, n, 3, key=n, title=n, kept=True, read=bytes.decode) for n in "ab"]
-    threads.cancel(first)
-    until(lambda: all(job.over for job in jobs))
-    assert done == ["a0", "b0", "a1", "b1", "a2", "b2"] and first.state == "cancelled"
-    assert [job.result for job in jobs] == ["a is done", "b is done"] and jobs[0].share == 1.0
-
-
-def test_what_goes_wrong_in_a_job_is_said(threads, spec):
-    raised = StudyError("No such set."), ZeroDivisionError("x")
+def test_what_goes_wrong_in_a_job_is_said(spec):
+    threads, raised = Queue(Threads, warm=False, watch=False), (StudyError("No such set."), ZeroDivisionError("x"))
     jobs = [threads.submit(fails, e, key=str(e), title="f") for e in raised]
     jobs.append(threads.submit(needs_room, spec, key="r", title="r"))
     until(lambda: all(job.over for job in jobs))
+    threads.close()
     assert isinstance(jobs[0].error, StudyError) and str(jobs[0].error) == "No such set."
     assert "ZeroDivisionError: x. This is a defect" in str(jobs[1].error) and isinstance(jobs[2].error, TooLarge)
 
@@ -283,7 +222,6 @@ TOML = (
     'name = "s"\nmodels = ["ed-demo-8"]\nprobes = ["contributions"]\nchunk = 1\n'
     '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2]\nper_level = {}\n'
 )
-LONG = Continuation(n_tokens=64)
 
 
 def begin_study(queue, folder, n=12):
@@ -293,33 +231,24 @@ def begin_study(queue, folder, n=12):
     return queue.submit(long_work.study, str(folder / "asked.toml"), folder, "cpu", **more)
 
 
-def digest(folder):
-    return items.open_folder(folder).digest()
-
-
 @pytest.mark.process
 def test_two_studies_and_eight_visitors_at_once_end_right(queue, spec, tmp_path):
-    """Run to the first map, beside two studies; and what all of it comes to."""
     warm = measure.submit(queue, Contributions().request(spec, Prompt("1 = ")), "me")
     until(lambda: queue.poll(warm).over)
     studies = [begin_study(queue, tmp_path / name) for name in "st"]
     until(lambda: all(job.share > 0 for job in studies))
-    took = []
     for i in range(8):
-        begun = time.monotonic()
         asked = [probe.request(spec, Prompt(f"{i} + 7 = ")) for probe in (Contributions(), LogitLens())]
         jobs = [measure.submit(queue, one, f"visitor {i}") for one in asked]
         until(lambda: [queue.poll(job) for job in jobs] and jobs[0].result is not None)
-        took.append(time.monotonic() - begun)
         until(lambda: all(queue.poll(job).over for job in jobs))
         assert all(job.state == "done" and job.lane == INTERACTIVE and job.result.complete for job in jobs)
     until(lambda: all(job.over for job in studies), 120)
     assert [job.error for job in studies] == [None, None] and "12 computed" in studies[0].result
-    print(f"Run to the first map: {sorted(took)[4]:.2f} s (worst {max(took):.2f})")
     planned = plan.make(study.parse(TOML.format(12)), tmp_path, "cpu")
     plan.write_plan(planned, tmp_path / "here")
     running.run(planned, tmp_path / "here")
-    assert digest(tmp_path / "s") == digest(tmp_path / "t") == digest(tmp_path / "here")
+    assert len({items.open_folder(tmp_path / name).digest() for name in ("s", "t", "here")}) == 1
 
 
 @pytest.mark.process
@@ -337,7 +266,7 @@ def test_a_study_whose_worker_is_killed_goes_on_from_its_folder(queue, tmp_path)
 
 @pytest.mark.process
 def test_a_panel_fills_is_cancelled_and_survives_a_killed_worker(queue, spec):
-    ask = lambda text, probe=LONG: measure.submit(queue, probe.request(spec, Prompt(text)), "me")
+    ask = lambda text, probe=Continuation(n_tokens=64): measure.submit(queue, probe.request(spec, Prompt(text)), "me")
     long = ask("1 + 1 = ")
     until(lambda: queue.poll(long).result is not None)
     assert not long.result.complete and long.result.progress < 1

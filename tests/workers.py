@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 
+from ed_core.work import compute
 from ed_core.work.worker import Server
 
 
@@ -61,8 +62,6 @@ class Threads:
     """A `Server` in a thread of this process."""
 
     def __init__(self, lane, on_message, on_exit):
-        from ed_core.work import compute
-
         self._todo = queue.SimpleQueue()
         self.server = Direct(compute.Models(), lambda header, body: on_message(self, header, body))
         threading.Thread(target=self._serve, daemon=True).start()

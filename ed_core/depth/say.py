@@ -213,11 +213,11 @@ def _where(found: Verdict) -> str:
 
 
 def _copies(found: Verdict, name: str, digits: int = 1) -> str:
-    """Return the copies' average depths, ", untrained copies by 12 to 14"; "" without copies."""
+    """Return the copies' average depths, ", in untrained copies by 12 to 14"; "" without copies."""
     if not (depths := found.twin_means(name)):
         return ""
     by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
-    return f", {'one ' * (len(found.twins) == 1)}{COPIES[found.sample.control][len(found.twins) > 1]} by {by}"
+    return f", in {'one ' * (len(found.twins) == 1)}{COPIES[found.sample.control][len(found.twins) > 1]} by {by}"
 
 
 def turn(found: Turn | None) -> str:
@@ -351,8 +351,7 @@ def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -
         return ""
     more = [f"{len(found) - NAMED} more"] * (len(found) > NAMED)
     named = listed([*(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED]), *more])
-    averages = f"The averages of the maps {'count them' if counted else 'leave them out'}."
-    return f"◆ marks attention sinks, tokens whose stream is very long: {named}. {averages}"
+    return f"◆ attention sinks, in the averages {'counted' if counted else 'left out'}: {named}."
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:

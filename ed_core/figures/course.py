@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from ..depth.answer import Course
 from ..depth.rules import RULES
+from ..depth.say import COPIES
 from ..depth.verdict import Verdict
 from . import colours
 from .canvas import FONT, PLAIN, STEADY, Canvas, letters, visible
@@ -58,7 +59,7 @@ def course(
     for axis in ("xaxis", "yaxis"):
         canvas.layout[axis]["tickfont"] = dict(size=FONT)
     if len(copies):
-        _band(canvas, copies, lowest)
+        _band(canvas, copies, COPIES[reached.sample.control if reached is not None else "untrained"])
     depths = np.arange(n + 1)
     named = visible(found.word)
     canvas.add(
@@ -96,16 +97,18 @@ def _ticks(n: int) -> list[int]:
     return [*(d for d in range(0, n, step) if n - d >= 0.6 * step), n]
 
 
-def _band(canvas: Canvas, copies: Sequence[np.ndarray], lowest: float) -> None:
-    """Draw the range of the untrained copies' ranks."""
+def _band(canvas: Canvas, copies: Sequence[np.ndarray], names: tuple[str, str]) -> None:
+    """Draw the range of the copies' ranks, or the line of the only one. `names`: of one copy, of several."""
     ranks = np.stack([np.asarray(one, float) for one in copies])
     best, worst = ranks.min(0), ranks.max(0)
     depths = np.arange(len(best))
     canvas.band(depths, best, worst, "#808080", "copies")
+    if len(copies) == 1:
+        canvas.points("copies", depths, best, mode="lines", line=dict(color=colours.GREY, dash="dash", width=1))
     thick = np.log10(worst / best)
     inner = slice(len(best) // 5, max(len(best) * 3 // 5, 1))
     d = inner.start + int(thick[inner].argmax())
-    many = f"grey: {len(copies)} untrained copies" if len(copies) > 1 else "an untrained copy"
+    many = f"grey: {len(copies)} {names[1]}" if len(copies) > 1 else f"grey: one {names[0]}"
     y = math.log10(best[d]) + 0.5 * float(thick[d])
     canvas.write(many, FONT, colours.MUTED, x=d, y=y, xanchor="center", yanchor="middle", name="wide copies")
 
@@ -176,7 +179,7 @@ def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
     for depth in places:
         canvas.line(colours.GREY, 1, x0=depth, x1=depth, y0=y - 4 / plot, y1=y + 4 / plot, yref="paper")
     word = "robust" if len(robust) == len(places) else f"{len(robust)} robust" if robust else "none robust"
-    each = ", ".join(f"{RULES[name].label} {given[name]}" for name in sorted(given, key=given.__getitem__))
+    each = ", ".join(f"{RULES[name].label} {depth}" for name, depth in given.items())
     text = f"published rules: {each} · {word}"
     place = dict(x=places[0], xanchor="left", xshift=-2, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4)
     canvas.write(text, FONT, colours.MUTED, **place)

@@ -27,7 +27,7 @@ from .canvas import (
     whiskers,
 )
 from .maps import mean_title, unit_of, values_of
-from .panel import Strip, View, mean_over_tokens, token_panel
+from .panel import Strip, View, token_panel
 
 MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
@@ -146,11 +146,11 @@ def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, 
     return canvas.figure()
 
 
-def token_profile(result: ProbeResult, measure: str, token: int) -> go.Figure:
-    """Return a figure of one token's curve over layers; dotted, the mean over the tokens."""
+def token_profile(result: ProbeResult, measure: str, token: int, view: View) -> go.Figure:
+    """Return a figure of one token's curve over layers; dotted, the mean over the tokens that the view counts."""
     values = values_of(result, measure, (result.n_layers, result.n_tokens))
     return layer_curves(
-        {measure: values[:, token], mean_title(): mean_over_tokens(values)},
+        {measure.replace("_", " "): values[:, token], mean_title(uncounted=view.uncounted): view.mean(values)},
         f"token {token} <b>{visible(result.tokens[token])}</b>",
         unit_of(result, measure),
         x="depth" if len(values) > result.n_layers else "layer",

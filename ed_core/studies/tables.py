@@ -26,7 +26,7 @@ from ..depth.sample import CONTRIBUTIONS, LENS, READS, Sample
 from ..depth.verdict import Verdict
 from ..depth.verdict import verdict as verdict_of
 from ..errors import ParameterError
-from ..probes import Probe, find
+from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
 from .items import Folder, Sums
@@ -138,9 +138,9 @@ def summary(folder: Folder) -> pyarrow.Table:
     none."""
     parts = []
     for label, group in itertools.product(folder.models, folder.every_group):
-        for probe, columns in _probed(folder, folder.some(label, group)[1]):
-            head = (label, group, len(columns["n_tokens"]), int(columns["n_tokens"].sum()), probe.name)
-            for name, figures in aggregates(folder, label, group, probe.name).items():
+        for entry, columns in _probed(folder, folder.some(label, group)[1]):
+            head = (label, group, len(columns["n_tokens"]), int(columns["n_tokens"].sum()), entry)
+            for name, figures in aggregates(folder, label, group, entry).items():
                 parts.append(_tidy((*head, name), figures, SUMMARY))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
 
@@ -175,10 +175,10 @@ def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndar
 def measures(folder: Folder, group: str) -> list[str]:
     """Return the names `<probe>.<measure>` of the measures that have a curve on a set or level."""
     names = {
-        f"{probe.name}.{name}": None
+        f"{entry}.{name}": None
         for label in folder.models
-        for probe, columns in _probed(folder, folder.some(label, group)[1])
-        for name, values in _all_measures(probe, columns).items()
+        for entry, columns in _probed(folder, folder.some(label, group)[1])
+        for name, values in _all_measures(folder.probe(entry), columns).items()
         if values.ndim == 1
     }
     return list(names)
@@ -190,11 +190,11 @@ def _all_measures(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, 
     return aggregates_of | probe.derive(aggregates_of)
 
 
-def _probed(folder: Folder, some: Sums) -> Iterator[tuple[Probe, dict[str, np.ndarray]]]:
-    """Yield every probe that prompts went through, with its columns."""
+def _probed(folder: Folder, some: Sums) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yield the label (else the name) of every probe that prompts went through, with its columns."""
     for entry in folder.plan["probes"]:
-        if columns := some.probe(entry["name"]):
-            yield folder.probe(entry["name"]), columns
+        if columns := some.probe(name := entry.get("label") or entry["name"]):
+            yield name, columns
 
 
 def _prompts(columns: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -352,11 +352,12 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
     for label in folder.models:
         for name, one in folder.sets.items():
             sums = folder.sums(label, name)
-            for probe, columns in _probed(folder, sums):
-                for place, row in zip(sums.ran(probe.name), _prompts(columns), strict=True):
+            for entry, columns in _probed(folder, sums):
+                probe = folder.probe(entry)
+                for place, row in zip(sums.ran(entry), _prompts(columns), strict=True):
                     prompt = one["ids"][place] or str(place + 1)
                     for measure, values in aggregate(probe, [row], counts_first(probe)).items():
-                        parts.append(_tidy((label, name, prompt, probe.name, measure), (values,), PROMPTS))
+                        parts.append(_tidy((label, name, prompt, entry, measure), (values,), PROMPTS))
     return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
 
 
@@ -380,11 +381,11 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
         expected = f"expected one of {', '.join(known)}" if known else "nothing to draw is computed yet"
         raise ParameterError(f"There is no figure {name!r} of this study; {expected}.")
     layers = {lines[place]: folder.models[place[0]]["n_layers"] for place in lines if lines[place] in curves}
-    return figures.study_curves(curves, layers, unit_of(name))
+    return figures.study_curves(curves, layers, unit_of(folder, name))
 
 
-def unit_of(curve: str) -> str:
+def unit_of(folder: Folder, curve: str) -> str:
     """Return the unit of `<probe>.<measure>` or of its mean; the measure's name where the probe gives no unit."""
     probe, _, name = curve.partition(".")
-    units = {spec.name: spec.unit for spec in find(probe).measures}
+    units = {spec.name: spec.unit for spec in folder.probe(probe).measures}
     return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")

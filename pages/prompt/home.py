@@ -292,12 +292,11 @@ def figures_of(batch: running.Batch) -> None:
     with show.place("course", COURSE):
         live.guarded(partial(course, batch, reached))
     with st.container(key="home-maps", gap="xxsmall"):
-        st.caption(ABOUT_MAPS)
+        marked = say.sinks_in_maps(known or (), made.tokens if made is not None else (), inputs.COUNT_SINKS.value)
+        st.caption(f"{ABOUT_MAPS} {show.plain(marked)}")
         for column, one in zip(st.columns(4), MAPS, strict=True):
             with column:
                 live.guarded(partial(small_map, batch, tuple(s.pos for s in known or ()), *one))
-        if known and made is not None:
-            st.caption(show.plain(say.sinks_in_maps(known, made.tokens, inputs.COUNT_SINKS.value)))
 
 
 def course(batch: running.Batch, reached: Verdict | None) -> None:
@@ -374,8 +373,8 @@ CANCELLED = "Cancelled. **Run** measures what is missing."
 TEACH = "What does {} say, and from which layer on?"
 ABOUT = "Not computed yet. **Run** shows what the model would say after each layer, and what each layer does."
 ABOUT_MAPS = (
-    "Four maps of this run: a row is a layer, the first at the bottom; a column is a token, in the third map a layer. "
-    "Click one to open it."
+    "A row is a layer, the first at the bottom; a column is a token, in the third map a layer. Click a cell to follow "
+    "its token."
 )
 UNTRAINED = "**Untrained copies** (grey): the same shape, random weights. What they show too needs no training."
 SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order."

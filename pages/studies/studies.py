@@ -196,7 +196,7 @@ def curves(folder: Folder, name: str) -> None:
     lines = {label: studies.looked(folder.out, tables.curve, label, name, measure) for label in folder.models}
     lines = {label: line for label, line in lines.items() if line is not None}
     layers = {label: folder.models[label]["n_layers"] for label in lines}
-    fig = show.once(figures.study_curves, lines, layers, tables.unit_of(measure))
+    fig = show.once(figures.study_curves, lines, layers, tables.unit_of(folder, measure))
     show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 
