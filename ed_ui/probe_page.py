@@ -268,6 +268,12 @@ def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers")
         show.figure("profile", fig, f"Token {seen.selected} over the {over}", result, measure)
 
 
+def around(token: int, n: int) -> dict[str, Any]:
+    """Return the inputs that select a token of `n` and show it on a page's figures."""
+    first = min(max(token - WINDOW // 2, 0), n - WINDOW)
+    return {"token": token} | ({TOKENS.key: (first, first + WINDOW - 1)} if n > WINDOW else {})
+
+
 def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
     """Draw the inputs next to a figure over tokens: which ones it shows, the selected one, and (`over_sinks`) whether
     means count the attention sinks."""

@@ -78,7 +78,7 @@ def course(
     _labels(canvas, found, n)
     if reached is not None:
         _average(canvas, reached, n)
-        _rules(canvas, reached, plot)
+        _rules(canvas, reached, plot, n)
     if decided is not None:
         _decided(canvas, decided, n)
     _strip(canvas, found, plot, (width_px - LEFT - RIGHT) / (n + 1))
@@ -166,7 +166,7 @@ def _decided(canvas: Canvas, depth: int, n: int) -> None:
     canvas.write(f"a patched answer is decided by layer {depth}", FONT, colours.MUTED, **place, **_side(depth, n, 8))
 
 
-def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
+def _rules(canvas: Canvas, reached: Verdict, plot: int, n: int) -> None:
     """Draw a bracket below the axis over what the published rules give; the papers' layer l is after layer l, where the
     lens is read, and the cosine's own block is layer l + 1."""
     given = {name: r.depth + (name == "cosine") for name, r in reached.rules.items() if r.depth is not None}
@@ -181,8 +181,8 @@ def _rules(canvas: Canvas, reached: Verdict, plot: int) -> None:
     word = "robust" if len(robust) == len(places) else f"{len(robust)} robust" if robust else "none robust"
     each = ", ".join(f"{RULES[name].label} {depth}" for name, depth in given.items())
     text = f"published rules: {each} · {word}"
-    place = dict(x=places[0], xanchor="left", xshift=-2, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4)
-    canvas.write(text, FONT, colours.MUTED, **place)
+    side = dict(x=places[0], xanchor="left") if places[0] < 2 * n / 3 else dict(x=places[-1], xanchor="right")
+    canvas.write(text, FONT, colours.MUTED, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4, **side)
 
 
 def _strip(canvas: Canvas, found: Course, plot: int, depth_px: float) -> None:

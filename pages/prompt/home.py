@@ -240,7 +240,8 @@ def checked(more: running.Batch, batch: running.Batch) -> None:
     elif len(pairs) > 1:
         together = verdict_on(list(zip(own, *pairs, strict=True)))
         with st.container(key="together"):
-            st.markdown(show.plain(f"{say.lead(together)} {say.average(together)}"))
+            with_more = f"**With {say.count(len(pairs), 'more prompt')}:**"
+            st.markdown(f"{with_more} {show.plain(f'{say.lead(together)} {say.average(together)}')}")
 
 
 def why(batch: running.Batch, reached: Verdict) -> None:
@@ -357,7 +358,8 @@ def small_map(
                 alt = f"{question} {figures.describe(result, measure)}"
                 if cell := show.draw(key, ready, alt, clickable=True):
                     if over_tokens:
-                        inputs.put({"token": int(cell[1])} | ({inputs.MEASURE.key: measure} if one in ONE_PAGE else {}))
+                        inputs.put(probe_page.around(int(cell[1]), result.n_tokens))
+                        inputs.put({inputs.MEASURE.key: measure} if one in ONE_PAGE else {})
                     st.switch_page(navigation.KEPT_FROM[probe])
     st.caption(colours)
 
