@@ -29,7 +29,7 @@ from ..studies.part import Part
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..studies.study import read as read_study
 from ..types import changed, command_line
-from ..work.resolve import settle
+from ..work.resolve import resolve
 from ..work.turn import Turn
 from . import CLAIMS, find, words
 from .claim import Claim, adjusted
@@ -136,7 +136,7 @@ class Asked:
     def ref(self, source: str = "", control: str = "") -> ModelRef:
         """Return the reference of the model, or of the one called `source`, or of its copy of the kind `control`."""
         adapter = "" if source else self.adapter
-        return settle(ModelRef.parse(source or self.model, self.precision, self.device, adapter, control=control))
+        return resolve(source or self.model, self.precision, self.device, adapter, control)
 
     def chosen(self) -> list[Claim]:
         """Return the claims to check: those that are named, else all."""

@@ -49,10 +49,11 @@ def fit(
             raise typer.BadParameter(f"--{name} is an option of fit {owner}, not of fit {kind}.")
     if kind == "maps" and not other:
         raise typer.BadParameter("--other is missing: maps need a second model.")
-    first = replace(ModelRef.named(model), **opening.arguments())
+    first, second = (ModelRef.named(name) for name in (model, other or model))
+    first = replace(first, **opening.arguments())
     precision = named_precision(other_precision) if other_precision else first.precision
     second = replace(
-        ModelRef.named(other or model),
+        second,
         precision=precision,
         device=first.device,
         offload=first.offload,

@@ -26,7 +26,7 @@ from ..models.sizes import PRECISIONS
 from ..probes import Probe
 from ..prompts import max_tokens
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
-from ..work.resolve import settle
+from ..work.resolve import resolve
 from .sets import Example, PromptSet, load, published, ranks
 from .study import ModelEntry, ProbeEntry, Study, read, write
 
@@ -174,9 +174,8 @@ def _facts(spec: ModelRef) -> dict[str, Any]:
 
 def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
     """Return the resolved reference of a model, or the error where it cannot be resolved."""
-    given = entry.source, entry.precision, device, entry.adapter
     try:
-        return settle(ModelRef.parse(*given, control=entry.control, control_seed=entry.seed))
+        return resolve(entry.source, entry.precision, device, entry.adapter, entry.control, entry.seed)
     except EffectiveDepthError as error:
         return error
 

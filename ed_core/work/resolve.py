@@ -35,6 +35,11 @@ def settle(ref: ModelRef, free: int | None = None, n_tokens: int = estimate.TOKE
     return chosen
 
 
+def resolve(name: str, precision: str, device: str, adapter: str, control: str = "", control_seed: int = 0) -> ModelRef:
+    """Return the model that a name in a file means, with its whole identity; "auto" is settled."""
+    return settle(ModelRef.parse(name, precision, device, adapter, control=control, control_seed=control_seed))
+
+
 def admit(asked: Request) -> None:
     """Raise `NotAllowed` (or another `InputError`) where a request may not enter the queue: what a visitor may name
     (`permits`), and the files that its parameters name."""
