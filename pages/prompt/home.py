@@ -378,6 +378,9 @@ ABOUT_MAPS = (
     "A row is a layer, the first at the bottom; a column is a token, in the third map a layer. Click a cell to follow "
     "its token."
 )
-UNTRAINED = "**Untrained copies** (grey): the same shape, random weights. What they show too needs no training."
-SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order."
+UNTRAINED = (
+    "**Untrained copies** (grey): the same shape, random weights, each by its own last word. What they show too needs no "
+    "training."
+)
+SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order, each by its own last word."
 page()
