@@ -379,8 +379,8 @@ ABOUT_MAPS = (
     "its token."
 )
 UNTRAINED = (
-    "**Untrained copies** (grey): the same shape, random weights, each by its own last word. What they show too needs no "
-    "training."
+    "**Untrained copies** (grey): the same shape, random weights, each by its own last word. What they show too "
+    "needs no training."
 )
 SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order, each by its own last word."
 page()
