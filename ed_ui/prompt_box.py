@@ -175,7 +175,7 @@ def choose_example(side: str, **look: Any) -> None:
 
 def _example_chosen(side: str) -> None:
     """Put the example that was just chosen in the menu into its box."""
-    if example := st.session_state[f"{side}examples"]:
+    if (example := st.session_state[key := f"{side}examples"]) and not _echo(key, example):
         pick(example, side)
         session.current().picked = not side
 
@@ -187,13 +187,16 @@ def _undoable(side: str, why: str) -> None:
 
 
 def _echo(key: str, value: str) -> bool:
-    """Return whether the answer's box only repeats the answer that an edited example took along, sent with a press on
-    Run by a browser that had not got the change. Taken as typed, it would be the answer to another prompt."""
+    """Return whether the answer's box or the menu only repeats what an edited example took along, sent with a press on
+    Run by a browser that had not got the change. Taken as meant, it would be the answer to another prompt, or the
+    example in place of what was typed."""
     pressed = any(str(name).startswith("run.") and item is True for name, item in st.session_state.items())
     if not pressed or (undo := session.current().undo) is None:
         return False
-    taken = undo.held.get(key) if any(item for name, item in undo.held.items() if name.endswith("example")) else None
-    return key.endswith("answer") and value == taken and time.monotonic() - undo.at < inputs.ECHO
+    taken = (
+        undo.held.get(key.removesuffix("s")) if any(undo.held[n] for n in undo.held if n.endswith("example")) else None
+    )
+    return not key.endswith("text") and value == taken and time.monotonic() - undo.at < inputs.ECHO
 
 
 def _undo() -> None:

@@ -330,3 +330,14 @@ def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
     assert holds(plotted(test), stored["logit_lens"]["kl"])
     boxes = [shape for spec in charts(test) for shape in spec["layout"].get("shapes", ()) if shape["type"] == "rect"]
     assert boxes and {(box["x0"], box["x1"]) for box in boxes} == {(1.5, 2.5)}
+
+
+def test_run_pressed_before_the_browser_has_the_edit_keeps_what_was_typed(stored):
+    """With Run it sends once more the example, and its answer, that the edit took along."""
+    test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
+    before = {key: test.session_state[key] for key in ("examples", "answer")}
+    test.text_area(key="text").set_value("4 + 5 = ").run()
+    test.selectbox(key="examples").set_value(before["examples"])
+    test.text_input(key="answer").set_value(before["answer"])
+    test.button(key="run.home").click().run()
+    assert test.text_area(key="text").value == "4 + 5 = " and not test.text_input(key="answer").value
