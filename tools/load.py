@@ -1,5 +1,5 @@
 """The app under load (`make load`): serves it in a process of its own, sends visitors over Streamlit's websocket, and
-prints seconds. `--address` sends them to a server that runs already, as another version for a comparison.
+prints seconds.
 
 A visitor is a browser tab as far as the server can see. *Readers* go among stored pages, *prompters* run fresh prompts
 on Home, *sweepers* erase every token of a long prompt at every depth. Chromium makes a cold visit of Home; its text is
@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,7 @@ class Tab:
         return next(w for _, w, *_ in self.elements.values() if getattr(w, "id", "").split("-", 2)[-1].startswith(key))
 
     def figures(self) -> dict[str, bytes]:
-        every = list(self.elements.values())
-        components = [what for kind, what, *_ in every if kind == "bidi_component"]
+        components = [what for kind, what, *_ in self.elements.values() if kind == "bidi_component"]
         return {one.id: one.SerializeToString() for one in components if one.component_name.endswith("figure")}
 
     def idle(self) -> bool:
@@ -183,9 +182,6 @@ class Tab:
             self._done = self._begun
 
 
-# ---------------------------------------------------------------- visitors
-
-
 class Load:
     """The visitors of one app, the seconds that things took, and errors."""
 
@@ -247,16 +243,16 @@ class Load:
         for _ in range(6):
             await self.fresh(tab, FIRST)
 
-    async def run(self, seconds: float, readers: int, prompters: int, sweepers: int) -> None:
+    async def run(self, seconds: float) -> None:
         query = [f"model={model}&example={text}" for model in MODELS for text in STORED]
         await self.visit(self.idle_machine, "", f"model={MODELS[0]}")
         del self.seconds[FIRST][:1]  # it waited for the worker
         await asyncio.gather(*(self.visit(self.first_time, "", one) for one in query))
         self.end = time.monotonic() + seconds
         await asyncio.gather(
-            *(self.visit(self.reader, "", query[i % 4]) for i in range(readers)),
-            *(self.visit(self.prompter, "", f"model={MODELS[i % 2]}") for i in range(prompters)),
-            *(self.visit(self.sweeper, "erase", "model=ed-demo-16&target=future") for _ in range(sweepers)),
+            *(self.visit(self.reader, "", query[i % 4]) for i in range(14)),
+            *(self.visit(self.prompter, "", f"model={MODELS[i % 2]}") for i in range(4)),
+            *(self.visit(self.sweeper, "erase", "model=ed-demo-16&target=future") for _ in range(2)),
         )
 
 
@@ -287,15 +283,11 @@ def cold(address: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.load", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
-    for who, n in (("readers", 14), ("prompters", 4), ("sweepers", 2)):
-        parser.add_argument(f"--{who}", type=int, default=n)
-    parser.add_argument("--address", default="", metavar="URL")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        address = asked.address or stack.enter_context(serving(Path(folder))).address
-        load = Load(address)
-        lines = [cold(address)]
-        asyncio.run(load.run(60 * asked.minutes, asked.readers, asked.prompters, asked.sweepers))
+    minutes = parser.parse_args().minutes
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as app:
+        load = Load(app.address)
+        lines = [cold(app.address)]
+        asyncio.run(load.run(60 * minutes))
     for what, took in load.seconds.items():
         took.sort()
         p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(0.99 * len(took)))]
