@@ -157,7 +157,8 @@ def panels(batch: running.Batch) -> None:
     with st.container(key="answer-slot"):
         answer(batch)
         if (more := others(batch)) is not None:
-            live.follow(more, checked, batch)
+            # a part in a part only while it runs alone: Streamlit may send the inner one's news without the outer one's
+            live.follow(more, checked, batch) if more.running else checked(more, batch)
     figures_of(batch)
 
 
