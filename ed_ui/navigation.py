@@ -57,7 +57,7 @@ _ROOMS = (
                 "pages/prompt/contributions.py",
                 "Contributions",
                 "contributions",
-                question="How much does each layer add?",
+                question="What does each layer add?",
             ),
             Entry(
                 "pages/prompt/logit_lens.py",
