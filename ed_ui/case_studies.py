@@ -18,7 +18,7 @@ from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.types import ProbeResult, Request
 from ed_ui import inputs, link, navigation, prompt_set, running, session, show, visitor
-from ed_ui.inputs import Input, boxed
+from ed_ui.inputs import Input
 
 GALLERY, CASE = (str(navigation.ROOT / "pages" / "case_studies" / name) for name in ("gallery.py", "case.py"))
 WORDS = ("title", "tags", "notes")
@@ -114,13 +114,11 @@ def open_live(case: Case) -> str:
 
 
 def _side_b(first: Request, requests: list[Request]) -> None:
-    """Fill side B of the page *A | B* with the model, prompt or parameters in which `requests` differ from the `first`
-    one."""
-    other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), None)
-    variant = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
-    model, prompt = (other or first).models[0], (other or first).prompts[0]
+    """Fill side B of the page *A | B* with the model or prompt in which `requests` differ from the `first` one."""
+    other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), first)
+    model, prompt = other.models[0], other.prompts[0]
     values = {
-        "mode": "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts",
+        "mode": "models" if other.prompts == first.prompts else "prompts",
         "model": model.source,
         "precision": model.precision,
         "control": model.control or inputs.NONE,
@@ -129,11 +127,7 @@ def _side_b(first: Request, requests: list[Request]) -> None:
         "answer": prompt.answer,
         "example": "",
         "probes": list(dict.fromkeys(r.probe for r in requests)),
-        "probe": variant.probe,
     }
-    if other is None:
-        values |= {f"{variant.probe}.{name}": boxed(value) for name, value in variant.parameters}
-        link.open_run(next(r for r in requests if r.probe == variant.probe))
     inputs.put({f"two.{name}": value for name, value in values.items()} | {"control": inputs.NONE})
 
 

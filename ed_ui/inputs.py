@@ -37,11 +37,6 @@ def put(values: Mapping[str, Any]) -> None:
     session.current().inputs.update(values)
 
 
-def put_defaults(parameters: Iterable[Input]) -> None:
-    """Set inputs to their defaults where nothing was chosen; only from a callback, or before they are drawn."""
-    put({one.key: one.value for one in parameters})
-
-
 def put_over(values: Mapping[str, Any]) -> None:
     """Set inputs to these values, and ignore for `ECHO` seconds a browser that still sends the replaced ones: it looks
     for news of a run by itself, and sends the values that it knew."""

@@ -209,7 +209,7 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     """Draw a measure's formula, how to read it, its numbers and where they came from."""
     name = f"{result.request.probe}.{measure}"
     if measure:
-        meaning(result, measure)
+        st.markdown(meaning(result, measure))
     if reading:
         st.markdown(reading)
     notes(result.notes)
@@ -251,11 +251,10 @@ def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:
     place.html(f'<div class="ed-numbers">{"".join(rows)}</div>')
 
 
-def meaning(result: ProbeResult, measure: str) -> None:
-    """Show a measure's name, unit, dims and meaning."""
+def meaning(result: ProbeResult, measure: str) -> str:
+    """Return a measure's name, unit, dims and meaning as Markdown."""
     spec = find(result.request.probe).spec(measure)
-    name, dims = f"{result.request.probe}.{measure}", ", ".join(spec.dims)
-    st.markdown(f"**`{name}`** ({spec.unit}), dims ({dims}): {spec.meaning}.")
+    return f"**`{result.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}."
 
 
 def csv(key: str, make: Callable[[], str], name: str, label: str = "CSV") -> None:
