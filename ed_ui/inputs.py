@@ -124,7 +124,7 @@ class Input:
         default = self.default if default is None else default
         return widget(box, label or self.label, self.key, default, **(dict(self.box) | more))
 
-    def draw_of(self, box: Callable[..., Any], options: Sequence[str], **more: Any) -> Any:
+    def draw_of(self, box: Callable[..., Any], options: Sequence[Any], **more: Any) -> Any:
         """Draw the input with these options and return its value; a value that is not among them becomes the first."""
         if value(self.key) not in options:
             put({self.key: options[0]})
@@ -273,7 +273,6 @@ STRETCHES = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A 
 COSTS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 SURGERY_MAP = choice("map", "surgery.map", None, STRETCHES.keys(), "Map", STRETCHES)
 SURGERY_VALUE = choice("value", "surgery.value", "loss", COSTS.keys(), "Value", COSTS)
-SURGERY_LENGTH = number("length", "surgery.length", 1, 1, 256, int)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
 SIDES_BRANCH = choice("branch", "two.branch", "layer", BRANCHES, "Contribution of", BRANCHES)
 SIDES_SHADE = choice("shade", "two.shade", "prob", ("prob", "kl", "jsd", "entropy"), "Lens shade", SHADES)

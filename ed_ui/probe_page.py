@@ -3,13 +3,10 @@ prompt compares."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from inspect import cleandoc
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -42,6 +39,7 @@ from ed_ui import (
 )
 from ed_ui.inputs import Input, boxed, of_probe, span
 
+P = TypeVar("P", bound=Probe)
 WINDOW = 64
 TOKENS = span("tokens", "window.page")
 MAP_HEIGHT = 520
@@ -202,13 +200,6 @@ def explanation(probe: type[Probe]) -> None:
     st.markdown(cleandoc(probe.__doc__ or ""))
 
 
-@cache
-def words(file: str) -> Mapping[str, str]:
-    """Return the paragraphs of the Markdown file next to a page's `file` by their headings, the first under ""."""
-    parts = re.split(r"(?m)^## (.+)$", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
-    return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
-
-
 def texts(paragraphs: Mapping[str, str]) -> None:
     """Show a page's paragraphs about its figures side by side: those under the headings of `ABOUT`."""
     shown = [heading for heading in ABOUT if heading in paragraphs]
@@ -309,21 +300,20 @@ def _offer_answer(batch: running.Batch) -> None:
 
 
 def form(
-    probe: type[Probe],
+    probe: type[P],
     row: Any,
     names: Collection[str] | None = None,
-    prefix: str = "",
     width: int | Literal["stretch"] = "stretch",
-) -> Probe:
+) -> P:
     """Draw a form of a probe's parameters in `row` and return the probe with the chosen ones; a `ParameterError` says
-    what is wrong with one. `names`: of the fields shown, None for all. `prefix`: of the inputs' keys, where a page has
-    the same form twice. `width`: of a box, in pixels."""
+    what is wrong with one. `names`: of the fields shown, None for all. `width`: of a box, in
+    pixels."""
     hints = probe.hints()
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
         meta, kind = f.metadata, hints[f.name]
         label, content = meta["label"] or f.name.replace("_", " "), boxed(f.default, meta["empty"])
-        key = f"{prefix}{probe.name}.{f.name}"
+        key = f"{probe.name}.{f.name}"
         if meta["file"]:
             own = inputs.value(key, content) == f.default
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
@@ -337,7 +327,7 @@ def form(
         else:
             draw, more = row.text_input, {"width": width}
         values[f.name] = inputs.widget(draw, label, key, content, **{"help": meta["help"]} | more)
-    return probe.make(values)
+    return cast(P, probe.make(values))
 
 
 # -------------------------------------------------------------------- how a prompt compares

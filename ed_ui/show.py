@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -243,6 +244,19 @@ def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
     """Show a room's answer in plain words, and how sure it is, at the top of its page (`verdict`)."""
     with st.container(key="headline"):
         verdict(said, sure, reasons)
+
+
+@cache
+def words(file: str) -> Mapping[str, str]:
+    """Return the paragraphs of the Markdown file next to a page's `file` by their headings, the first under ""."""
+    parts = re.split(r"(?m)^## (.+)$", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
+    return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
+
+
+def bullets(lines: Iterable[str]) -> None:
+    """Show sentences that may contain a stranger's words, one below the other."""
+    for line in lines:
+        st.markdown(f"- {plain(line)}")
 
 
 def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:

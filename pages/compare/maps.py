@@ -19,8 +19,8 @@ from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
 
-WORDS = probe_page.words(__file__)
-WITHIN = probe_page.words(str(Path(__file__).with_name("within.md")))
+WORDS = show.words(__file__)
+WITHIN = show.words(str(Path(__file__).with_name("within.md")))
 
 KINDS = {"between": "Between two models", "within": "Within one model"}
 SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuffled control"}

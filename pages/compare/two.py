@@ -16,7 +16,7 @@ from ed_core.results import lookup
 from ed_ui import control_model, inputs, link, live, picker, probe_page, prompt_box, running, show, two_sides
 from ed_ui.two_sides import MODE, RUN, Both, Side
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 Verdicts = tuple[Verdict | None, Verdict | None]
 
 

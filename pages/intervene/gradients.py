@@ -10,7 +10,7 @@ from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completene
 from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 
 def beneath(result: ProbeResult) -> None:

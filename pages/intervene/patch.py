@@ -10,7 +10,7 @@ from ed_core.probes import Patching
 from ed_core.types import ProbeResult, Prompt
 from ed_ui import inputs, picker, probe_page, prompt_box, show
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 TEXT, ANSWER = "patching.other.text", "patching.other.answer"
 SUMS = "3 + 2 = 5\n1 + 6 = 7\n4 + "

@@ -11,7 +11,7 @@ from ed_core.types import ProbeResult
 from ed_ui import inputs, link, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 
 def chosen_boundary(result: ProbeResult) -> int | None:

@@ -248,7 +248,7 @@ def checked(more: running.Batch, batch: running.Batch) -> None:
 def why(batch: running.Batch, reached: Verdict) -> None:
     """Draw the published rules in a table, what each asks, what else is behind the verdict, and what the model
     writes."""
-    rows, texts = say.rule_table(reached), probe_page.words(__file__)
+    rows, texts = say.rule_table(reached), show.words(__file__)
     st.markdown(show.plain(say.rules(reached)))
     show.few_rows(list(rows[0]), [list(row.values()) for row in rows])
     thresholds = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}

@@ -64,7 +64,6 @@ def ask() -> Probe:
     }
     typed = inputs.widget(row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more)
     own = probe_page.form(Lenses, row, ["k"], width=190)
-    assert isinstance(own, Lenses)
     if typed and spec is not None:
         st.caption(follow(spec, typed))
     if spec is not None and not stored:
@@ -212,7 +211,7 @@ DASHED = "; dashed: constant prediction"
 
 probe_page.Page(
     Lenses,
-    probe_page.words(__file__),
+    show.words(__file__),
     verdict,
     more,
     figure=maps,

@@ -12,7 +12,7 @@ from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
 from ed_ui.inputs import LENS_SHADE
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 
 def more(result: ProbeResult, view: View) -> None:

@@ -15,7 +15,7 @@ from ed_core.statistics import units
 from ed_core.types import ProbeResult
 from ed_ui import control_model, inputs, live, probe_page, prompt_box, running, show
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 WINDOW = 40  # tokens on the map
 TEXT_HEIGHT = 145  # pixels of the text, five lines: what is below it stays where it is while it is written
