@@ -100,18 +100,27 @@ def token(n_tokens: int) -> int | None:
 # -------------------------------------------------------------------- declared once
 
 
+def written(value: Any) -> str:
+    """Return a value as a link writes it: True as "true", 0.50 as "0.5"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 @dataclass(frozen=True)
 class Input:
     """An input that a link may carry: `name` in the URL, `key` in the session. `parse` makes the value of its text or
-    raises a `ParameterError`, `write` the reverse. `label`, `box`: label and arguments of its widget."""
+    raises a `ParameterError`, `write` the reverse. `label`, `box`: label and arguments of its widget. `bounded`: it is
+    a choice or a number, never a visitor's own words."""
 
     name: str
     key: str
     default: Any
     parse: Callable[[str], Any]
-    write: Callable[[Any], str] = str
+    write: Callable[[Any], str] = written
     label: str = ""
     box: Mapping[str, Any] = field(default_factory=dict)
+    bounded: bool = False
 
     @property
     def value(self) -> Any:
@@ -146,7 +155,7 @@ def choice(
     name: str, key: str, default: Any, options: Iterable[Any], label: str = "", called: Mapping[Any, str] | None = None
 ) -> Input:
     """Return an input that takes one of `options`. `called`: the name of each option in its box."""
-    known = {_written(option): option for option in options}
+    known = {written(option): option for option in options}
 
     def parse(value: str) -> Any:
         if value not in known:
@@ -154,7 +163,7 @@ def choice(
         return known[value]
 
     box: dict[str, Any] = {"options": tuple(known.values())} | ({"format_func": called.get} if called else {})
-    return Input(name, key, default, parse, _written, label, box)
+    return Input(name, key, default, parse, label=label, box=box, bounded=True)
 
 
 def several(name: str, key: str, default: list[str], options: Iterable[str], label: str = "") -> Input:
@@ -186,7 +195,7 @@ def number(name: str, key: str, default: Any, low: float, high: float, kind: typ
         return result
 
     box = {"min_value": low, "max_value": high}
-    return Input(name, key, default, parse, lambda value: f"{value:g}" if kind is float else str(value), label, box)
+    return Input(name, key, default, parse, label=label, box=box, bounded=True)
 
 
 def flag(name: str, key: str, default: bool, label: str = "") -> Input:
@@ -225,12 +234,7 @@ def _of_field(probe: type[Probe], f: Field[Any]) -> Input:
             raise ParameterError(f"{probe.name}.{f.name} is {value!r}; expected a number that a box can hold.")
         return boxed(parameter, f.metadata["empty"])
 
-    return Input(f.name, f"{probe.name}.{f.name}", boxed(f.default, f.metadata["empty"]), parse, _written)
-
-
-def _written(value: Any) -> str:
-    """Return a value as a link writes it: True as "true"."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return Input(f.name, f"{probe.name}.{f.name}", boxed(f.default, f.metadata["empty"]), parse)
 
 
 def boxed(value: Any, empty: str = "") -> Any:
@@ -255,7 +259,7 @@ OF_LENSES = {short: name for short, name in SHADES.items() if short != "entropy"
 NONE = "none"
 CONTROL = choice("control", "control", NONE, (NONE, *controls.KINDS), "Control")
 CONTROL_SEED = number("control_seed", "control.seed", 0, 0, controls.MOST, int, "Seed of the control")
-COUNT_SINKS = flag("sinks", "count_sinks", False, "Count the sinks (◆)")
+COUNT_SINKS = flag("count_sinks", "count_sinks", False, "Count the sinks (◆)")
 KL = number("kl", "kl_threshold", KL_THRESHOLD, 0.05, 0.95, label="KL: below this share of its maximum")
 OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, label="Overlap: above")
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")

@@ -156,7 +156,7 @@ def _open_short(run: str) -> bool:
 
 def open_run(request: Request) -> None:
     """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are
-    drawn. How a case study's page was looked at is put back by `case_studies.open_live`."""
+    drawn."""
     spec, prompt = request.models[0], request.prompts[0]
     if not _is_chosen(spec):  # what "auto" comes to may be this very model
         picker.choose(spec)

@@ -289,47 +289,44 @@ def card(spec: ModelRef) -> None:
     """Draw the model card, a line for each fact. Errors of the residual identities come from the latest result of this
     model in this precision."""
     made = lookup.certificate(spec)
-    lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made)]
-    st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
+    facts = [*_size(spec), *_runtime(spec, made or {}), *_identities(made)]
+    st.caption("  \n".join(f"**{name}**: {value}" for name, value in facts if value))
 
 
-def _shape(spec: ModelRef) -> list[tuple[str, str]]:
+def _size(spec: ModelRef) -> list[tuple[str, str]]:
     """Return the card's lines on family, layers, widths, heads, vocabulary and parameters."""
     if (size := spec.size_or_none()) is None:
         return [("Size", "known once it is downloaded")]
     fewer = "" if size.n_kv_heads == size.n_heads else f", {size.n_kv_heads} for keys and values"
-    counted = estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")
     return [
         ("Family", show.plain(size.family[:40])),
         ("Layers", str(size.n_layers)),
         ("Width", f"{size.d_model}, MLP {size.d_mlp}"),
         ("Heads", f"{size.n_heads}{fewer}, of {size.head_dim}"),
         ("Vocabulary", f"{size.d_vocab}, {'tied' if size.tied else 'untied'}"),
-        ("Parameters", counted),
+        ("Parameters", estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")),
     ]
 
 
-def _runtime(spec: ModelRef, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the card's lines on precision, device and memory. `made`: the provenance of the latest result, None
-    without one."""
+def _runtime(spec: ModelRef, made: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the card's lines on precision, device, memory, revision, content and adapter, "" for none. `made`: the
+    provenance of the latest result."""
+    origin = [
+        ("Revision", f"commit {show.plain(spec.revision[:12])}" if spec.revision else ""),
+        ("Content", f"SHA-256 {spec.content_hash[:12]}…" if spec.content_hash else ""),
+        ("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…" if spec.adapter else ""),
+    ]
     if not spec.weights_here:
-        computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
-        return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
-    label = sizes.PRECISION_LABELS.get(spec.precision, "")
-    lines = [("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")), ("Device", spec.device)]
-    if made is not None and made.get("weights_bytes"):
-        return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]
-    if not (weights := estimate.weights(spec)):
-        return lines
-    return [*lines, ("Memory", f"{gigabytes(weights)} of weights, by the estimate")]
-
-
-def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
-    """Return the card's lines on revision, content and adapter."""
-    lines = [("Revision", f"commit {show.plain(spec.revision[:12])}")] if spec.revision else []
-    lines += [("Content", f"SHA-256 {spec.content_hash[:12]}…")] if spec.content_hash else []
-    lines += [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
-    return lines
+        computes = (made.get("precision") or {}).get("computes_in", "told by its first result")
+        return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}")), *origin]
+    label, held = sizes.PRECISION_LABELS.get(spec.precision, ""), made.get("weights_bytes")
+    weights = held or estimate.weights(spec)
+    return [
+        ("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")),
+        ("Device", spec.device),
+        ("Memory", f"{gigabytes(weights)} of weights{'' if held else ', by the estimate'}" if weights else ""),
+        *origin,
+    ]
 
 
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -337,21 +334,18 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     each."""
     if made is None or not (errors := made.get("identities")):
         return [("Identities", "not opened yet")]
-    names = {
-        "miss": "sums are off by",
-        "closure": "the lens by",
-        "replay": "layers by hand by",
-        "suffix": "edited streams by",
-    }
-    parts = [
-        f"{words} {say.number(errors[name], '.1g')}"
-        for name, words in names.items()
-        if isinstance(errors.get(name), (int, float))
-    ]
+    known = ((words, errors.get(name)) for name, words in ERRORS.items())
+    parts = [f"{words} {say.number(error, '.1g')}" for words, error in known if isinstance(error, (int, float))]
     lines = [("Identities", f"hold; at most {', '.join(parts)}"), ("Read", show.plain(str(made.get("read", ""))))]
     return [*lines, *((name, show.plain(value)) for name, value in certificate.text_rows(made))]
 
 
+ERRORS = {
+    "miss": "sums are off by",
+    "closure": "the lens by",
+    "replay": "layers by hand by",
+    "suffix": "edited streams by",
+}
 LEAVES = (
     "{name} is measured elsewhere. Run sends the prompt's tokens and the measuring code to {where}. What comes back "
     "is unpickled in a process of its own, and arrays of the expected shapes are kept. There is no continuation, no "

@@ -95,8 +95,9 @@ def actions(case: Case, state: str) -> None:
     look: dict[str, Any] = {"icon": ":material/edit:"} | off(not_here, "Title, tags and notes")
     row.button("Edit", key="case.edit", on_click=begin_edit, args=(case, state), **look)
     look = {"icon": ":material/play_arrow:", "help": ABOUT_LIVE}
-    if row.button("Open live", key="case.live", on_click=open_live, args=(case,), **look):
-        st.switch_page(session.current().case_page)
+    if row.button("Open live", key="case.live", **look):
+        page, parameters = case_studies.open_live(case)
+        st.switch_page(page, query_params=parameters)
     with row.popover("Share", icon=":material/share:", key="case.share"):
         st.markdown(f"**Copy link**{'' if settings.current().hosted else ' (this computer)'}")
         st.code(f"{st.context.url or ''}?id={case.id}", language=None, wrap_lines=True)
@@ -135,11 +136,6 @@ def off(reason: str, told: str) -> dict[str, Any]:
 def go(case: Case) -> None:
     """Open the page of a case study."""
     st.switch_page(case_studies.CASE, query_params={"id": case.id})
-
-
-def open_live(case: Case) -> None:
-    """Put a case study's inputs into the page it was saved from, and remember that page's file."""
-    session.current().case_page = case_studies.open_live(case)
 
 
 def begin_edit(case: Case, opened: str) -> None:

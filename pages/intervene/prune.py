@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import cleandoc
 from typing import Any
 
 import streamlit as st
@@ -49,7 +50,7 @@ HEAD = (
 
 def page() -> None:
     """Draw the page: prompts, Run, the answer with its table and pictures, and maps of all that can be moved."""
-    link.own([*prompt_set.parameters(), *OWN, SPARED, *SHAPE, MAP, VALUE])
+    link.own([*prompt_set.PARAMETERS, *OWN, SPARED, *SHAPE, MAP, VALUE])
     link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
@@ -71,7 +72,7 @@ def page() -> None:
     prompt_set.command(batch, everything[:1], prompts)
     with st.expander("What this measures, exactly"):
         for probe in (Prune, ExactAnswers, Surgery):
-            probe_page.explanation(probe)
+            st.markdown(cleandoc(probe.__doc__ or ""))
 
 
 def lengths(spec: ModelRef, chosen: Prune) -> dict[int, Prune]:
