@@ -304,25 +304,29 @@ def bare(caption: str) -> str:
     return re.sub(r"\\(.)", r"\1", plainly)
 
 
-def drawing_of_many(key: str, drawn: Drawing, reading: str = "") -> None:
-    """Draw a figure over several results; its Details are those of its `curve`, and perhaps how to read it."""
-    assert drawn.curve is not None
-    caption = f"**{drawn.title}** · {plain(drawn.caption)}"
-    about = partial(_about_curve, key, drawn.results, *drawn.curve, reading)
-    figure(key, drawn.figure, caption, about=about, results=drawn.results)
+def drawing(key: str, d: Drawing, reading: str = "") -> None:
+    """Draw a figure of a case study, or over several results, with the Details that it has: those of its `curve`, of
+    one of its measures, or its numbers in words. `reading`: how to read it."""
+    caption, results = f"**{d.title}** · {plain(d.caption)}", d.results
 
+    def about() -> None:
+        if d.curve is not None:
+            name, dim, values, meaning = d.curve
+            st.markdown("\n\n".join(filter(None, (f"**`{name}`**, dims ({dim}): {meaning}.", reading))))
+            csv(key, lambda: export.curve_csv(name, dim, values), name)
+            tokens = say.count(sum(r.n_tokens for r in results), "token")
+            st.markdown(f"**Where it came from**: {say.count(len(results), 'prompt')}, {tokens}")
+            st.json([dict(r.provenance) for r in results], expanded=1)
+        elif results:
+            measure = d.measures[0] if d.measures else ""
+            if len(d.measures) > 1:
+                look: dict[str, Any] = dict(default=measure, required=True, key=f"measure-{key}")
+                measure = st.segmented_control("Measure", d.measures, **look) or measure
+            details(key, results[0], measure, reading)
+        else:
+            bullets(d.reading)
 
-def _about_curve(
-    key: str, results: Sequence[ProbeResult], name: str, dim: str, values: Any, meaning: str, reading: str
-) -> None:
-    """Fill the Details of a figure over several results: the curve's meaning, its CSV, and where it came from."""
-    st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
-    if reading:
-        st.markdown(reading)
-    csv(key, lambda: export.curve_csv(name, dim, values), name)
-    tokens = say.count(sum(r.n_tokens for r in results), "token")
-    st.markdown(f"**Where it came from**: {say.count(len(results), 'prompt')}, {tokens}")
-    st.json([dict(r.provenance) for r in results], expanded=1)
+    figure(key, d.figure, caption, about=about, results=results, alt="" if d.curve is not None else d.alt)
 
 
 def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] = 190) -> None:

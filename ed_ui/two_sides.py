@@ -19,8 +19,8 @@ from ed_core.depth.side_by_side import COMPARED, SIDES
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw, measures
-from ed_core.models import controls
-from ed_core.models.bundled import CHARACTERS, WORDS, example_of, load_prompts
+from ed_core.models import bundled, controls
+from ed_core.models.bundled import example_of, load_prompts
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Probe, find
 from ed_core.probes.base import Picture
@@ -44,6 +44,7 @@ from ed_ui.probe_page import TOKENS
 if TYPE_CHECKING:
     from plotly.basedatatypes import BaseFigure
 
+WORDS = show.words(__file__)
 MODES = {"models": "Two models", "prompts": "Two prompts"}
 TITLES = {name: find(name).title for name in COMPARED}
 DEFAULT = [name for name in COMPARED if find(name).first_page]
@@ -95,7 +96,9 @@ def first_model(of: str) -> dict[str, str]:
     """Return the inputs of the second model of linear maps at first: the other bundled model of the same tokens; for
     any other model as `first_twin`. `of`: prefix of the inputs' keys."""
     here = picker.model()
-    other = next((name for names in (WORDS, CHARACTERS) if here in names for name in names if name != here), "")
+    other = next(
+        (name for names in (bundled.WORDS, bundled.CHARACTERS) if here in names for name in names if name != here), ""
+    )
     return {f"{of}.model": other} if other else first_twin(of)
 
 
@@ -180,11 +183,11 @@ def second_model(spec: ModelRef, row: DeltaGenerator, of: str = "two") -> ModelR
     name = (model_.draw(box.selectbox, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
-    kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
+    kind = control_.draw(row_of_control.selectbox, width=190, help=WORDS["Control"])
     seed = seed_.draw(row_of_control.number_input, width=130, disabled=kind == NONE)
     second = picker.chosen(name, precision, picker.device())
     if not (spec.weights_here and (second.spec is None or second.spec.weights_here)):
-        box.caption(NO_TWIN)
+        box.caption(WORDS["No control"])
     if second.missing is not None and picker.current().missing is None:  # one download is offered at a time
         downloads.section(second.missing)
     if second.spec is None:
@@ -196,7 +199,7 @@ def second_model(spec: ModelRef, row: DeltaGenerator, of: str = "two") -> ModelR
 
 def _prompt() -> Prompt:
     """Draw the boxes of side B's prompt and return it; a `PromptError` says what is wrong."""
-    with prompt_box.boxes("two.", "B", "Its answer", ABOUT_PROMPT):
+    with prompt_box.boxes("two.", "B", "Its answer", (WORDS["Prompt"], WORDS["Answer"])):
         prompt_box.choose_example("two.")
     second = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
     if wrong := prompt_box.wrong_with(second):
@@ -283,7 +286,7 @@ def section(name: str, both: Both, lines: Sequence[Mapping[str, int | None]], bu
         key, curve = f"{name}-{pair.curve.name}", pair.curve
         fig = figures.pair_curves(pair, (both[0].name, both[1].name), CURVE_HEIGHT)
         what = f"**`{name}.{curve.name}`** ({curve.unit}), dims ({curve.x}): {curve.title}.\n\n"
-        what += RELATIVE if pair.relative else EQUAL
+        what += WORDS["Relative depth" if pair.relative else "Equal depth"]
         about = partial(details, key, what, partial(export.pair_csv, pair), name, both)
         show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
     left = right = st.container()
@@ -377,16 +380,3 @@ def details(key: str, what: str, table: Callable[[], str] | None, name: str, bot
         show.csv(key, table, key, "CSV of both")
     for side in both:
         show.origin(f"Where {show.plain(side.name)} came from", side.results[name])
-
-
-ABOUT_PROMPT = (
-    "Encoded as the first one is: same template, same special tokens.",
-    "Optional; appended without a separator.",
-)
-NO_TWIN = "A model that is elsewhere has no copy here: a copy is made of a model's own files, which stay there."
-CONTROL = "A copy of the second model in its place: untrained (random weights), or its own layers in random order."
-RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)
-/ L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
-text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
-layers; in a map of differences each layer of the shallower model is compared with the deeper one's nearest."""
-EQUAL = "Both have the same number of layers: the bars below are B − A, layer by layer, on a scale of their own."

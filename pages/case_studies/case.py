@@ -11,7 +11,7 @@ import streamlit as st
 
 from ed_core import settings
 from ed_core.cases.case_study import ID, Case, edited
-from ed_core.cases.drawings import Drawing, Section, says, sections
+from ed_core.cases.drawings import Section, says, sections
 from ed_core.cases.export import exported, tables
 from ed_core.cases.report import to_html
 from ed_core.cases.snippet import snippet
@@ -247,27 +247,7 @@ def section(i: int, one: Section) -> None:
     for text in one.written:
         st.code(text or " ", language=None, wrap_lines=True)
     for j, drawing in enumerate(one.drawings):
-        figure(f"figure-{i}-{j}", drawing)
-
-
-def figure(key: str, d: Drawing) -> None:
-    """Draw one figure of a case study, with what its Details need."""
-    caption = f"**{d.title}** · {show.plain(d.caption)}"
-    if d.curve is not None:
-        show.drawing_of_many(key, d)
-    elif not d.results:
-        lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
-        show.figure(key, d.figure, caption, reading=lines, alt=d.alt)
-    elif len(d.measures) > 1:
-        show.figure(key, d.figure, caption, d.results[0], d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
-    else:
-        show.figure(key, d.figure, caption, d.results[0], d.measures[0] if d.measures else "")
-
-
-def of_several(key: str, d: Drawing) -> None:
-    """Fill the Details of a figure that shows more than one measure: those of the measure that is asked for."""
-    measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
-    show.details(key, d.results[0], measure or d.measures[0], "")
+        show.drawing(f"figure-{i}-{j}", drawing)
 
 
 def again(case: Case) -> None:

@@ -52,7 +52,7 @@ def page() -> None:
     probe_page.top_row("two", batch, n_tokens=n_tokens, place=place)
     live.follow(batch, panels, both, probes)
     with st.expander("What is compared, exactly"):
-        st.markdown(f"{side_by_side.__doc__}\n\n{two_sides.RELATIVE}")
+        st.markdown(f"{side_by_side.__doc__}\n\n{two_sides.WORDS['Relative depth']}")
 
 
 def write_link(batch: running.Batch) -> None:

@@ -218,7 +218,7 @@ def pictures(rows: Rows) -> None:
     drawn = drawings.prune({n: row["curves"] for n, row in rows.items()}, next(iter(rows.values()))["results"])
     for column, drawing, key, reading in zip(st.columns(2), drawn, ("kl", "proxies"), ("Stretches", ""), strict=True):
         with column:
-            show.drawing_of_many(key, drawing, WORDS[reading] if reading else "")
+            show.drawing(key, drawing, WORDS[reading] if reading else "")
 
 
 # -------------------------------------------------------------------- maps
@@ -253,7 +253,7 @@ def moved(batch: running.Batch, probe: Surgery) -> None:
     drawn = drawings.moved(curves, kind, results, value, View(height=HEIGHT, width_px=660))
     for column, drawing, key, reading in zip(st.columns([11, 9]), drawn, ("map", "added"), (value, kind), strict=False):
         with column:
-            show.drawing_of_many(key, drawing, WORDS[reading])
+            show.drawing(key, drawing, WORDS[reading])
 
 
 page()
