@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import cycle
 
 import streamlit as st
 
@@ -51,9 +50,11 @@ def loops(batch: running.Batch) -> None:
     if (result := batch.complete("loops")) is None:
         return
     show.conclusion("loops", say.loops(aggregate(Loops(), [result.summary])))
-    for i, (column, drawing) in enumerate(zip(cycle(st.columns(2)), drawings.of_several([result]))):
-        with column:
-            show.drawing(f"loops-{i}", drawing)
+    drawn = list(drawings.of_several([result]))
+    for i in range(0, len(drawn), 2):
+        for j, column in enumerate(st.columns(2), i):
+            with column:
+                show.drawing(f"loops-{j}", drawn[j])
 
 
 def numerics(batch: running.Batch) -> None:

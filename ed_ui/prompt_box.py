@@ -141,8 +141,10 @@ def draw() -> None:
             if (result := preview()) is not None:
                 st.caption(say.count(len(result), "token"), width="content")
         session.current().place = running.Place(run, row.empty(), row, st.empty(), encoded=True)
-        if trouble := _trouble_text():
-            st.container(key="prompt-trouble").caption(trouble)
+        remarks = [f":red[{show.plain(wrong)}]"] if (wrong := trouble()) else []
+        remarks += [f":orange[{show.plain(note)}]" for note in result.notes] if result and not wrong else []
+        if remarks:
+            st.container(key="prompt-trouble").caption(" ".join(remarks))
 
 
 def _examples() -> None:
@@ -222,13 +224,15 @@ def n_tokens() -> int | None:
 
 
 def ready() -> bool:
-    """Return whether the prompt in the box can be run: it is text, and as far as its tokens can be counted here not too
-    long."""
-    return not wrong_with(prompt()) and not _too_long()
+    """Return whether the prompt in the box can be run."""
+    return not trouble()
 
 
-def _too_long() -> str:
-    """Return why the prompt in the box has too many tokens; "" where it has not, or they cannot be counted here."""
+def trouble() -> str:
+    """Return why the prompt in the box cannot be run: it is no text, or too long, as far as its tokens can be counted
+    here; "" where it can."""
+    if wrong := wrong_with(prompt()):
+        return wrong
     spec, result = picker.current().spec, preview()
     return tokens.too_long(spec, len(result)) if spec and result else ""
 
@@ -241,15 +245,6 @@ def wrong_with(asked: Prompt) -> str:
     except PromptError as error:
         return str(error)
     return ""
-
-
-def _trouble_text() -> str:
-    """Return what is wrong with the prompt in the box as coloured Markdown; "" for nothing."""
-    if trouble := wrong_with(prompt()) or _too_long():
-        return f":red[{show.plain(trouble)}]"
-    if not (result := preview()):
-        return ""
-    return " ".join(f":orange[{show.plain(note)}]" for note in result.notes)
 
 
 def encoding() -> None:

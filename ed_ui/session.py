@@ -100,14 +100,6 @@ class Undo:
 
 
 @dataclass
-class Gallery:
-    """Messages on the last import of case studies, which their list has yet to show, and the number of imports."""
-
-    said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id, of the last import
-    imports: int = 0
-
-
-@dataclass
 class Session:
     """All that one visitor's session remembers. `inputs`: the value of every input by its key, on whatever page it
     is."""
@@ -131,7 +123,6 @@ class Session:
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
     editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id
     case_id: str = ""  # the case study opened last
-    gallery: Gallery = field(default_factory=Gallery)
     failures: set[str] = field(default_factory=set)  # ids of what was logged
     found: dict[Hashable, Any] = field(default_factory=dict)  # in this run (`once_a_run`)
 

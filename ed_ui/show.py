@@ -76,33 +76,20 @@ class Ready:
 _shelf: Shelf[Ready] = Shelf(HELD, lambda ready: len(ready.json))
 
 
-@dataclass(frozen=True)
-class Once:
-    """A figure that a pure function makes, `make(*given, **named)`, when it is needed."""
+def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Ready:
+    """Return a figure that the pure function `make` makes of these arguments, made once for all sessions; one of a
+    result that is incomplete, for which nobody asks again, is not kept."""
 
-    make: Callable[..., BaseFigure]
-    given: tuple[Any, ...]
-    named: dict[str, Any]
+    def ready() -> Ready:
+        return made(make(*given, **named))
 
-    def figure(self) -> BaseFigure:
-        """Return the figure itself, made again: for a picture file."""
-        return self.make(*self.given, **self.named)
-
-    def ready(self) -> Ready:
-        """Return the figure as it goes to the browser, cached unless a result in it is incomplete."""
-        if any(isinstance(one, ProbeResult) and not one.complete for one in self.given):
-            return made(self.figure())  # nobody asks for it again
-        try:
-            key = self.make, frozen(self.given), frozen(self.named)
-        except TypeError:
-            return made(self.figure())
-        return _shelf.get(key, lambda: made(self.figure()))
-
-
-def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Once:
-    """Return a figure that the pure function `make` makes of these arguments when it is drawn, once for all
-    sessions."""
-    return Once(make, given, named)
+    if any(isinstance(one, ProbeResult) and not one.complete for one in given):
+        return ready()
+    try:
+        key = make, frozen(given), frozen(named)
+    except TypeError:
+        return ready()
+    return _shelf.get(key, ready)
 
 
 def made(figure: BaseFigure) -> Ready:
@@ -146,7 +133,7 @@ def draw(
 
 def figure(
     key: str,
-    fig: Once | BaseFigure,
+    fig: Ready | BaseFigure,
     caption: str,
     result: ProbeResult | None = None,
     measure: str = "",
@@ -163,7 +150,7 @@ def figure(
     for those who cannot see it, where that is not the measure's smallest and largest value. `select`: a click on a cell
     chooses its token for all panels. `over`: a figure, and what it shows, that is over this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
-    ready = fig.ready() if isinstance(fig, Once) else made(fig)
+    ready = fig if isinstance(fig, Ready) else made(fig)
     is_wide = (select or over is not None or key in ("map", "study-forest")) and ready.width >= WIDE
     if not alt:
         of_measure = measure and (ready.map or not ready.words)

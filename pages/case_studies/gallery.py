@@ -11,7 +11,7 @@ from ed_core.cases.bundle import MAX_BYTES, Card
 from ed_core.cases.kept import SORTS
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures.images import data_uri
-from ed_ui import case_studies, session, show
+from ed_ui import case_studies, inputs, show
 
 AT_ONCE, COLUMNS = 12, 3
 WORDS = 200  # characters of a search
@@ -92,7 +92,7 @@ def short(text: str, most: int) -> str:
 
 def said() -> None:
     """Show what the last import came to, with a link to each case study."""
-    for i, (kind, text, id) in enumerate(session.current().gallery.said):
+    for i, (kind, text, id) in enumerate(inputs.value("gallery.said", ())):
         box, icon = BOXES[kind]
         with st.container(key=f"said-{i}", gap="xxsmall"):
             box(show.plain(text), icon=icon)
@@ -103,7 +103,7 @@ def said() -> None:
 def take_in() -> None:
     """Draw the upload of others' case studies; each is checked before anything of it is kept."""
     # another box for every import: an uploader cannot be emptied
-    key = f"gallery.files.{session.current().gallery.imports}"
+    key = f"gallery.files.{inputs.value('gallery.imports', 0)}"
     common: dict[str, Any] = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
     st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=ABOUT_IMPORT, **common)
 
@@ -118,8 +118,7 @@ def taken(key: str) -> None:
             messages.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:
             messages.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
-    gallery = session.current().gallery
-    gallery.said, gallery.imports = messages, gallery.imports + 1
+    inputs.put({"gallery.said": messages, "gallery.imports": inputs.value("gallery.imports", 0) + 1})
 
 
 NOTHING = "No case study contains every word of “{}”; try fewer."

@@ -15,7 +15,7 @@ from ed_core.depth import say
 from ed_core.errors import ParameterError
 from ed_core.lenses import measured
 from ed_core.models.ref import ModelRef
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
+from ed_ui import inputs, link, picker, probe_page, prompt_set, runs, show, two_sides
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
 
@@ -39,7 +39,7 @@ def page() -> None:
     link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
-        live.fragment(lambda: body(wanted), runs.pause(wanted.out))()
+        runs.follow(wanted.out, lambda: body(wanted))
     opened()
 
 

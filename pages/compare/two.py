@@ -82,8 +82,6 @@ def panels(batch: running.Batch, both: Both, names: Collection[str]) -> None:
     two_sides.map_inputs(list(names), (a, b))
     for name in names:
         two_sides.section(name, (a, b), [v.layers if v else {} for v in verdicts], batch.running)
-    if a.model != b.model and replace(a.model, precision=b.model.precision) == b.model:
-        st.page_link("pages/studies/studies.py", label="Precisions over many prompts: Studies")
     for side in (a, b):
         show.notes((note for r in side.results.values() for note in r.notes), f"**{side.letter}:** ")
     probe_page.texts(WORDS)

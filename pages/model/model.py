@@ -16,7 +16,7 @@ from ed_core.depth import say
 from ed_core.depth.mean_depth import of_curve
 from ed_core.models.ref import ModelRef
 from ed_core.studies.words import templates
-from ed_ui import browser, inputs, link, live, model_sections, picker, prompt_set, runs, show
+from ed_ui import browser, inputs, link, model_sections, picker, prompt_set, runs, show
 from ed_ui.inputs import text
 from ed_ui.runs import Card, card_name, cards
 
@@ -89,10 +89,10 @@ def actions(model: ModelRef, own: dict[str, card.Card], chosen: card.Card | None
     with row.popover(label, icon=":material/add_chart:", type="tertiary" if chosen is not None else "primary"):
         wanted = form(model)
         if wanted is not None and not runs.under_way(wanted.out):
-            live.fragment(lambda: run(wanted), None)()
+            runs.follow(wanted.out, lambda: run(wanted))
     browser.share(row, prompt=False)
     if wanted is not None and runs.under_way(wanted.out):
-        live.fragment(lambda: run(wanted), runs.pause(wanted.out))()
+        runs.follow(wanted.out, lambda: run(wanted))
 
 
 def titled(one: card.Card) -> str:
@@ -118,17 +118,8 @@ def run(wanted: Card) -> None:
         if wanted.found():
             inputs.put_over({CARD.key: card_name(wanted.out / card.FILE)})
 
-    label = "Run again" if wanted.found() else "Run"
-    runs.panel(
-        wanted.out,
-        "cards",
-        label,
-        wanted.begin,
-        WORDS["Takes"],
-        linked=False,
-        ended=ended,
-        unfinished=wanted.unfinished,
-    )
+    found = wanted.found() is not None
+    runs.panel(wanted.out, "cards", wanted.begin, found, WORDS["Takes"], again=True, linked=False, ended=ended)
     with st.expander("The same from the command line"):
         st.code(wanted.asked().command, language="bash", wrap_lines=True)
 

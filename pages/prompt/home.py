@@ -311,7 +311,7 @@ def course(batch: running.Batch, reached: Verdict | None) -> None:
     copies = [twin["rank"][:, path.at] for _, twin in twins if "rank" in twin.measures]
     with st.container(key="box-course", gap=None):
         show.mount("story", json.dumps({"story": story(lens, path)}).encode(), 34)
-        ready = show.once(figures.course, path, reached, copies, COURSE, decided=decided(lens)).ready()
+        ready = show.once(figures.course, path, reached, copies, COURSE, decided=decided(lens))
         alt = f"Rank of {path.word} after each layer. {show.bare(say.headline('The model', path, None, ''))}"
         show.draw("course", ready, alt, caption=f"Rank of {path.word.strip()} after each layer", results=[lens])
 
@@ -353,7 +353,7 @@ def small_map(
         else:
             over_tokens = "pos" in result.measures[pictures.measures(one, Look())[0]].spec.dims
             view = View(width_px=280, height=SMALL, sinks=at_sinks, answer_start=result.answer_start)
-            ready = show.once(drawn, one, result, view, at_sinks if over_tokens else ()).ready()
+            ready = show.once(drawn, one, result, view, at_sinks if over_tokens else ())
             measure = pictures.measures(one, Look())[0]
             with st.container(key=f"box-{key}"):
                 alt = f"{question} {figures.describe(result, measure)}"

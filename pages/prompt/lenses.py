@@ -18,7 +18,7 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.types import ProbeResult
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
+from ed_ui import inputs, link, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
@@ -183,7 +183,7 @@ def fit_one() -> None:
         prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
         if prompts:
             wanted = Fitted((spec,), distinct(prompts), kind)
-            live.fragment(lambda: fitting(wanted), runs.pause(wanted.out))()
+            runs.follow(wanted.out, lambda: fitting(wanted))
 
 
 def fitting(wanted: Fitted) -> None:

@@ -13,7 +13,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.studies import bundle, estimators, precisions, report, steps, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, inputs, link, live, new_study, runs, show, studies, study_panels
+from ed_ui import browser, inputs, link, new_study, runs, show, studies, study_panels
 from ed_ui.inputs import choice, text
 
 WORDS = show.words(__file__)
@@ -48,7 +48,7 @@ def page() -> None:
     row.markdown(f"**{show.plain(STUDY.value)}**", width="content")
     browser.share(row, prompt=False)
     out = known[STUDY.value]
-    live.fragment(lambda: body(out), runs.pause(out))()
+    runs.follow(out, lambda: body(out))
     link.write()
 
 
@@ -143,7 +143,7 @@ def body(out: Path) -> None:
 def progress(out: Path, complete: bool) -> None:
     """Draw how far a study is, with the buttons that end it and continue it; nothing for a complete one."""
     if not complete and (runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file())):
-        runs.panel(out, "studies", "Run", lambda: runs.resume_study(out), linked=False, unfinished=True)
+        runs.panel(out, "studies", lambda: runs.resume_study(out), found=False, linked=False)
     else:
         runs.watch(out, "studies")
 
