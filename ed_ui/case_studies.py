@@ -34,16 +34,14 @@ def kept() -> Kept:
 
 
 def writable(id: str = "") -> Kept:
-    """Return the folder of case studies; raise a `CaseError` where this visitor may not write the case study `id` ("":
-    a new one)."""
+    """Return the folder of case studies; raise a `CaseError` where this visitor may not write `id` ("": a new one)."""
     if reason := why_not(id):
         raise CaseError(reason)
     return kept()
 
 
 def why_not(id: str = "") -> str:
-    """Return why this visitor may not change the case study `id` ("": save a new one), in a sentence; "" where they
-    may."""
+    """Return why this visitor may not change the case study `id` ("": save a new one); "" where they may."""
     return visitor.why_not() or (NOT_SHIPPED if id and kept().is_shipped(id) else "")
 
 
@@ -193,8 +191,7 @@ def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Ca
 
 
 def _save(page: str, results: list[ProbeResult], shown: Shown, state: tuple[object, ...], title: str) -> None:
-    """Store the case study, empty its boxes and run the page again. `state`: what was saved, so that it is not offered
-    twice."""
+    """Store the case study, empty its boxes and run the page again. `state`: what is saved, offered once."""
     case = _made(page, results, shown, title)
     writable().add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))

@@ -28,8 +28,7 @@ SMALL = 300_000_000  # weights of a model whose five twins are computed, where a
 
 
 def chosen() -> tuple[str, int]:
-    """Return the kind of the chosen control ("untrained", "shuffled", "" for none) and its seed, as last picked on any
-    page."""
+    """Return the kind of the chosen control ("untrained", "shuffled", "" for none) and its seed."""
     kind = CONTROL.value
     return ("", 0) if kind == NONE else (kind, int(CONTROL_SEED.value))
 

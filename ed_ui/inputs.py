@@ -91,8 +91,7 @@ def window(key: str, n: int, most: int) -> tuple[int, int] | None:
 
 
 def token(n_tokens: int) -> int | None:
-    """Return the position (from 0) of the token that all panels mark; None where none is chosen or the prompt is
-    shorter."""
+    """Return the position (from 0) of the token that all panels mark; None for none, or in a shorter prompt."""
     chosen = value("token")
     return chosen if chosen is not None and chosen < n_tokens else None
 

@@ -23,8 +23,7 @@ PARAMETERS = (*of_probe(Loops), probe_page.TOKENS)
 
 
 def draw(model: ModelRef) -> None:
-    """Draw the sections on a looped model's passes and on numerical errors, folded until something of them is
-    measured."""
+    """Draw both sections, folded until something of them is measured; that on loops for a looped model."""
     if (model.n_passes or 1) > 1:
         probe = Loops.make({one.name: inputs.value(one.key, one.default) for one in of_probe(Loops)})
         section(model, "What do its loops do?", "loops", {"loops": probe}, loops)

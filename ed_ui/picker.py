@@ -97,8 +97,7 @@ def _short(name: str) -> str:
 
 
 def trouble() -> None:
-    """Draw what is in the way of the chosen model, with its download where it is missing; nothing can run until
-    then."""
+    """Draw what is in the way of the chosen model, with its download where it is missing."""
     choice = current()
     with st.container(key="model-trouble"):
         if notice := lookup.trouble():
@@ -330,8 +329,7 @@ def _runtime(spec: ModelRef, made: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the card's lines on how exact the residual sums were when the model was opened: the worst error of
-    each."""
+    """Return the card's lines on the worst errors of the residual sums when the model was opened."""
     if made is None or not (errors := made.get("identities")):
         return [("Identities", "not opened yet")]
     known = ((words, errors.get(name)) for name, words in ERRORS.items())

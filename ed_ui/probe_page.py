@@ -217,8 +217,7 @@ def view(result: ProbeResult) -> View:
 
 
 def sinks_of(result: ProbeResult) -> tuple[int, ...]:
-    """Return the positions of the prompt's attention sinks, from its contributions on the same model; () where these
-    are not stored."""
+    """Return the positions of the prompt's attention sinks, from its stored contributions; () without these."""
     probe, request = sinks.PROBE, result.request
     written: ProbeResult | None = result
     if request.probe != probe and result.complete:
@@ -227,8 +226,7 @@ def sinks_of(result: ProbeResult) -> tuple[int, ...]:
 
 
 def behind(seen: View, curve: str, first_token: bool = True) -> dict[str, Any]:
-    """Return the control's aggregate of a `curve` over the same tokens, by the control's name; {} where the view has
-    none."""
+    """Return the control's aggregate of a `curve` over the same tokens, by its name; {} without a control."""
     if seen.control is None:
         return {}
     return {seen.control_name: aggregate.without(seen.control, seen.uncounted, first_token)[curve]}

@@ -42,8 +42,7 @@ SHOWN = 512  # tokens in the preview
 
 
 def prompt() -> Prompt:
-    """Return the prompt in the box with its answer and encoding. A space is put in front of an answer that would run
-    together with the prompt."""
+    """Return the prompt in the box, with a space in front of an answer that would run together with it."""
     text, answer = inputs.value("text", ""), inputs.value("answer", "")
     return Prompt(
         text,
@@ -54,15 +53,13 @@ def prompt() -> Prompt:
 
 
 def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None:
-    """Put a prompt into the box; only from a callback, or before the box is drawn. `side`: "two." for that of side
-    B."""
+    """Put a prompt into the box, before it is drawn. `side`: "two." for that of side B."""
     inputs.put({f"{side}text": text, f"{side}answer": answer, f"{side}example": example})
 
 
 @st.cache_data(show_spinner=False)
 def examples() -> dict[str, dict[str, Any]]:
-    """Return the bundled prompts by id, those in words and those in characters, in their files' order: by task, easiest
-    first."""
+    """Return the bundled prompts by id, in their files' order: by task, easiest first."""
     return {p["id"]: p for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
 
 
@@ -72,8 +69,7 @@ def task_name(task: str) -> str:
 
 
 def ids() -> list[str]:
-    """Return the ids of the examples for the chosen model in their order; for a model that knows English those in
-    English, by kind."""
+    """Return the ids of the examples for the chosen model; for one that knows English by kind."""
     known = load_prompts(picker.model())
     if picker.model() not in MODELS:
         known = [p for kind in KINDS for p in known if p.get("kind") == kind]
@@ -209,8 +205,7 @@ def _undo() -> None:
 
 
 def preview() -> Encoding | None:
-    """Return the prompt in the box as it will be encoded; None for an invalid one, or where only the opened model could
-    tell."""
+    """Return the prompt in the box as it will be encoded; None where it is invalid or only the opened model can."""
     spec, content = picker.current().spec, prompt()
     if not spec or wrong_with(content):
         return None
@@ -229,8 +224,7 @@ def ready() -> bool:
 
 
 def trouble() -> str:
-    """Return why the prompt in the box cannot be run: it is no text, or too long, as far as its tokens can be counted
-    here; "" where it can."""
+    """Return why the prompt in the box cannot be run, like a text that is too long; "" where it can."""
     if wrong := wrong_with(prompt()):
         return wrong
     spec, result = picker.current().spec, preview()

@@ -19,21 +19,13 @@ from ed_core.types import ModelSpec, Prompt
 from ed_ui import inputs, picker, prompt_box, running, show
 from ed_ui.inputs import Input, choice, number, several
 
+WORDS = show.words(__file__)
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
 BUNDLED, ONE, LINES = "bundled", "one", "lines"
 SOURCES = {BUNDLED: "A set", ONE: "This prompt", LINES: "A file or pasted lines"}
 EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST_TO_FIT = 1000  # prompts of a fit
-ABOUT_SETS = (
-    "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
-    "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "
-    "better ten times as many. A real model takes a file of its own."
-)
-ABOUT_LINES = (
-    "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, "
-    "special_tokens, form. As the command line reads it."
-)
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
@@ -58,8 +50,7 @@ PARAMETERS = (source_of("prompts", *SOURCES), OF, HOW_MANY)  # of `choose`: past
 
 
 def choose() -> list[Prompt]:
-    """Draw the choice of prompts and return those chosen, [] while nothing is pasted; a `PromptError` says what is
-    wrong."""
+    """Draw the choice of prompts and return those chosen, [] for none; a `PromptError` says what is wrong."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
     source = PARAMETERS[0].draw(row.segmented_control)
     if source == ONE:
@@ -76,8 +67,7 @@ def choose() -> list[Prompt]:
 
 
 def own_sets(model: str) -> list[str]:
-    """Return the bundled sets that suit a model: for a bundled model those of its training, for any other one plain
-    English."""
+    """Return the bundled sets that suit a model: those of a bundled one's training, else plain English."""
     if default_set(model) == MIXED:
         return [MIXED]
     characters = ("chains", "sums")
@@ -102,7 +92,7 @@ def lines(most: int = MOST) -> list[Prompt]:
     left, right = st.columns([1, 2])
     kinds = ["jsonl", "json", "txt"]
     left.file_uploader("A .jsonl file", kinds, key="prompts.file", on_change=_uploaded, max_upload_size=MEGABYTES)
-    look: dict[str, Any] = dict(height=150, placeholder=HOLDER, help=ABOUT_LINES)
+    look: dict[str, Any] = dict(height=150, placeholder=HOLDER, help=WORDS["Lines"])
     inputs.widget(right.text_area, "Prompts, one JSON object a line", "prompts.lines", "", changed=_pasted, **look)
     if trouble := inputs.value("prompts.trouble"):
         raise PromptError(trouble)
@@ -133,7 +123,7 @@ def to_fit(page: str, row: Any) -> list[Prompt]:
     box = row.popover(f"Prompts: {summary}", key=f"box-{page}-prompts")
     if source.draw(box.segmented_control, label_visibility="collapsed") == LINES:
         return lines(MOST_TO_FIT)
-    names = sets.draw(box.pills, format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
+    names = sets.draw(box.pills, format_func=_set_name, selection_mode="multi", help=WORDS["Sets"])
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
     own = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []
@@ -159,8 +149,7 @@ def _uploaded() -> None:
 
 
 def run_when(spec: ModelRef, prompts: list[Prompt]) -> dict[str, Any]:
-    """Return whether these prompts can be run, and how many tokens they have, as keyword arguments of
-    `running.run_row`."""
+    """Return whether these prompts can be run, and their tokens, as arguments of `running.run_row`."""
     if prompts == [prompt_box.prompt()]:
         return {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()}
     return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
@@ -179,8 +168,7 @@ def n_tokens(spec: ModelRef, prompts: list[Prompt]) -> int | None:
 
 
 def command(batch: running.Batch, probes: Iterable[Probe], prompts: list[Prompt]) -> None:
-    """Show the commands that do the same in the shell, for the model and for its control where it has one, and the
-    prompts' file."""
+    """Show the commands that do the same in the shell, for the model and its control, and the prompts' file."""
     with st.expander("The same from the command line"):
         for spec in dict.fromkeys(r.models[0] for r in batch.requests.values()):
             line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")

@@ -135,8 +135,7 @@ def poll(batch: Batch) -> bool:
 
 
 def troubles(batch: Batch) -> dict[str, list[str]]:
-    """Return what went wrong in a batch: each message once, with the numbers of the prompts it concerns. A cancelled
-    job is no trouble."""
+    """Return what went wrong, but for cancelled jobs: each message once, with the numbers of its prompts."""
     prompts_of: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
         if not isinstance(error, Cancelled):
@@ -160,8 +159,7 @@ def status(batch: Batch) -> str:
 
 
 def _named(name: str) -> str:
-    """Return a request's name for readers: the probe or the side, perhaps a prompt's number, and whether it is a
-    control's."""
+    """Return a request's name for readers: probe or side, a prompt's number, whether it is a control's."""
     owner = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
     return _own(name).replace(".", " · ").replace("_", " ") + owner
 
@@ -281,8 +279,7 @@ def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence
 
 
 def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
-    """Return what a batch needs, and what keeps it from running. `n_tokens`: of its prompts, None for a typical
-    length."""
+    """Return what a batch needs, and what keeps it from running. `n_tokens`: of its prompts, None if unknown."""
     requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
     return outlook(requests, todo, n_tokens, free(requests[0].models[0].device))
 

@@ -226,8 +226,7 @@ class Card:
 
 
 def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
-    """Return all cards by name, with their files, those made here first; and a sentence for each that cannot be
-    read."""
+    """Return all cards by name with their files, those made here first; and a sentence for each damaged one."""
     known: dict[str, tuple[Path, card.Card]] = {}
     damaged = []
     for file in (*card.made_here(), *card.shipped()):

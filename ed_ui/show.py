@@ -207,8 +207,7 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
 
 
 def conclusion(key: str, said: str, reasons: Sequence[str] = ()) -> None:
-    """Show a page's conclusion in one sentence, with the `reasons` behind a click. Both may contain a stranger's
-    words."""
+    """Show a conclusion in one sentence, with the `reasons` behind a click; both may be a stranger's words."""
     row = st.container(horizontal=True, vertical_alignment="center", key=f"conclusion-{key}")
     row.markdown(f"**{plain(said)}**", width="content" if len(said) < ONE_LINE else "stretch")
     if reasons:
@@ -259,8 +258,7 @@ def meaning(result: ProbeResult, measure: str) -> str:
 
 
 def csv(key: str, make: Callable[[], str], name: str, label: str = "CSV") -> None:
-    """Draw the download of a CSV file, which `make` makes when it is asked for: one that a run had replaced would be
-    missing."""
+    """Draw the download of a CSV file, which `make` makes when it is asked for."""
     st.download_button(label, make, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
 
 
@@ -317,8 +315,7 @@ def drawing(key: str, d: Drawing, reading: str = "") -> None:
 
 
 def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] = 190) -> None:
-    """Draw the choice of the token that all panels mark: a box next to the figures, as a cell can be clicked with a
-    mouse only."""
+    """Draw the choice of the token that all panels mark, for those who cannot click a cell."""
     st.session_state["token.box"] = inputs.token(len(tokens))
     names = spelled(tokens)
     row.selectbox(
@@ -368,8 +365,7 @@ def _html(kind: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def empty(title: str, text: str, height: int, first: bool = False) -> None:
-    """Draw a panel that has no figure yet, with what would fill it, as high as that will be; the `first` of a page says
-    it louder."""
+    """Draw a panel that has no figure yet, as high as that will be; the `first` of a page says it louder."""
     with st.container(height=height + CAPTION, border=True):
         if title:
             st.markdown(f"**{title}**")

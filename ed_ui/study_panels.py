@@ -84,8 +84,7 @@ def training(row: DeltaGenerator, folder: Folder, verdict: studies.Rows, name: s
 
 
 def precisions(folder: Folder, name: str) -> None:
-    """Draw how far each precision of a model moves its curves and depths, on the set `name`; nothing where all are of
-    one precision."""
+    """Draw how far each precision of a model moves its curves and depths on a set; nothing where all are of one."""
     if not (moves := studies.looked(folder.out, shifts.shifts, name)):
         return
     show.bullets(shifts.sentence(list(own)) for _, own in groupby(moves, lambda one: (one.model, one.precision)))

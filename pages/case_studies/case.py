@@ -169,7 +169,7 @@ def edit(editing: Editing) -> None:
         if editing.trouble:
             show.error(editing.trouble)
             if st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
-                keep_copy(editing)
+                save(editing, as_copy=True)
 
 
 def notes(text: str) -> None:
@@ -177,38 +177,27 @@ def notes(text: str) -> None:
     st.html(f'<div class="ed-notes" dir="auto">{to_html(text)}</div>')
 
 
-def changed_words(editing: Editing) -> Case:
-    """Return the case study with the words in the boxes."""
-    return edited(editing.case, **case_studies.typed_words(f"edit.{editing.case.id}"))
-
-
-def keep_copy(editing: Editing) -> None:
-    """Keep the edited case study as another one, and open that."""
+def save(editing: Editing, as_copy: bool = False) -> None:
+    """Write the edited words, or keep them as another case study; where this fails they stay in their boxes."""
+    id = editing.case.id
     try:
-        copy = case_studies.writable().duplicate(changed_words(editing))
+        changed = edited(editing.case, **case_studies.typed_words(f"edit.{id}"))
+        if as_copy:
+            changed = case_studies.writable().duplicate(changed)
+        else:
+            case_studies.writable(id).save(changed, editing.opened)
     except EffectiveDepthError as error:
         editing.trouble = str(error)
         st.rerun()
-    end_edit(editing.case.id)
-    go(copy)
-
-
-def save(editing: Editing) -> None:
-    """Write the edited words; where that fails they stay in their boxes."""
-    id = editing.case.id
-    try:
-        changed = changed_words(editing)
-        case_studies.writable(id).save(changed, editing.opened)
-        end_edit(id)
-        st.toast("Saved.", icon=":material/check:")
-    except EffectiveDepthError as error:
-        editing.trouble = str(error)
+    end_edit(id)
+    if as_copy:
+        go(changed)
+    st.toast("Saved.", icon=":material/check:")
     st.rerun()
 
 
 def downloads(case: Case) -> None:
-    """Draw the downloads: whole files first, then one measure as a table. What is heavy is made when it is asked
-    for."""
+    """Draw the downloads: whole files first, then one measure as a table, made when asked for."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
         archive = partial(case_studies.kept().read, case.id)
@@ -221,8 +210,7 @@ def downloads(case: Case) -> None:
 
 
 def section(i: int, one: Section) -> None:
-    """Draw a section of a case study: its prompts, tokens, sentences and figures. `i`: its number, in the widgets'
-    keys."""
+    """Draw a section of a case study: prompts, tokens, sentences and figures. `i`: its number, in keys."""
     st.markdown(f"##### {show.plain(one.heading)}")
     answers = (f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else "" for prompt in one.prompts)
     boxes = [

@@ -56,8 +56,7 @@ def page() -> None:
 
 
 def write_link(batch: running.Batch) -> None:
-    """Write both sides into the URL: bundled prompts by their id, others by a complete result of that side, once
-    nothing runs."""
+    """Write both sides into the URL: bundled prompts by id, others by a complete result of that side."""
     done = {} if batch.running else {name: r.request.key for name, r in batch.results.items() if r.complete}
     a, b = (next((key for name, key in done.items() if name.startswith(side)), "") for side in SIDES)
     inputs.put({RUN.key: "" if inputs.value("two.example") else b[: lookup.SHORT]})
@@ -88,8 +87,7 @@ def panels(batch: running.Batch, both: Both, names: Collection[str]) -> None:
 
 
 def judged(side: Side) -> Verdict | None:
-    """Return a side's verdict, next to the same stored untrained copies as on Home; None until both of its probes are
-    complete."""
+    """Return a side's verdict, next to stored untrained copies; None until both of its probes are complete."""
     needed = [r for n in READS if (r := side.results.get(n)) is not None and r.complete]
     if len(needed) < len(READS):
         return None
@@ -103,8 +101,7 @@ def reasons(verdicts: Verdicts) -> list[str]:
 
 
 def headline(batch: running.Batch, both: Both, verdicts: Verdicts) -> None:
-    """Show what differs in depth, in a sentence; below it what the sides are or what is going on, and both verdicts
-    behind a click."""
+    """Show what differs in depth; below it what the sides are or what is going on, and both verdicts."""
     for message in running.troubles(batch):
         show.error(message)
     a, b = verdicts

@@ -76,8 +76,7 @@ def page() -> None:
 
 
 def lengths(spec: ModelRef, chosen: Prune) -> dict[int, Prune]:
-    """Return the probes of the table, by how many layers they remove; the visitor's own set (`chosen`) is measured with
-    1."""
+    """Return the probes of the table by layers removed; the visitor's own set (`chosen`) is measured with 1."""
     n_layers = spec.n_layers or 2
     chosen.check_layers(n_layers)
     return {n: chosen if n == 1 else Prune(n) for n in LENGTHS if n == 1 or 2 * n <= n_layers}
@@ -95,8 +94,7 @@ def requests(spec: ModelRef, asked: Mapping[int, Prune], prompts: Sequence[Promp
 
 
 def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelRef, n_prompts: int) -> None:
-    """Draw the answer, the table, files and pictures over the prompts that are measured. `asked`: probes by layers
-    removed."""
+    """Draw the answer, the table, files and pictures, as measured. `asked`: probes by layers removed."""
     every = {n: measured(batch, n, probe, n_prompts) for n, probe in asked.items()}
     rows = {n: row for n, row in every.items() if row is not None}
     its_card = runs.card_of(spec)
@@ -225,8 +223,7 @@ def pictures(rows: Rows) -> None:
 
 
 def maps(spec: ModelRef, asked: Surgery, prompts: Sequence[Prompt], n_tokens: int | None) -> None:
-    """Draw the section in which every stretch is dropped, every pair swapped, or every stretch run twice, on the same
-    prompts."""
+    """Draw the section in which every stretch is dropped or run twice, or every pair swapped, on these prompts."""
     link.among(MAP, surgery.KINDS, "map")
     probe = replace(asked, kind=MAP.value or surgery.KINDS[0])
     batch = running.batch("surgery", {f"surgery.{i}": probe.request(spec, one) for i, one in enumerate(prompts)})

@@ -142,8 +142,7 @@ def course(one: card.Card) -> None:
 
 
 def large(one: card.Card) -> list[tuple[str, str]]:
-    """Return a card's large figures, each with its meaning: average depth, that of an untrained copy, and the layer
-    that can go."""
+    """Return a card's large figures with their meanings: average depth, its copy's, the layer that can go."""
     n, facts = one.model.layers, []
     mean = one.depth("kl", True)
     if mean is not None and mean.depth is not None:
@@ -162,8 +161,7 @@ def large(one: card.Card) -> list[tuple[str, str]]:
 
 
 def claims(one: card.Card) -> None:
-    """Show a card's claims in a line each: what holds, what fails, what is undecided; what does not apply is folded,
-    with the remedy."""
+    """Show a card's claims by verdict, in a line each; what does not apply is folded, with the remedy."""
     if not one.claims:
         return
     html: Any = templates(escaped=True).get_template("claims.html").module

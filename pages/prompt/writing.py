@@ -80,8 +80,7 @@ def more(result: ProbeResult, view: View) -> None:
 
 
 def early_exit(of: ProbeResult) -> None:
-    """Draw the section on early exit through the lens on the prompt: agreement and confidence by depth, and what a
-    threshold gives."""
+    """Draw the section on early exit: agreement and confidence by depth, and what a threshold gives."""
     st.markdown("##### Could it have stopped earlier?")
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-exit")
     request = probe_page.form(EarlyExit, row, width=190).request(of.request.models[0], of.request.prompts[0])

@@ -99,8 +99,7 @@ def taken() -> None:
 
 
 def body(out: Path) -> None:
-    """Draw the report of one study; again every second while it runs, and when one of its own choices changes, which
-    the address then carries."""
+    """Draw the report of one study, again every second while it runs."""
     if not (out / PLAN).is_file():
         show.finding(f"The study {out.name} has begun: models and prompts are looked up.")
         progress(out, False)
