@@ -25,18 +25,7 @@ from ed_core.results import aggregate, lookup
 from ed_core.results.aggregate import Summary
 from ed_core.results.shelf import Shelf
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
-from ed_ui import (
-    case_studies,
-    control_model,
-    inputs,
-    link,
-    live,
-    picker,
-    prompt_box,
-    running,
-    session,
-    show,
-)
+from ed_ui import case_studies, control_model, inputs, link, live, picker, prompt_box, running, session, show
 from ed_ui.inputs import Input, boxed, of_probe, span
 
 P = TypeVar("P", bound=Probe)
@@ -285,10 +274,7 @@ def _offer_answer(batch: running.Batch) -> None:
 
 
 def form(
-    probe: type[P],
-    row: Any,
-    names: Collection[str] | None = None,
-    width: int | Literal["stretch"] = "stretch",
+    probe: type[P], row: Any, names: Collection[str] | None = None, width: int | Literal["stretch"] = "stretch"
 ) -> P:
     """Draw a form of a probe's parameters in `row` and return the probe with the chosen ones; a `ParameterError` says
     what is wrong with one. `names`: of the fields shown, None for all. `width`: of a box, in

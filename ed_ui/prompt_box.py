@@ -44,12 +44,7 @@ SHOWN = 512  # tokens in the preview
 def prompt() -> Prompt:
     """Return the prompt in the box, with a space in front of an answer that would run together with it."""
     text, answer = inputs.value("text", ""), inputs.value("answer", "")
-    return Prompt(
-        text,
-        spaced(text, answer) or answer,
-        template=TEMPLATE.value,
-        special_tokens=SPECIAL_TOKENS.value,
-    )
+    return Prompt(text, spaced(text, answer) or answer, template=TEMPLATE.value, special_tokens=SPECIAL_TOKENS.value)
 
 
 def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None:

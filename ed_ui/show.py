@@ -330,10 +330,7 @@ def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] =
 
 
 def table(
-    key: str,
-    rows: Sequence[Mapping[str, Any]],
-    height: int,
-    formats: Mapping[str, str] = MappingProxyType({}),
+    key: str, rows: Sequence[Mapping[str, Any]], height: int, formats: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Draw a table that is scrolled and sorted on the screen, at most `height` pixels high, and whole on paper, where
     the screen's would lose columns and rows. `formats`: of columns of numbers, like ".3g"."""

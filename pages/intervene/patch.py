@@ -77,11 +77,5 @@ def controls(result: ProbeResult, view: View) -> None:
 
 
 probe_page.Page(
-    Patching,
-    WORDS,
-    verdict,
-    controls,
-    ask=lambda: Patching(other()),
-    prompts=prompts,
-    sound=lambda _: False,
+    Patching, WORDS, verdict, controls, ask=lambda: Patching(other()), prompts=prompts, sound=lambda _: False
 ).show()
