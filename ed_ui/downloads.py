@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import streamlit as st
 
@@ -94,7 +95,7 @@ def _offer(spec: ModelRef, name: str, plan: hub.Plan, before: hub.Download | Non
         st.error(text, icon=":material/hard_drive:")
     if terms := spec.terms:
         st.caption(f"{show.plain(terms.sentence)} [{show.plain(terms.name)}]({terms.address})")
-    look = dict(icon=":material/download:", type="primary", disabled=not room)
+    look: dict[str, Any] = dict(icon=":material/download:", type="primary", disabled=not room)
     if st.button("Resume" if have else "Download", key="download.start", **look):
         _running()[name] = hub.Download(spec.download)
         st.rerun()

@@ -100,10 +100,8 @@ def token(n_tokens: int) -> int | None:
 
 
 def written(value: Any) -> str:
-    """Return a value as a link writes it: True as "true", 0.50 as "0.5"."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """Return a value as a link writes it: True as "true", 5.0 as "5"."""
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Room:
 
 _PROMPT = (
     Entry("prompt/home", "Answer", "home"),
-    Entry("prompt/contributions", "Contributions", "contributions", "How much does each layer add?"),
+    Entry("prompt/contributions", "Contributions", "contributions", "What does each layer add?"),
     Entry("prompt/logit_lens", "Logit lens", "logit_lens", "What would the model say after each layer?"),
     Entry("prompt/lenses", "Fitted lenses", "lenses", "Does what is read depend on the lens?"),
     Entry("prompt/writing", "Writing", "generation", "How early is each written word decided?"),

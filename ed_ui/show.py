@@ -212,7 +212,7 @@ def conclusion(key: str, said: str, reasons: Sequence[str] = ()) -> None:
     row.markdown(f"**{plain(said)}**", width="content" if len(said) < ONE_LINE else "stretch")
     if reasons:
         with row.popover("Reasons", type="tertiary", key=f"reasons-{key}"):
-            st.markdown("\n".join(f"- {plain(f'{one[0].upper()}{one[1:]}')}" for one in reasons))
+            bullets(f"{one[0].upper()}{one[1:]}" for one in reasons)
 
 
 def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
@@ -223,7 +223,7 @@ def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
         st.markdown(plain(sure), width="content")
         if reasons:
             with st.popover("Why?", type="tertiary", key="why"):
-                st.markdown("\n".join(f"- {plain(one)}" for one in reasons))
+                bullets(reasons)
 
 
 def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
@@ -241,8 +241,7 @@ def words(file: str) -> Mapping[str, str]:
 
 def bullets(lines: Iterable[str]) -> None:
     """Show sentences that may contain a stranger's words, one below the other."""
-    for line in lines:
-        st.markdown(f"- {plain(line)}")
+    st.markdown("\n".join(f"- {plain(line)}" for line in lines))
 
 
 def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:

@@ -257,7 +257,7 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     st.markdown(
         texts[""].format(
             moved=", with thresholds of your own for their 50 % and 30 %" if moved else "",
-            near=f" (± {say.count(margin, 'layer')})" if margin else "",
+            near=f" (±\u00a0{say.count(margin, 'layer')})" if margin else "",
             kl=100 * thresholds["kl"],
             overlap=100 * thresholds["overlap"],
         )
