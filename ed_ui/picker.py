@@ -30,19 +30,16 @@ from ed_core.work.resolve import settle
 from ed_ui import downloads, inputs, live, running, session, show
 from ed_ui.inputs import choice, text
 
-NOTHING_ELSE = "One of the models that this installation offers."
+WORDS = show.words(__file__)
 AUTO = "auto"
 SHORT = 28  # characters of a name on top of the page
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
-ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit:
-nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with auto."""
 MODEL = text("model", "model", label="Model")
 PRECISION = choice("precision", "precision", AUTO, PRECISIONS, "Precision")
 ADAPTER = text("adapter", "adapter", label="LoRA adapter")
 REVISION = text("revision", "revision", label="Revision")
 DEVICE = text("device", "device", AUTO, "Device")
 EXAMPLE = "Qwen/Qwen2.5-1.5B"  # a larger model than the bundled ones
-LARGER = " A larger one: {}. Choose it above, or type any Hugging Face id; the page then offers its download."
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,9 @@ def box() -> None:
         about: dict[str, Any] = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         MODEL.draw(st.selectbox, default=model() or None, **about)
-        larger = "" if settings.current().hosted else LARGER.format(listed.get(EXAMPLE, EXAMPLE))
+        larger = "" if settings.current().hosted else " " + WORDS["Larger"].format(listed.get(EXAMPLE, EXAMPLE))
         st.caption(f"Parameters, memory, and time for {estimate.TOKENS} tokens here.{show.plain(larger)}")
-        PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
+        PRECISION.draw(st.segmented_control, help=WORDS["Precision"])
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
@@ -118,7 +115,7 @@ def say_what_leaves(spec: ModelRef) -> None:
     where = "a process of this machine"
     if (address := settings.current().ndif_address) != settings.LOCAL:
         where = f"{urlsplit(address).netloc}, under the key of this installation"
-    notice = LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
+    notice = WORDS["Leaves"].format(name=spec.name.removeprefix(remote.PREFIX), where=where)
     st.info(show.plain(notice), icon=":material/cloud_upload:")
 
 
@@ -160,7 +157,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
         return Choice(spec, missing)
     except EffectiveDepthError as error:
         if missing is not None and not missing.config():
-            return Choice(None, missing, f"{name} {UNKNOWN}")
+            return Choice(None, missing, f"{name} {WORDS['Unknown']}")
         return Choice(None, missing, str(error))
 
 
@@ -218,7 +215,7 @@ def _allowed(name: str) -> bool:
 def about_model() -> str:
     """Return the help text on what may be typed into the box of models."""
     if settings.current().hosted:
-        return NOTHING_ELSE
+        return WORDS["Hosted"]
     elsewhere = f", {remote.PREFIX} and a model that NDIF runs" * settings.current().ndif
     return (
         f"A bundled model, one of the catalogue, the path of a model folder, any hub id like {EXAMPLE}"
@@ -263,9 +260,9 @@ def _more() -> None:
     """Draw the boxes for adapter, revision and device; on a hosted installation the first two only where one is set."""
     hosted = settings.current().hosted  # a link may name what is refused here, and its box is where to clear it
     if ADAPTER.value or not hosted:
-        ADAPTER.draw(st.text_input, words=True, help=ABOUT_ADAPTER)
+        ADAPTER.draw(st.text_input, words=True, help=WORDS["Adapter"])
     if REVISION.value or not hosted:
-        REVISION.draw(st.text_input, words=True, help=ABOUT_REVISION, placeholder="main")
+        REVISION.draw(st.text_input, words=True, help=WORDS["Revision"], placeholder="main")
     if len(known := devices()) > 1:
         hint = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
         DEVICE.draw(st.selectbox, options=[AUTO, *known], help=hint)
@@ -344,11 +341,3 @@ ERRORS = {
     "replay": "layers by hand by",
     "suffix": "edited streams by",
 }
-LEAVES = (
-    "{name} is measured elsewhere. Run sends the prompt's tokens and the measuring code to {where}. What comes back "
-    "is unpickled in a process of its own, and arrays of the expected shapes are kept. There is no continuation, no "
-    "control and no gradient."
-)
-UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
-ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
-ABOUT_REVISION = "Of a hub model: a branch, a tag or a commit; empty means its main branch."

@@ -234,8 +234,10 @@ def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
 
 @cache
 def words(file: str) -> Mapping[str, str]:
-    """Return the paragraphs of the Markdown file next to a page's `file` by their headings, the first under ""."""
-    parts = re.split(r"(?m)^## (.+)$", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
+    """Return the paragraphs of the Markdown file next to a page's `file` by their headings, the first under "", each on
+    one line."""
+    text = re.sub(r"(?<=[^\n])\n(?=[^\n])", " ", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
+    parts = re.split(r"(?m)^## (.+)$", text)
     return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
 
 

@@ -181,7 +181,7 @@ def second_model(spec: ModelRef, row: DeltaGenerator, of: str = "two") -> ModelR
     box = row.popover(show.plain(title or "choose a model"), key=f"box-{of}-model")
     about: dict[str, Any] = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
     name = (model_.draw(box.selectbox, **about) or "").strip()
-    precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
+    precision = precision_.draw(box.segmented_control, help=picker.WORDS["Precision"])
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     kind = control_.draw(row_of_control.selectbox, width=190, help=WORDS["Control"])
     seed = seed_.draw(row_of_control.number_input, width=130, disabled=kind == NONE)
