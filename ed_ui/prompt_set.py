@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -155,7 +155,7 @@ def run_when(spec: ModelRef, prompts: list[Prompt]) -> dict[str, Any]:
     return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
 
 
-def n_tokens(spec: ModelRef, prompts: list[Prompt]) -> int | None:
+def n_tokens(spec: ModelRef, prompts: Sequence[Prompt]) -> int | None:
     """Return the mean number of tokens of prompts, by the model's tokenizer file; None where that is not here. A
     `PromptError` names a prompt that is over the limit."""
     texts = [t for prompt in prompts if (t := tokens.preview(spec, prompt)) is not None]

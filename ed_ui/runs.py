@@ -22,7 +22,6 @@ from ed_core.lenses import ENDING, Fit, measured
 from ed_core.lenses import file as fit_files
 from ed_core.lenses.checkpoint import digest_of, digest_of_prompts
 from ed_core.machine import free_memory, gigabytes
-from ed_core.models import tokens
 from ed_core.models.ref import ModelRef
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
@@ -303,18 +302,13 @@ class Fitted:
         except EffectiveDepthError:
             return "", 0.0
         needs = f"{gigabytes(plan.bytes)} of memory"
-        if self.kind != measured.Maps.kind or (n_tokens := self._tokens()) is None:
+        some = self.prompts[:: max(1, len(self.prompts) // SAMPLE)]
+        if self.kind != measured.Maps.kind or (mean := prompt_set.n_tokens(self.models[0], some)) is None:
             return needs, 0.0
-        judged, parameters = n_tokens // HELD_OUT, sum(size.parameters for size in sizes)
+        n_tokens, parameters = mean * len(self.prompts), sum(size.parameters for size in sizes)
+        judged = n_tokens // HELD_OUT
         seconds = plan.seconds(n_tokens - judged, judged, parameters)
         return f"{about(seconds)} · {needs}", seconds if self.models[0].device == "cpu" else 0.0
-
-    def _tokens(self) -> int | None:
-        """Return about how many tokens its prompts have, by a sample; None where the model's tokenizer is not here."""
-        some = self.prompts[:: max(1, len(self.prompts) // SAMPLE)]
-        counts = [tokens.preview(self.models[0], prompt) for prompt in some]
-        known = [len(one) for one in counts if one is not None]
-        return round(sum(known) / len(known) * len(self.prompts)) if known else None
 
     def so_far(self) -> measured.Maps | measured.Replacement | None:
         """Return the maps that are solved while others are not; None before the first."""

@@ -39,9 +39,7 @@ def ask() -> Probe:
     chosen = [name for name in wanted.split(",") if name in stored]
     if stored:
         st.session_state["lenses.box"] = chosen
-        look: dict[str, Any] = dict(
-            selection_mode="multi", key="lenses.box", on_change=choose, help=WORDS["Certificate"]
-        )
+        look: dict[str, Any] = dict(selection_mode="multi", key="lenses.box", on_change=choose)
         row.pills(FIT.label, stored, help=WORDS["Certificate"], **look)
     else:
         st.caption(WORDS["None"])
