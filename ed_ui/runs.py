@@ -296,14 +296,16 @@ class Fitted:
     def takes(self) -> tuple[str, float]:
         """Return the fit's time and memory in words, "" where a size is not known or the memory is short; and its
         seconds on a CPU, 0 where not known."""
+        some, mean = self.prompts[:: max(1, len(self.prompts) // SAMPLE)], None
         try:
             sizes = [model.size() for model in self.models]
             plan = measured.plan_of(self.kind, sizes, free_memory())
+            if self.kind == measured.Maps.kind:
+                mean = prompt_set.n_tokens(self.models[0], some)
         except EffectiveDepthError:
             return "", 0.0
         needs = f"{gigabytes(plan.bytes)} of memory"
-        some = self.prompts[:: max(1, len(self.prompts) // SAMPLE)]
-        if self.kind != measured.Maps.kind or (mean := prompt_set.n_tokens(self.models[0], some)) is None:
+        if mean is None:
             return needs, 0.0
         n_tokens, parameters = mean * len(self.prompts), sum(size.parameters for size in sizes)
         judged = n_tokens // HELD_OUT
