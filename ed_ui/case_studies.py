@@ -112,10 +112,7 @@ def _side_b(first: Request, requests: list[Request]) -> dict[str, Any]:
 def save_button(box: DeltaGenerator, page: str, batch: running.Batch) -> None:
     """Draw the form that saves a page's results as a case study, in the `box` of Share, or say why nothing can be
     saved. `page`: one of `navigation.KEPT_FROM`."""
-    # untrained copies that were measured without being chosen as the control are stored, and no part of the view
-    controlled = any(name.endswith(running.CONTROL) for name in batch.requests)
-    own = [name for name in batch.requests if controlled or running.TWIN not in name]
-    candidates = [r for name in own if (r := batch.results.get(name)) is not None and r.complete]
+    candidates = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in candidates}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), list[ProbeResult](), list[str]()
     try:

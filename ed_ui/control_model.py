@@ -24,7 +24,6 @@ from ed_ui.inputs import CONTROL, CONTROL_SEED, NONE
 UNTRAINED = "untrained"
 Pair = tuple[ProbeResult, ProbeResult]  # complete `contributions` and `logit_lens` of one prompt
 QUICK = 10.0  # seconds, by the estimate: copies that take no longer are measured by themselves
-SMALL = 300_000_000  # weights of a model whose five twins are computed, where a larger one has one
 
 
 def chosen() -> tuple[str, int]:
@@ -48,76 +47,56 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
     return dict(requests) | (made if len(made) == len(extra) else {})
 
 
-def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
-    """Return the further requests of the chosen control, and of the untrained copies that a verdict is compared with,
-    where these are asked for and not stored. By name: `PROBE.control`, `PROBE.twin.I`."""
-    extra = {name: r for name, r in with_control(requests).items() if name not in requests}
-    kind, seed = chosen()
-    size = ModelRef.of(requests[READS[0]].models[0]).size_or_none()
-    if kind == UNTRAINED and extra and size is not None and size.parameters <= SMALL:
-        return extra | _copies(requests, range(1, len(controls.SEEDS)), seed)
-    if not kind and session.current().copies == requests[READS[0]].key:
-        return extra | _copies(requests, range(len(controls.SEEDS)), controls.SEEDS[0])
-    return extra
+def copies(batch: running.Batch) -> running.Batch | None:
+    """Return the batch of the untrained copies that a verdict on a page's batch is compared with: five, or four next to
+    the chosen one; None where the model can have none, or all have shipped results."""
+    (kind, seed), requests = chosen(), batch.requests
+    if kind not in ("", UNTRAINED):
+        return None
+
+    def find() -> running.Batch | None:
+        seeds = list(enumerate(_seeds(seed)))[bool(kind) :]
+        wanted = {_copy(name, i): _untrained(requests[name], seed=one) for i, one in seeds for name in READS}
+        made = {name: r for name, r in wanted.items() if r is not None and not lookup.is_shipped(r.key)}
+        return running.batch("home.copies", made) if made else None
+
+    return session.once_a_run(("copies", requests[READS[0]].key, kind, seed), find)
 
 
-def _copies(requests: Mapping[str, Request], which: Iterable[int], seed: int) -> dict[str, Request]:
-    """Return the requests that a verdict reads of untrained copies, by name (`PROBE.twin.I`), without those that have
-    shipped results. `which`: numbers of copies; `seed`: that of copy 0."""
-    every = (
-        (f"{name}{running.TWIN}{i}", _untrained(requests[name], seed=_seeds(seed)[i])) for i in which for name in READS
-    )
-    return {name: r for name, r in every if r is not None and not lookup.is_shipped(r.key)}
+def _copy(probe: str, i: int) -> str:
+    """Return the name of a probe's request on untrained copy `i`."""
+    return f"{probe} of untrained copy.{i + 1}"
 
 
-def due(batch: running.Batch) -> bool:
-    """Return whether the untrained copies of what has just run are to be measured now, and if so ask for them: they
-    take at most `QUICK` seconds, and the run was not cancelled."""
-    ran = batch.begun and not (batch.running or batch.missing or batch.errors)
-    if not ran or (seconds := offered(batch)) is None or seconds > QUICK:
-        return False
-    ask_for_copies(batch)
-    return True
-
-
-def asked_for(batch: running.Batch) -> bool:
-    """Return whether only untrained copies are missing from the batch, which were asked for and have not begun."""
-    wanted = session.current().copies == batch.requests[READS[0]].key and not batch.begun
-    return bool(wanted and batch.missing and all(running.TWIN in name for name in batch.missing))
+def start(batch: running.Batch) -> None:
+    """Measure the untrained copies of what has just run, where they take at most `QUICK` seconds and were not begun."""
+    ran, more = batch.begun and not (batch.running or batch.missing or batch.errors), copies(batch)
+    if ran and more is not None and not more.begun and (seconds := offered(batch)) is not None and seconds <= QUICK:
+        running.submit(more)
 
 
 def offered(batch: running.Batch) -> float | None:
-    """Return the estimated seconds that missing untrained copies take; None where they are chosen as the control,
-    stored, asked for already, or impossible."""
-    request = batch.requests[READS[0]]
-    if chosen()[0] or session.current().copies == request.key or stored_twins(batch.requests):
+    """Return the estimated seconds that missing untrained copies take; None where none is missing or can run."""
+    more, result = copies(batch), batch.complete(READS[0])
+    if more is None or result is None or more.running or not more.missing:
         return None
-    todo = list(_copies(batch.requests, range(len(controls.SEEDS)), controls.SEEDS[0]).values())
-    result = batch.complete(READS[0])
-    if not todo or result is None or request.models[0].control:
-        return None
-    known = running.outlook(todo, todo, result.n_tokens, running.free(request.models[0].device))
+    known = running.outlook_of(more, result.n_tokens)
     return None if known.obstacle else known.seconds
-
-
-def ask_for_copies(batch: running.Batch) -> None:
-    """Let the page's next run measure the untrained copies of this batch's model."""
-    session.current().copies = batch.requests[READS[0]].key
 
 
 def twins(batch: running.Batch) -> tuple[list[Pair], str]:
     """Return the results that a verdict is compared with, as pairs (contributions, logit lens), and the kind of
     control: the chosen one's as far as complete, else those of five untrained copies where all are stored."""
-    kind, seed = chosen()
+    (kind, seed), more = chosen(), copies(batch)
     if kind not in ("", UNTRAINED):
         own = results(batch, READS)
         return ([(own[0], own[1])] if own else []), kind
-    if batch.twins is not None:
+    busy = batch.running or (more is not None and more.running)
+    if batch.twins and not busy:
         return batch.twins, UNTRAINED
-    wants_twins = kind or any(running.TWIN in name for name in batch.requests)
-    pairs = _pairs(batch.requests, _seeds(seed), batch) if wants_twins else stored_twins(batch.requests)
-    if not batch.running and (wants_twins or pairs):
-        batch.twins = pairs
+    asked = kind or (more is not None and more.begun)
+    pairs = _pairs(batch.requests, _seeds(seed), batch, more) if asked else stored_twins(batch.requests)
+    batch.twins = None if busy else pairs
     return pairs, UNTRAINED
 
 
@@ -128,14 +107,19 @@ def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
     return pairs if len(pairs) == len(controls.SEEDS) else []
 
 
-def _pairs(requests: Mapping[str, Request], seeds: Iterable[int], batch: running.Batch | None = None) -> list[Pair]:
-    """Return the results of untrained copies with these seeds, a pair each, as far as complete: the batch's own (its
-    control is copy 0), else stored ones."""
+def _pairs(
+    requests: Mapping[str, Request],
+    seeds: Iterable[int],
+    batch: running.Batch | None = None,
+    more: running.Batch | None = None,
+) -> list[Pair]:
+    """Return the results of untrained copies with these seeds, a pair each, as far as complete: those of the `batch`,
+    whose control is copy 0, and of its copies (`more`), else stored ones."""
     pairs = []
     for i, seed in enumerate(seeds):
         pair = []
         for name in READS:
-            own = None if batch is None else batch.complete(f"{name}{running.TWIN}{i}")
+            own = None if more is None else more.complete(_copy(name, i))
             if own is None and batch is not None and i == 0:
                 own = result(batch, name)
             twin = _untrained(requests[name], seed=seed) if own is None else None

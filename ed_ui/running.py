@@ -25,7 +25,7 @@ from ed_core.work.resolve import admit
 from ed_ui import browser, session, show, visitor
 from ed_ui.session import Batch as Batch
 
-CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
+CONTROL = ".control"  # ends the name of a control's request
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 WIDTH = 96  # pixels of Run
@@ -160,18 +160,13 @@ def status(batch: Batch) -> str:
 
 def _named(name: str) -> str:
     """Return a request's name for readers: probe or side, a prompt's number, whether it is a control's."""
-    owner = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
-    return _own(name).replace(".", " · ").replace("_", " ") + owner
-
-
-def _own(name: str) -> str:
-    """Return the name of the model's own request, without the suffix of a control."""
-    return name.partition(TWIN)[0].removesuffix(CONTROL)
+    own = name.removesuffix(CONTROL)
+    return own.replace(".", " · ").replace("_", " ") + " of the control" * (own != name)
 
 
 def _number(name: str) -> str:
     """Return the prompt's number at the end of a request's name; the name itself where it has none."""
-    return _own(name).rpartition(".")[2]
+    return name.removesuffix(CONTROL).rpartition(".")[2]
 
 
 def _left(batch: Batch, name: str, running_one: Job) -> float | None:

@@ -112,7 +112,6 @@ class Session:
     needs: DeltaGenerator | None = None  # where the box of the model says what a page needs
     absent: ModelRef | None = None  # the chosen model, where the page says that it is not here
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
-    copies: str = ""  # the run id of the contributions of which untrained copies are asked for
     read: Batch | None = None  # what Home shows
     picked: bool = False  # an example was just chosen: what takes little time runs by itself
     place: Any = None  # where the prompt's box leaves room for Run, Options and Share (`running.Place`)

@@ -60,9 +60,11 @@ def page() -> None:
     link.own(PARAMETERS)
     link.say_troubles()
     prompt_box.draw()
-    batch = asked()
-    shown = readable(batch)
-    live.follow(shown, panels)
+    shown = readable(asked())
+    control_model.start(shown)
+    copies = control_model.copies(shown)
+    followed = copies if copies is not None and copies.running and not shown.running else shown
+    live.follow(followed, lambda _: panels(shown))
 
 
 # ---------------------------------------------------------------- what is measured
@@ -75,10 +77,6 @@ def asked() -> running.Batch:
         st.info(show.plain(WORDS["still"].format(model_of(last).name)), icon=":material/history:")
         return last
     batch = running.batch("home", wanted(picker.required()))
-    if control_model.due(batch):
-        batch = running.batch("home", wanted(picker.required()))
-    if control_model.asked_for(batch):
-        running.submit(batch)
     place = running.row_begins()
     with probe_page.options(place, PARAMETERS):
         options(batch)
@@ -87,12 +85,11 @@ def asked() -> running.Batch:
 
 
 def wanted(spec: ModelSpec) -> dict[str, Request]:
-    """Return the requests of the four probes on the prompt in the box, and of a control or untrained copies where these
-    are asked for."""
+    """Return the requests of the four probes on the prompt in the box, and of the chosen control."""
     prompt = prompt_box.prompt()
     requests = {name: one.request(spec, prompt) for name, one in PROBES.items() if remote.measures(spec, one.name)}
     measured = {name: request for name, request in requests.items() if name != "continuation"}
-    return requests | control_model.with_twins(measured)
+    return requests | control_model.with_control(measured)
 
 
 def readable(batch: running.Batch) -> running.Batch:
@@ -202,10 +199,14 @@ def sure(batch: running.Batch, reached: Verdict, lens: ProbeResult) -> None:
         why(batch, reached)
     if batch.running:
         return live.status(batch, "{}".format)
-    if (seconds := control_model.offered(batch)) is not None:
+    copies = control_model.copies(batch)
+    if copies is not None and copies.running:
+        live.status(copies, "{}".format)
+        st.button("Stop", key="stop.copies", type="tertiary", on_click=running.cancel, args=(copies,))
+    elif copies is not None and (seconds := control_model.offered(batch)) is not None:
         label = f"Compare untrained copies ({running.about(seconds)})"
         if st.button(label, type="tertiary", key="copies"):
-            control_model.ask_for_copies(batch)
+            running.submit(copies)
             st.rerun()
     if (more := others(batch)) is not None and more.missing and not more.running:
         seconds = running.outlook_of(more, lens.n_tokens).seconds
