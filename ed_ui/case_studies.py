@@ -79,6 +79,7 @@ def open_live(case: Case) -> tuple[str, dict[str, str]]:
         if (request.models, request.prompts) == (first.models, first.prompts):
             link.open_run(request)
             settings |= {name: inputs.boxed(value) for name, value in request.parameters}
+    settings["fits"] = settings.get("fit")  # a link names fits, and no files
     settings |= {name: getattr(case, argument) for name, argument in JUDGED.items()}
     settings |= dict(shown.settings) | {"token": shown.selected, "control": twin.control if twin else inputs.NONE}
     settings |= {"control_seed": twin.control_seed if twin else 0}
@@ -87,7 +88,7 @@ def open_live(case: Case) -> tuple[str, dict[str, str]]:
         inputs.put({"prompts.lines": to_jsonl(prompts)})
     if page == "two":
         settings |= _side_b(first, requests) | {"control": inputs.NONE}
-    return navigation.KEPT_FROM[page], {name: inputs.written(v) for name, v in settings.items() if v is not None}
+    return navigation.KEPT_FROM[page], {name: inputs.written(v) for name, v in settings.items() if v not in (None, "")}
 
 
 def _side_b(first: Request, requests: list[Request]) -> dict[str, Any]:
