@@ -29,8 +29,7 @@ def _component() -> Callable[..., Any]:
 
 
 def listen() -> None:
-    """Send the browser the typed prompt (None for a bundled one), and whether the session begins, after every run of a
-    page."""
+    """Send the browser the typed prompt (None for a bundled one), and whether the session begins."""
     known = session.current()
     typed = None if inputs.value("example", "") else [inputs.value("text", ""), inputs.value("answer", "")]
     _component()(key=KEY, data={"begins": known.begins, "typed": typed}, on_typed_change=_restore)
@@ -54,8 +53,7 @@ def share(row: DeltaGenerator, prompt: bool = True) -> DeltaGenerator:
 
 
 def say_link() -> None:
-    """Show the page's link as it is now: when the Share button is drawn, and when a whole page has written its
-    parameters."""
+    """Show the page's link as it is now."""
     known = session.current()
     if known.share is None:
         return

@@ -3,26 +3,25 @@ and put back into it; and the Save button next to Run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases import case_study
-from ed_core.cases.case_study import ITEMS, Case, Item, Shown
+from ed_core.cases.case_study import ITEMS, Case, Shown
 from ed_core.cases.export import exported
 from ed_core.cases.kept import Kept
 from ed_core.depth import say
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.types import ProbeResult, Request
-from ed_ui import inputs, link, navigation, prompt_set, running, session, show, visitor
-from ed_ui.inputs import Input, boxed
+from ed_ui import inputs, link, navigation, prompt_box, prompt_set, running, session, show, visitor
 
 GALLERY, CASE = (str(navigation.ROOT / "pages" / "case_studies" / name) for name in ("gallery.py", "case.py"))
 WORDS = ("title", "tags", "notes")
-THRESHOLDS = ("kl_threshold", "overlap_threshold")
+WINDOW = "window.page", 64  # of every page: its key, and how many tokens it holds
 
 
 @st.cache_resource
@@ -35,119 +34,77 @@ def kept() -> Kept:
 
 
 def writable(id: str = "") -> Kept:
-    """Return the folder of case studies; raise a `CaseError` where this visitor may not write the case study `id` ("":
-    a new one)."""
+    """Return the folder of case studies; raise a `CaseError` where this visitor may not write `id` ("": a new one)."""
     if reason := why_not(id):
         raise CaseError(reason)
     return kept()
 
 
 def why_not(id: str = "") -> str:
-    """Return why this visitor may not change the case study `id` ("": save a new one), in a sentence; "" where they
-    may."""
+    """Return why this visitor may not change the case study `id` ("": save a new one); "" where they may."""
     return visitor.why_not() or (NOT_SHIPPED if id and kept().is_shipped(id) else "")
 
 
 # -------------------------------------------------------------------- how a page is looked at
 
 
-INPUTS: dict[str, Mapping[str, Input]] = {  # of a page, by their names in a case study
-    "home": {"of": inputs.OF, "count_sinks": inputs.COUNT_SINKS},
-    "contributions": {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS},
-    "logit_lens": {"shade": inputs.LENS_SHADE, "count_sinks": inputs.COUNT_SINKS},
-    "lenses": {"shade": inputs.LENSES_SHADE},
-    "residual_erasure": {"count_sinks": inputs.COUNT_SINKS},
-    "layer_skip": {"boundary": inputs.BOUNDARY},
-    "two": {
-        "overlaid": inputs.OVERLAID,
-        "count_sinks": inputs.COUNT_SINKS,
-        "branch": inputs.SIDES_BRANCH,
-        "shade": inputs.SIDES_SHADE,
-        **{one.name: one for one in inputs.SIDES_MAPS.values()},
-    },
-}
-FIRST_TOKEN = {"home": inputs.FIRST_TOKEN.key, "contributions": inputs.COUNTED.key}  # whether the first token counts
-WINDOW = "window.page", 64  # of every page: its key, and how many tokens it holds
+JUDGED = {"kl": "kl_threshold", "overlap": "overlap_threshold", "first_token": "first_token"}  # arguments of `make`
 
 
 def view_of(page: str, n_tokens: int) -> Shown:
-    """Return how `page` shows a prompt of `n_tokens` tokens now: its window, selected token and chosen settings."""
-    chosen = ((name, inputs.value(one.key)) for name, one in INPUTS.get(page, {}).items())
-    settings = tuple((name, value) for name, value in chosen if value is not None)
-    key, most = WINDOW
-    return Shown(page, inputs.window(key, n_tokens, most), inputs.token(n_tokens), settings)
+    """Return how `page` shows a prompt of `n_tokens` tokens now: its window, selected token, and its choices
+    that are off their defaults, by their names in a link."""
+    chosen = ((one.name, one.value) for one in link.state().own if one.bounded and one.value != one.default)
+    settings = tuple((name, value) for name, value in chosen if name not in JUDGED)
+    return Shown(page, inputs.window(WINDOW[0], n_tokens, WINDOW[1]), inputs.token(n_tokens), settings)
 
 
-def judged(page: str) -> dict[str, Any]:
-    """Return the thresholds of `page`, and whether its first token counts, as keyword arguments of `case_study.make`;
-    only those that the visitor has set."""
-    named = {name: name for name in THRESHOLDS if page == "home"}
-    named |= {"first_token": FIRST_TOKEN[page]} if page in FIRST_TOKEN else {}
-    return {name: value for name, key in named.items() if (value := inputs.value(key)) is not None}
+def judged() -> dict[str, Any]:
+    """Return the thresholds of the page, and whether its first token counts, as keyword arguments of `case_study.make`;
+    only those that are off their defaults."""
+    return {JUDGED[one.name]: one.value for one in link.state().own if one.name in JUDGED and one.value != one.default}
 
 
-def open_live(case: Case) -> str:
-    """Put the models, prompts and settings of a case study into the boxes of the page it was saved from, and return
-    that page's file; only from a callback. The chosen model becomes the first one that is no control."""
+def open_live(case: Case) -> tuple[str, dict[str, str]]:
+    """Put the models and prompts of a case study into the boxes of the page it was saved from; return that page's file,
+    and the URL parameters that set its other inputs. The chosen model becomes the first one that is no control."""
     requests = [item.result.request for item in case.items]
-    first = next((item for item in case.items if not item.result.request.models[0].control), case.items[0])
-    shown_of = first.result.request
-    for request in requests:
-        if (request.models, request.prompts) == (shown_of.models, shown_of.prompts):
-            link.open_run(request)
-    twin = next((m for request in requests for m in request.models if m.control), None)
+    item = next((item for item in case.items if not item.result.request.models[0].control), case.items[0])
+    first, shown = item.result.request, item.shown
+    page = shown.page if shown.page in navigation.KEPT_FROM else "home"
     prompts = list(dict.fromkeys(request.prompts[0] for request in requests))
-    inputs.put(
-        {
-            "control": twin.control if twin else inputs.NONE,
-            "control.seed": twin.control_seed if twin else 0,
-            "prompts.source": prompt_set.ONE if len(prompts) == 1 else prompt_set.LINES,
-        }
-    )
+    twin = next((m for request in requests for m in request.models if m.control), None)
+    settings: dict[str, Any] = {"prompts": prompt_set.ONE if len(prompts) == 1 else prompt_set.LINES}
+    for request in requests:
+        if (request.models, request.prompts) == (first.models, first.prompts):
+            link.open_run(request)
+            settings |= {name: inputs.boxed(value) for name, value in request.parameters}
+    settings["fits"] = settings.get("fit")  # a link names fits, and no files
+    settings |= {name: getattr(case, argument) for name, argument in JUDGED.items()}
+    settings |= dict(shown.settings) | {"token": shown.selected, "control": twin.control if twin else inputs.NONE}
+    settings |= {"control_seed": twin.control_seed if twin else 0}
+    settings |= {"tokens": f"{shown.window[0]}-{shown.window[1]}"} if shown.window else {}
     if len(prompts) > 1:
         inputs.put({"prompts.lines": to_jsonl(prompts)})
-    page = first.shown.page if first.shown.page in navigation.KEPT_FROM else "home"
     if page == "two":
-        _side_b(shown_of, requests)
-    _look(case, first, page)
-    return navigation.KEPT_FROM[page]
+        settings |= _side_b(first, requests) | {"control": inputs.NONE}
+    return navigation.KEPT_FROM[page], {name: inputs.written(v) for name, v in settings.items() if v not in (None, "")}
 
 
-def _side_b(first: Request, requests: list[Request]) -> None:
-    """Fill side B of the page *A | B* with the model, prompt or parameters in which `requests` differ from the `first`
-    one."""
-    other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), None)
-    variant = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
-    model, prompt = (other or first).models[0], (other or first).prompts[0]
-    values = {
-        "mode": "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts",
-        "model": model.source,
-        "precision": model.precision,
-        "control": model.control or inputs.NONE,
-        "control.seed": model.control_seed,
-        "text": prompt.text,
-        "answer": prompt.answer,
-        "example": "",
-        "probes": list(dict.fromkeys(r.probe for r in requests)),
-        "probe": variant.probe,
+def _side_b(first: Request, requests: list[Request]) -> dict[str, Any]:
+    """Put the prompt of side B of *A | B* into its box; return the page's URL parameters with the model or prompt in
+    which `requests` differ from the `first` one."""
+    other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), first)
+    model, prompt = other.models[0], other.prompts[0]
+    prompt_box.fill(prompt.text, prompt.answer, side="two.")
+    return {
+        "compare": "models" if other.prompts == first.prompts else "prompts",
+        "second": model.source,
+        "second_precision": model.precision,
+        "second_control": model.control or inputs.NONE,
+        "second_seed": model.control_seed,
+        "measures": ",".join(dict.fromkeys(r.probe for r in requests)),
     }
-    if other is None:
-        values |= {f"{variant.probe}.{name}": boxed(value) for name, value in variant.parameters}
-        link.open_run(next(r for r in requests if r.probe == variant.probe))
-    inputs.put({f"two.{name}": value for name, value in values.items()} | {"control": inputs.NONE})
-
-
-def _look(case: Case, item: Item, page: str) -> None:
-    """Set the page's own inputs (window, token, thresholds, settings) to those that the item was saved with."""
-    shown, settings = item.shown, dict(item.shown.settings)
-    values: dict[str, object] = {"token": shown.selected, WINDOW[0]: shown.window}
-    values |= {one.key: settings.get(name) for name, one in INPUTS.get(page, {}).items()}
-    if page == "home":
-        values |= {name: getattr(case, name) for name in THRESHOLDS}
-    if page in FIRST_TOKEN:
-        values[FIRST_TOKEN[page]] = case.first_token
-    inputs.forget(*values)
-    inputs.put({key: value for key, value in values.items() if value is not None})
 
 
 # -------------------------------------------------------------------- the button next to Run
@@ -156,10 +113,7 @@ def _look(case: Case, item: Item, page: str) -> None:
 def save_button(box: DeltaGenerator, page: str, batch: running.Batch) -> None:
     """Draw the form that saves a page's results as a case study, in the `box` of Share, or say why nothing can be
     saved. `page`: one of `navigation.KEPT_FROM`."""
-    # untrained copies that were measured without being chosen as the control are stored, and no part of the view
-    controlled = any(name.endswith(running.CONTROL) for name in batch.requests)
-    own = [name for name in batch.requests if controlled or running.TWIN not in name]
-    candidates = [r for name in own if (r := batch.results.get(name)) is not None and r.complete]
+    candidates = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in candidates}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), list[ProbeResult](), list[str]()
     try:
@@ -202,7 +156,7 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     lengths, saved = {r.n_tokens for r in results}, session.current().saved
     # prompts of several lengths have no window in common
     shown = view_of(page, lengths.pop() if len(lengths) == 1 else 0)
-    state = (tuple(r.request.key for r in results), shown, tuple(judged(page).items()))
+    state = (tuple(r.request.key for r in results), shown, tuple(judged().items()))
     saved_state, id, its_title = saved.get(page, (None, "", ""))
     if saved_state == state:
         st.success(f"Saved: **{show.plain(its_title)}**", icon=":material/bookmark_added:")
@@ -231,12 +185,11 @@ def _made(page: str, results: list[ProbeResult], shown: Shown, title: str) -> Ca
     """Return the case study of the shown results with the typed title, tags and notes; `title` where none is typed."""
     typed = typed_words(f"keep.{page}")
     typed["title"] = typed["title"].strip() or title
-    return case_study.make(results=results, shown=shown, **typed, **judged(page))
+    return case_study.make(results=results, shown=shown, **typed, **judged())
 
 
 def _save(page: str, results: list[ProbeResult], shown: Shown, state: tuple[object, ...], title: str) -> None:
-    """Store the case study, empty its boxes and run the page again. `state`: what was saved, so that it is not offered
-    twice."""
+    """Store the case study, empty its boxes and run the page again. `state`: what is saved, offered once."""
     case = _made(page, results, shown, title)
     writable().add(case)
     inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))

@@ -4,6 +4,7 @@ they mean; and the untrained copies that a verdict is compared with, stored ones
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -16,19 +17,17 @@ from ed_core.models import controls
 from ed_core.models.ref import ModelRef
 from ed_core.probes import find
 from ed_core.results import lookup
-from ed_core.types import ModelSpec, ProbeResult, Request
+from ed_core.types import ProbeResult, Request
 from ed_ui import running, session, show
 from ed_ui.inputs import CONTROL, CONTROL_SEED, NONE
 
 UNTRAINED = "untrained"
 Pair = tuple[ProbeResult, ProbeResult]  # complete `contributions` and `logit_lens` of one prompt
 QUICK = 10.0  # seconds, by the estimate: copies that take no longer are measured by themselves
-SMALL = 300_000_000  # weights of a model whose five twins are computed, where a larger one has one
 
 
 def chosen() -> tuple[str, int]:
-    """Return the kind of the chosen control ("untrained", "shuffled", "" for none) and its seed, as last picked on any
-    page."""
+    """Return the kind of the chosen control ("untrained", "shuffled", "" for none) and its seed."""
     kind = CONTROL.value
     return ("", 0) if kind == NONE else (kind, int(CONTROL_SEED.value))
 
@@ -39,149 +38,113 @@ def name() -> str:
     return say.COPIES[kind][0] if kind else ""
 
 
-def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
-    """Return the further requests of the chosen control, and of the untrained copies that a verdict is compared with,
-    where these are asked for and not stored. By name: `PROBE.control`, `PROBE.twin.I`."""
-    extra = {name: r for name, r in with_control(requests).items() if name not in requests}
+def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
+    """Return the requests, and behind them the same ones on the chosen control, as `NAME.control`, where one is chosen
+    and can be made (`picker` says why not)."""
     kind, seed = chosen()
-    if kind == UNTRAINED and extra and _small(next(iter(requests.values())).models[0]):
-        return extra | _copies(requests, range(1, len(controls.SEEDS)), seed)
-    if not kind and session.current().copies == requests[READS[0]].key:
-        return extra | _copies(requests, range(len(controls.SEEDS)), controls.SEEDS[0])
-    return extra
+    extra = {f"{n}{running.CONTROL}": _on_control(r, kind, seed) for n, r in requests.items() if kind}
+    made = {name: request for name, request in extra.items() if request is not None}
+    return dict(requests) | (made if len(made) == len(extra) else {})
 
 
-def _copies(requests: Mapping[str, Request], which: Iterable[int], seed: int) -> dict[str, Request]:
-    """Return the requests that a verdict reads of untrained copies, by name (`PROBE.twin.I`), without those that have
-    shipped results. `which`: numbers of copies; `seed`: that of copy 0."""
-    copies = {}
-    for i in which:
-        for name in READS:
-            request = _of_twin(requests[name], _seeds(seed)[i])
-            if request is not None and not lookup.is_shipped(request.key):
-                copies[f"{name}{running.TWIN}{i}"] = request
-    return copies
+def copies(batch: running.Batch) -> running.Batch | None:
+    """Return the batch of the untrained copies that a verdict on a page's batch is compared with: five, or four next to
+    the chosen one; None where the model can have none, or all have shipped results."""
+    (kind, seed), requests = chosen(), batch.requests
+    if kind not in ("", UNTRAINED):
+        return None
+
+    def find() -> running.Batch | None:
+        seeds = list(enumerate(_seeds(seed)))[bool(kind) :]
+        wanted = {_copy(name, i): _untrained(requests[name], seed=one) for i, one in seeds for name in READS}
+        made = {name: r for name, r in wanted.items() if r is not None and not lookup.is_shipped(r.key)}
+        return running.batch("home.copies", made) if made else None
+
+    return session.once_a_run(("copies", requests[READS[0]].key, kind, seed), find)
 
 
-def due(batch: running.Batch) -> bool:
-    """Return whether the untrained copies of what has just run are to be measured now, and if so ask for them: they
-    take at most `QUICK` seconds, and the run was not cancelled."""
-    ran = batch.begun and not (batch.running or batch.missing or batch.errors)
-    if not ran or (seconds := offered(batch)) is None or seconds > QUICK:
-        return False
-    ask_for_copies(batch)
-    return True
+def _copy(probe: str, i: int) -> str:
+    """Return the name of a probe's request on untrained copy `i`."""
+    return f"{probe} of untrained copy.{i + 1}"
 
 
-def asked_for(batch: running.Batch) -> bool:
-    """Return whether only untrained copies are missing from the batch, which were asked for and have not begun."""
-    wanted = session.current().copies == batch.requests[READS[0]].key and not batch.begun
-    return bool(wanted and batch.missing and all(running.TWIN in name for name in batch.missing))
+def start(batch: running.Batch) -> None:
+    """Measure the untrained copies of what has just run, where they take at most `QUICK` seconds and were not begun."""
+    ran, more = batch.begun and not (batch.running or batch.missing or batch.errors), copies(batch)
+    if ran and more is not None and not more.begun and (seconds := offered(batch)) is not None and seconds <= QUICK:
+        running.submit(more)
 
 
 def offered(batch: running.Batch) -> float | None:
-    """Return the estimated seconds that missing untrained copies take; None where they are chosen as the control,
-    stored, asked for already, or impossible."""
-    request = batch.requests[READS[0]]
-    if chosen()[0] or session.current().copies == request.key or stored_twins(batch.requests):
+    """Return the estimated seconds that missing untrained copies take; None where none is missing or can run."""
+    more, result = copies(batch), batch.complete(READS[0])
+    if more is None or result is None or more.running or not more.missing:
         return None
-    todo = list(_copies(batch.requests, range(len(controls.SEEDS)), controls.SEEDS[0]).values())
-    result = batch.complete(READS[0])
-    if not todo or result is None or request.models[0].control:
-        return None
-    known = running.outlook(todo, todo, result.n_tokens, running.free(request.models[0].device))
+    known = running.outlook_of(more, result.n_tokens)
     return None if known.obstacle else known.seconds
-
-
-def ask_for_copies(batch: running.Batch) -> None:
-    """Let the page's next run measure the untrained copies of this batch's model."""
-    session.current().copies = batch.requests[READS[0]].key
 
 
 def twins(batch: running.Batch) -> tuple[list[Pair], str]:
     """Return the results that a verdict is compared with, as pairs (contributions, logit lens), and the kind of
     control: the chosen one's as far as complete, else those of five untrained copies where all are stored."""
-    kind, seed = chosen()
+    (kind, seed), more = chosen(), copies(batch)
     if kind not in ("", UNTRAINED):
-        own = _pair(*(result(batch, name) for name in READS))
-        return ([] if own is None else [own]), kind
-    if batch.twins is not None:
+        own = results(batch, READS)
+        return ([(own[0], own[1])] if own else []), kind
+    busy = batch.running or (more is not None and more.running)
+    if batch.twins and not busy:
         return batch.twins, UNTRAINED
-    wants_twins = kind or any(running.TWIN in name for name in batch.requests)
-    pairs = _of_batch(batch, seed) if wants_twins else stored_twins(batch.requests)
-    if not batch.running and (wants_twins or pairs):
-        batch.twins = pairs
+    asked = kind or (more is not None and more.begun)
+    pairs = _pairs(batch.requests, _seeds(seed), batch, more) if asked else stored_twins(batch.requests)
+    batch.twins = None if busy else pairs
     return pairs, UNTRAINED
-
-
-def _pair(contributions: ProbeResult | None, lens: ProbeResult | None) -> Pair | None:
-    """Return two results as a pair; None where one is missing."""
-    return None if contributions is None or lens is None else (contributions, lens)
 
 
 def stored_twins(requests: Mapping[str, Request]) -> list[Pair]:
     """Return the stored results of a model's five untrained copies, a pair (contributions, logit lens) each; [] where
     one is missing, or where the model is a control itself."""
+    pairs = [] if requests[READS[0]].models[0].control else _pairs(requests, controls.SEEDS)
+    return pairs if len(pairs) == len(controls.SEEDS) else []
+
+
+def _pairs(
+    requests: Mapping[str, Request],
+    seeds: Iterable[int],
+    batch: running.Batch | None = None,
+    more: running.Batch | None = None,
+) -> list[Pair]:
+    """Return the results of untrained copies with these seeds, a pair each, as far as complete: those of the `batch`,
+    whose control is copy 0, and of its copies (`more`), else stored ones."""
     pairs = []
-    for seed in () if requests[READS[0]].models[0].control else controls.SEEDS:
-        twin_requests = [_of_twin(requests[name], seed) for name in READS]
-        pair = _pair(*(None if request is None else lookup.find_read(request) for request in twin_requests))
-        if pair is None:
-            return []
-        pairs.append(pair)
+    for i, seed in enumerate(seeds):
+        pair = []
+        for name in READS:
+            own = None if more is None else more.complete(_copy(name, i))
+            if own is None and batch is not None and i == 0:
+                own = result(batch, name)
+            twin = _untrained(requests[name], seed=seed) if own is None else None
+            pair.append(lookup.find_read(twin) if twin is not None else own)
+        contributions, lens = pair
+        if contributions is not None and lens is not None:
+            pairs.append((contributions, lens))
     return pairs
 
 
-def _of_batch(batch: running.Batch, seed: int) -> list[Pair]:
-    """Return the results of the chosen untrained copy and of four more, a pair each, as far as complete."""
-    pairs = []
-    for i, other in enumerate(_seeds(seed)):
-        pair = _pair(*(_twin_result(batch, name, i, other) for name in READS))
-        if pair is not None:
-            pairs.append(pair)
-    return pairs
-
-
-def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeResult | None:
-    """Return the complete result of untrained copy `i`: the batch's own, else a stored one; None without either.
-    `name`: of the request; `seed`: the copy's."""
-    own = batch.complete(f"{name}{running.TWIN}{i}") or (result(batch, name) if i == 0 else None)
-    if own is not None:
-        return own
-    request = _of_twin(batch.requests[name], seed)
-    return None if request is None else lookup.find_read(request)
-
-
-def _of_twin(request: Request, seed: int) -> Request | None:
-    """Return the same request on an untrained copy; None where the model can have none."""
+def _on_control(request: Request, kind: str, seed: int) -> Request | None:
+    """Return the same request on the model's control of this kind and seed; None where the model can have none."""
     try:
-        return _of_seed(request, UNTRAINED, seed)
+        spec = ModelRef.of(request.models[0]).twin(kind, seed)
+        return find(request.probe).of(request).request(spec, request.prompts[0])
     except EffectiveDepthError:
         return None
+
+
+_untrained = partial(_on_control, kind=UNTRAINED)
 
 
 def _seeds(first: int) -> list[int]:
     """Return the seeds of five untrained copies: the `first` one, then others in a fixed order."""
     return [first, *(seed for seed in controls.SEEDS if seed != first)][: len(controls.SEEDS)]
-
-
-def _small(spec: ModelSpec) -> bool:
-    """Return whether a model is small enough (`SMALL` weights) to compute five copies at once; False for an unknown
-    size."""
-    size = ModelRef.of(spec).size_or_none()
-    return size is not None and size.parameters <= SMALL
-
-
-def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
-    """Return the requests, and behind them the same ones on the chosen control, as `NAME.control`, where one is chosen
-    and can be made (`picker` says why not)."""
-    kind, seed = chosen()
-    if not kind:
-        return dict(requests)
-    try:
-        return dict(requests) | {f"{n}{running.CONTROL}": _of_seed(r, kind, seed) for n, r in requests.items()}
-    except EffectiveDepthError:
-        return dict(requests)
 
 
 def picker(row: Any, batch: running.Batch) -> None:
@@ -218,19 +181,13 @@ def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[li
     if own is None or control is None or not find(probe_name := own.request.probe).curves:
         return []
     kind, seed = chosen()
-    others = (lookup.find_shown(_of_seed(own.request, kind, other)) for other in _seeds(seed)[1:])
+    twins_ = (_on_control(own.request, kind, other) for other in _seeds(seed)[1:])
+    others = (lookup.find_shown(request) for request in twins_ if request is not None)
     return [
         among_others.likeness(find(probe_name), own.summary, one.summary, first_token)
         for one in (control, *others)
         if one is not None and one.complete
     ]
-
-
-def _of_seed(request: Request, kind: str, seed: int) -> Request:
-    """Return the same request on the model's control of this kind and seed; raises an `EffectiveDepthError` without
-    one."""
-    spec = ModelRef.of(request.models[0]).twin(kind, seed)
-    return find(request.probe).of(request).request(spec, request.prompts[0])
 
 
 HELP = """A copy of the model, measured as well and drawn dashed and grey. **Untrained copy**: same shape, random

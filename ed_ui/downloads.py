@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import streamlit as st
 
@@ -61,40 +62,27 @@ def _live(spec: ModelRef, name: str, future: Future[hub.Plan], was_busy: bool) -
     if entry is not None and entry.gated and not os.environ.get("HF_TOKEN"):
         st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))
     if download is not None and not download.over:
-        _progress(download)
+        done, total = download.progress
+        text = f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting"
+        st.progress(min(1.0, done / total) if total else 0.0, text)
+        st.button("Cancel", key="download.cancel", icon=":material/stop:", on_click=download.cancel)
     elif is_answered and (error := future.exception()) is not None:
-        _refused(name, error)
+        unknown = f"The hub could not be asked ({type(error).__name__})."
+        text = str(error) if isinstance(error, EffectiveDepthError) else unknown
+        st.warning(show.plain(text), icon=":material/cloud_off:")
+        if st.button("Ask again", key="download.ask", icon=":material/refresh:"):
+            session.current().plans.pop(name)
+            st.rerun()
     else:
         # the room of the offer is kept while the hub is asked: what is below it need not move
         with st.container(key="download-first" if small(spec) else "download-other"):
             if is_answered:
-                _offer(spec, future.result(), download)
+                _offer(spec, name, future.result(), download)
             else:
                 st.caption("Asking the hub what it consists of …")
 
 
-def _progress(download: hub.Download) -> None:
-    """Draw a download's progress and its Cancel button."""
-    done, total = download.progress
-    st.progress(
-        min(1.0, done / total) if total else 0.0, f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting"
-    )
-    st.button("Cancel", key="download.cancel", icon=":material/stop:", on_click=download.cancel)
-
-
-def _refused(name: str, error: BaseException) -> None:
-    """Show why the hub could not be asked about the model `name`, with a button that asks again."""
-    known = isinstance(error, EffectiveDepthError)
-    st.warning(
-        show.plain(str(error) if known else f"The hub could not be asked ({type(error).__name__})."),
-        icon=":material/cloud_off:",
-    )
-    if st.button("Ask again", key="download.ask", icon=":material/refresh:"):
-        session.current().plans.pop(name)
-        st.rerun()
-
-
-def _offer(spec: ModelRef, plan: hub.Plan, before: hub.Download | None) -> None:
+def _offer(spec: ModelRef, name: str, plan: hub.Plan, before: hub.Download | None) -> None:
     """Draw a download's size, the free disk, the terms and the button, below the error of the download `before` it."""
     folder, setting = spec.cache
     have = plan.bytes_in(folder)
@@ -103,20 +91,13 @@ def _offer(spec: ModelRef, plan: hub.Plan, before: hub.Download | None) -> None:
     part = f", {gigabytes(have)} of them here already" if have else ""
     st.caption(f"{gigabytes(plan.bytes)} to download{part}; {gigabytes(disk.free(folder))} free on the disk.")
     if not (room := disk.has_room(max(0, plan.bytes - have), folder)):
-        st.error(
-            f"The disk has no room for it: make room, or set {setting} to a folder on another disk.",
-            icon=":material/hard_drive:",
-        )
+        text = f"The disk has no room for it: make room, or set {setting} to a folder on another disk."
+        st.error(text, icon=":material/hard_drive:")
     if terms := spec.terms:
         st.caption(f"{show.plain(terms.sentence)} [{show.plain(terms.name)}]({terms.address})")
-    if st.button(
-        "Resume" if have else "Download",
-        key="download.start",
-        icon=":material/download:",
-        type="primary",
-        disabled=not room,
-    ):
-        _running()[f"{spec.source}@{spec.revision}"] = hub.Download(spec.download)
+    look: dict[str, Any] = dict(icon=":material/download:", type="primary", disabled=not room)
+    if st.button("Resume" if have else "Download", key="download.start", **look):
+        _running()[name] = hub.Download(spec.download)
         st.rerun()
     _offer_small(spec)
 
@@ -129,13 +110,9 @@ def small(spec: ModelRef) -> str:
 
 
 def _offer_small(spec: ModelRef) -> None:
-    """Draw the button that chooses a small bundled model, where `small` names one."""
+    """Draw the button that chooses a small bundled model, and a prompt that it knows, where `small` names one."""
     if name := small(spec):
         st.caption("Or take one of the small bundled models, which need no download and run at once.")
-        st.button(f"Take {name}", key="download.small", on_click=_take_small, args=(name,))
-
-
-def _take_small(name: str) -> None:
-    """Choose the bundled model `name`, and a prompt that it knows."""
-    known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
-    inputs.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})
+        known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+        values = {"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE}
+        st.button(f"Take {name}", key="download.small", on_click=inputs.put, args=(values,))

@@ -23,10 +23,13 @@ what it says in the end, what each layer adds, and what breaks without it. **Pla
 
 def draw() -> None:
     """Draw the page that the browser asks for, within the frame."""
+    try:
+        title = settings.current().title
+    except SettingsError as error:  # what was meant to be closed might be open
+        st.error(show.plain(str(error)), icon=":material/settings:")
+        st.stop()
     look: dict[str, Any] = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 180}
-    st.set_page_config(page_title=title(), **look)
-    stop_if_wrong()
-
+    st.set_page_config(page_title=title, **look)
     pages = {
         entry: st.Page(
             entry.path, title=f"{entry.title} · {room.title}", url_path=entry.url, default=entry.kept_as == "home"
@@ -53,24 +56,6 @@ def draw() -> None:
         st.stop()  # so that Streamlit forgets no input which the page did not come to
 
 
-def title() -> str:
-    """Return the pages' title; the product's own where the settings cannot be read."""
-    try:
-        return settings.current().title
-    except SettingsError:
-        own: str = settings.Settings.model_fields["title"].default
-        return own
-
-
-def stop_if_wrong() -> None:
-    """Show an error and stop where the settings are wrong: what was meant to be closed might be open."""
-    try:
-        settings.current()
-    except SettingsError as error:
-        st.error(show.plain(str(error)), icon=":material/settings:")
-        st.stop()
-
-
 def banner() -> None:
     """Draw the owner's line above the page, where the settings have one."""
     if text := settings.current().banner:
@@ -80,7 +65,7 @@ def banner() -> None:
 def sidebar(here: Room, tab: Entry) -> None:
     """Draw the product's name, a link to each room, and at the foot the model; on a phone the rooms are a bar at the
     bottom. `here`, `tab`: the open room and page."""
-    st.sidebar.container(key="name").markdown(f"**{show.plain(title())}**")
+    st.sidebar.container(key="name").markdown(f"**{show.plain(settings.current().title)}**")
     bars = {"side": st.sidebar.container(key="rooms-side", gap=None), "foot": st.container(key="rooms-foot")}
     for bar_key, bar in bars.items():
         for room in ROOMS:

@@ -37,11 +37,6 @@ def put(values: Mapping[str, Any]) -> None:
     session.current().inputs.update(values)
 
 
-def put_defaults(parameters: Iterable[Input]) -> None:
-    """Set inputs to their defaults where nothing was chosen; only from a callback, or before they are drawn."""
-    put({one.key: one.value for one in parameters})
-
-
 def put_over(values: Mapping[str, Any]) -> None:
     """Set inputs to these values, and ignore for `ECHO` seconds a browser that still sends the replaced ones: it looks
     for news of a run by itself, and sends the values that it knew."""
@@ -96,8 +91,7 @@ def window(key: str, n: int, most: int) -> tuple[int, int] | None:
 
 
 def token(n_tokens: int) -> int | None:
-    """Return the position (from 0) of the token that all panels mark; None where none is chosen or the prompt is
-    shorter."""
+    """Return the position (from 0) of the token that all panels mark; None for none, or in a shorter prompt."""
     chosen = value("token")
     return chosen if chosen is not None and chosen < n_tokens else None
 
@@ -105,18 +99,25 @@ def token(n_tokens: int) -> int | None:
 # -------------------------------------------------------------------- declared once
 
 
+def written(value: Any) -> str:
+    """Return a value as a link writes it: True as "true", 5.0 as "5"."""
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+
+
 @dataclass(frozen=True)
 class Input:
     """An input that a link may carry: `name` in the URL, `key` in the session. `parse` makes the value of its text or
-    raises a `ParameterError`, `write` the reverse. `label`, `box`: label and arguments of its widget."""
+    raises a `ParameterError`, `write` the reverse. `label`, `box`: label and arguments of its widget. `bounded`: it is
+    a choice or a number, never a visitor's own words."""
 
     name: str
     key: str
     default: Any
     parse: Callable[[str], Any]
-    write: Callable[[Any], str] = str
+    write: Callable[[Any], str] = written
     label: str = ""
     box: Mapping[str, Any] = field(default_factory=dict)
+    bounded: bool = False
 
     @property
     def value(self) -> Any:
@@ -129,7 +130,7 @@ class Input:
         default = self.default if default is None else default
         return widget(box, label or self.label, self.key, default, **(dict(self.box) | more))
 
-    def draw_of(self, box: Callable[..., Any], options: Sequence[str], **more: Any) -> Any:
+    def draw_of(self, box: Callable[..., Any], options: Sequence[Any], **more: Any) -> Any:
         """Draw the input with these options and return its value; a value that is not among them becomes the first."""
         if value(self.key) not in options:
             put({self.key: options[0]})
@@ -151,7 +152,7 @@ def choice(
     name: str, key: str, default: Any, options: Iterable[Any], label: str = "", called: Mapping[Any, str] | None = None
 ) -> Input:
     """Return an input that takes one of `options`. `called`: the name of each option in its box."""
-    known = {_written(option): option for option in options}
+    known = {written(option): option for option in options}
 
     def parse(value: str) -> Any:
         if value not in known:
@@ -159,7 +160,7 @@ def choice(
         return known[value]
 
     box: dict[str, Any] = {"options": tuple(known.values())} | ({"format_func": called.get} if called else {})
-    return Input(name, key, default, parse, _written, label, box)
+    return Input(name, key, default, parse, label=label, box=box, bounded=True)
 
 
 def several(name: str, key: str, default: list[str], options: Iterable[str], label: str = "") -> Input:
@@ -191,7 +192,7 @@ def number(name: str, key: str, default: Any, low: float, high: float, kind: typ
         return result
 
     box = {"min_value": low, "max_value": high}
-    return Input(name, key, default, parse, lambda value: f"{value:g}" if kind is float else str(value), label, box)
+    return Input(name, key, default, parse, label=label, box=box, bounded=True)
 
 
 def flag(name: str, key: str, default: bool, label: str = "") -> Input:
@@ -230,12 +231,7 @@ def _of_field(probe: type[Probe], f: Field[Any]) -> Input:
             raise ParameterError(f"{probe.name}.{f.name} is {value!r}; expected a number that a box can hold.")
         return boxed(parameter, f.metadata["empty"])
 
-    return Input(f.name, f"{probe.name}.{f.name}", boxed(f.default, f.metadata["empty"]), parse, _written)
-
-
-def _written(value: Any) -> str:
-    """Return a value as a link writes it: True as "true"."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return Input(f.name, f"{probe.name}.{f.name}", boxed(f.default, f.metadata["empty"]), parse)
 
 
 def boxed(value: Any, empty: str = "") -> Any:
@@ -260,7 +256,7 @@ OF_LENSES = {short: name for short, name in SHADES.items() if short != "entropy"
 NONE = "none"
 CONTROL = choice("control", "control", NONE, (NONE, *controls.KINDS), "Control")
 CONTROL_SEED = number("control_seed", "control.seed", 0, 0, controls.MOST, int, "Seed of the control")
-COUNT_SINKS = flag("sinks", "count_sinks", False, "Count the sinks (◆)")
+COUNT_SINKS = flag("count_sinks", "count_sinks", False, "Count the sinks (◆)")
 KL = number("kl", "kl_threshold", KL_THRESHOLD, 0.05, 0.95, label="KL: below this share of its maximum")
 OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, label="Overlap: above")
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
@@ -278,7 +274,6 @@ STRETCHES = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A 
 COSTS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 SURGERY_MAP = choice("map", "surgery.map", None, STRETCHES.keys(), "Map", STRETCHES)
 SURGERY_VALUE = choice("value", "surgery.value", "loss", COSTS.keys(), "Value", COSTS)
-SURGERY_LENGTH = number("length", "surgery.length", 1, 1, 256, int)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
 SIDES_BRANCH = choice("branch", "two.branch", "layer", BRANCHES, "Contribution of", BRANCHES)
 SIDES_SHADE = choice("shade", "two.shade", "prob", ("prob", "kl", "jsd", "entropy"), "Lens shade", SHADES)

@@ -155,8 +155,7 @@ def _open_short(run: str) -> bool:
 
 
 def open_run(request: Request) -> None:
-    """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are
-    drawn. How a case study's page was looked at is put back by `case_studies.open_live`."""
+    """Put a result's model, control, prompt and parameters into the boxes, before they are drawn."""
     spec, prompt = request.models[0], request.prompts[0]
     if not _is_chosen(spec):  # what "auto" comes to may be this very model
         picker.choose(spec)
@@ -213,8 +212,7 @@ def put(values: Mapping[str, str]) -> None:
 
 
 def end_of_run() -> None:
-    """Write the URL after a whole run of the page, without a run where the page ended early, with a question or an
-    error."""
+    """Write the URL after a whole run of the page, also of one that ended early with a question or an error."""
     link = state()
     if link.own and not link.written:
         write()
@@ -232,8 +230,7 @@ def write(run: str = "") -> None:
 
 
 def to(page: str) -> dict[str, str]:
-    """Return the URL parameters of the frame's link to a page: those that it will write itself, so that Back needs one
-    step."""
+    """Return the URL parameters that a page will write itself, for the frame's link to it: Back needs one step."""
     state().given[page] = _everywhere() | carried(state().owns.get(page, ()))
     return state().given[page]
 

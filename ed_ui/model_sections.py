@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import streamlit as st
 
-from ed_core import figures
+from ed_core.cases import drawings
 from ed_core.depth import certificate, exactness, say, sinks
+from ed_core.figures.pictures import CURVES_HEIGHT, pictures
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, Loops, Numerics, Probe
 from ed_core.results.aggregate import aggregate
@@ -16,13 +17,13 @@ from ed_core.types import ModelSpec
 from ed_ui import inputs, live, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
+WORDS = show.words(__file__)  # how to read the figures, by their keys
 CHECKED: dict[str, Probe] = {"numerics": Numerics(), "contributions": Contributions()}
 PARAMETERS = (*of_probe(Loops), probe_page.TOKENS)
 
 
 def draw(model: ModelRef) -> None:
-    """Draw the sections on a looped model's passes and on numerical errors, folded until something of them is
-    measured."""
+    """Draw both sections, folded until something of them is measured; that on loops for a looped model."""
     if (model.n_passes or 1) > 1:
         probe = Loops.make({one.name: inputs.value(one.key, one.default) for one in of_probe(Loops)})
         section(model, "What do its loops do?", "loops", {"loops": probe}, loops)
@@ -47,13 +48,12 @@ def loops(batch: running.Batch) -> None:
     probe_page.status(batch)
     if (result := batch.complete("loops")) is None:
         return
-    values = aggregate(Loops(), [result.summary])
-    show.conclusion("loops", say.loops(values))
-    curves = figures.loop_curves(values)
-    for i in range(0, len(curves), 2):
-        for column, (key, caption, measure, x, name, line) in zip(st.columns(2), curves[i : i + 2], strict=True):
-            fig = figures.layer_curves({name: line}, "", result.measures[measure].spec.unit, x=x)
-            show.figure(f"loops-{key}", fig, caption, result, measure, place=column)
+    show.conclusion("loops", say.loops(aggregate(Loops(), [result.summary])))
+    drawn = list(drawings.of_several([result]))
+    for i in range(0, len(drawn), 2):
+        for j, column in enumerate(st.columns(2), i):
+            with column:
+                show.drawing(f"loops-{j}", drawn[j])
 
 
 def numerics(batch: running.Batch) -> None:
@@ -69,22 +69,11 @@ def numerics(batch: running.Batch) -> None:
     if rows := certificate.text_rows(result.provenance):
         show.few_rows(("text", "found"), rows)
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
-    caption = "Error of every layer's sum against what leaves it, token by token"
-    show.figure("sums", figures.miss_map(result, view), caption, result, "miss", READ_ERROR)
-    probe_page.window(result, view)
-    left, right = st.columns(2)
-    caption = "Largest error per layer, against rounding and the limit"
-    show.figure("miss", figures.miss_curves(result), caption, result, "rounding", place=left)
-    fig, caption = figures.slope_curves(result), "Slopes: what the stream moves per unit that is read"
-    show.figure("slopes", fig, caption, result, "slope_attn", READ_SLOPE, place=right)
-    caption = "Length of the stream, first token against the others"
-    show.figure("norms", figures.first_token_norm(result), caption, result, "resid_norm", READ_SINK)
-
-
-READ_ERROR = """Colour is the power of ten. In float32 most errors are near 3e-8, in bfloat16 near 1e-3: that is the
-dtype. One bright row or column far above the rest points to a term that is not read, or a token whose
-stream cancels."""
-READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding, and the error cannot see a forgotten factor;
-rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""
-READ_SINK = """In many models the first token's norm is a hundred times the others', and attention rests on it (Xiao et
-al. 2024, Sun et al. 2024): means of lengths that count it may reflect little else."""
+    low = replace(view, height=CURVES_HEIGHT)
+    places = (st.container(), *st.columns(2), st.container())
+    for key, one, place in zip(("sums", "miss", "slopes", "norms"), pictures(result), places, strict=True):
+        reading = replace(one, reading=WORDS.get(key, ""))
+        show.picture(key, reading, result, view if key == "sums" else low, place=place)
+        if key == "sums":
+            with place:
+                probe_page.window(result, view)

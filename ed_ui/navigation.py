@@ -12,22 +12,28 @@ ROOT = _HERE / "app" if (_HERE / "app").is_dir() else _HERE.parent  # of `pages/
 
 @dataclass(frozen=True)
 class Entry:
-    """A page of the app, one tab of a room. `kept_as`: its name in a case study (a probe's own page: the probe's), ""
-    where none can be saved. `url`: its path, where that is not the file's name. `hidden`: no tab leads there. `model`:
-    it is about the chosen model. `question`: its own, where it is not the room's."""
+    """A page of the app, one tab of a room. `page`: its file below `pages/`, without the ending. `kept_as`: its name in
+    a case study (a probe's own page: the probe's), "" where none can be saved. `question`: its own, where it is not the
+    room's. `url`: its path, where that is not the file's name. `hidden`: no tab leads there. `model`: it is about the
+    chosen model."""
 
-    file: str
+    page: str
     title: str
     kept_as: str = ""
+    question: str = ""
     url: str | None = None
     hidden: bool = False
     model: bool = True
-    question: str = ""
+
+    @property
+    def file(self) -> str:
+        """The page's file below the app's folder."""
+        return f"pages/{self.page}.py"
 
     @property
     def address(self) -> str:
         """The page's path below the app's address."""
-        return self.url or self.file.rpartition("/")[2].removesuffix(".py")
+        return self.url or self.page.rpartition("/")[2]
 
     @property
     def path(self) -> str:
@@ -46,99 +52,47 @@ class Room:
     tabs: tuple[Entry, ...]
 
 
+_PROMPT = (
+    Entry("prompt/home", "Answer", "home"),
+    Entry("prompt/contributions", "Contributions", "contributions", "What does each layer add?"),
+    Entry("prompt/logit_lens", "Logit lens", "logit_lens", "What would the model say after each layer?"),
+    Entry("prompt/lenses", "Fitted lenses", "lenses", "Does what is read depend on the lens?"),
+    Entry("prompt/writing", "Writing", "generation", "How early is each written word decided?"),
+)
+_INTERVENE = (
+    Entry("intervene/skip", "Skip", "layer_skip"),
+    Entry("intervene/erase", "Erase", "residual_erasure", "How long is a token needed?"),
+    Entry("intervene/patch", "Patch", "patching", "Where is the answer decided?"),
+    Entry("intervene/gradients", "Gradients", "integrated_gradients", "Which tokens does the answer rest on?"),
+    Entry("intervene/prune", "Prune", "prune", "Which layers can go?"),
+)
+_COMPARE = (Entry("compare/two", "A | B", "two"), Entry("compare/maps", "Linear maps"))
+_STUDIES = (Entry("studies/studies", "Studies", model=False),)
+_MODEL = (Entry("model/model", "This model"), Entry("model/models", "All models", model=False))
+_CASES = (
+    Entry("case_studies/gallery", "Case studies", url="cases", model=False),
+    Entry("case_studies/case", "Case study", url="case", hidden=True, model=False),
+)
 _ROOMS = (
-    Room(
-        "Prompt",
-        "Where does this answer form?",
-        "layers",
-        (
-            Entry("pages/prompt/home.py", "Answer", "home"),
-            Entry(
-                "pages/prompt/contributions.py",
-                "Contributions",
-                "contributions",
-                question="What does each layer add?",
-            ),
-            Entry(
-                "pages/prompt/logit_lens.py",
-                "Logit lens",
-                "logit_lens",
-                question="What would the model say after each layer?",
-            ),
-            Entry(
-                "pages/prompt/lenses.py", "Fitted lenses", "lenses", question="Does what is read depend on the lens?"
-            ),
-            Entry(
-                "pages/prompt/writing.py", "Writing", "generation", question="How early is each written word decided?"
-            ),
-        ),
-    ),
-    Room(
-        "Intervene",
-        "What breaks without it?",
-        "content_cut",
-        (
-            Entry("pages/intervene/skip.py", "Skip", "layer_skip"),
-            Entry("pages/intervene/erase.py", "Erase", "residual_erasure", question="How long is a token needed?"),
-            Entry("pages/intervene/patch.py", "Patch", "patching", question="Where is the answer decided?"),
-            Entry(
-                "pages/intervene/gradients.py",
-                "Gradients",
-                "integrated_gradients",
-                question="Which tokens does the answer rest on?",
-            ),
-            Entry("pages/intervene/prune.py", "Prune", "prune", question="Which layers can go?"),
-        ),
-    ),
-    Room(
-        "Compare",
-        "What differs?",
-        "compare_arrows",
-        (
-            Entry("pages/compare/two.py", "A | B", "two"),
-            Entry("pages/compare/maps.py", "Linear maps"),
-        ),
-    ),
-    Room(
-        "Studies",
-        "Does it hold over many prompts and models?",
-        "science",
-        (Entry("pages/studies/studies.py", "Studies", model=False),),
-    ),
-    Room(
-        "Model",
-        "What is known about this model's depth?",
-        "badge",
-        (
-            Entry("pages/model/model.py", "This model"),
-            Entry("pages/model/models.py", "All models", model=False),
-        ),
-    ),
-    Room(
-        "Case studies",
-        "Case studies",
-        "collections_bookmark",
-        (
-            Entry("pages/case_studies/gallery.py", "Case studies", url="cases", model=False),
-            Entry("pages/case_studies/case.py", "Case study", url="case", hidden=True, model=False),
-        ),
-    ),
+    Room("Prompt", "Where does this answer form?", "layers", _PROMPT),
+    Room("Intervene", "What breaks without it?", "content_cut", _INTERVENE),
+    Room("Compare", "What differs?", "compare_arrows", _COMPARE),
+    Room("Studies", "Does it hold over many prompts and models?", "science", _STUDIES),
+    Room("Model", "What is known about this model's depth?", "badge", _MODEL),
+    Room("Case studies", "Case studies", "collections_bookmark", _CASES),
 )
 
 
 def _with_further(room: Room) -> Room:
     """Return the room with a tab for each other page in its folder, a probe's: named like its file; the file's first
     line, a docstring, is the page's question."""
-    folder = Path(room.tabs[0].file).parent
-    others = sorted(
-        {str(folder / file.name) for file in (ROOT / folder).glob("*.py")} - {tab.file for tab in room.tabs}
-    )
-    tabs = [
-        Entry(file, Path(file).stem.replace("_", " ").capitalize(), Path(file).stem, question=question.strip('"'))
-        for file in others
-        for question in (ROOT / file).read_text("utf-8").splitlines()[:1]
-    ]
-    return replace(room, tabs=(*room.tabs, *tabs))
+    folder, tabs = room.tabs[0].page.partition("/")[0], list(room.tabs)
+    names = {f"{folder}/{file.stem}" for file in (ROOT / "pages" / folder).glob("*.py")}
+    for page in sorted(names - {tab.page for tab in tabs}):
+        one = Entry(page, page.partition("/")[2].replace("_", " ").capitalize())
+        question = Path(one.path).read_text("utf-8").splitlines()[0].strip('"')
+        tabs.append(replace(one, kept_as=one.address, question=question))
+    return replace(room, tabs=tuple(tabs))
 
 
 ROOMS = tuple(map(_with_further, _ROOMS))

@@ -30,19 +30,16 @@ from ed_core.work.resolve import settle
 from ed_ui import downloads, inputs, live, running, session, show
 from ed_ui.inputs import choice, text
 
-NOTHING_ELSE = "One of the models that this installation offers."
+WORDS = show.words(__file__)
 AUTO = "auto"
 SHORT = 28  # characters of a name on top of the page
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
-ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit:
-nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with auto."""
 MODEL = text("model", "model", label="Model")
 PRECISION = choice("precision", "precision", AUTO, PRECISIONS, "Precision")
 ADAPTER = text("adapter", "adapter", label="LoRA adapter")
 REVISION = text("revision", "revision", label="Revision")
 DEVICE = text("device", "device", AUTO, "Device")
 EXAMPLE = "Qwen/Qwen2.5-1.5B"  # a larger model than the bundled ones
-LARGER = " A larger one: {}. Choose it above, or type any Hugging Face id; the page then offers its download."
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,9 @@ def box() -> None:
         about: dict[str, Any] = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         MODEL.draw(st.selectbox, default=model() or None, **about)
-        larger = "" if settings.current().hosted else LARGER.format(listed.get(EXAMPLE, EXAMPLE))
+        larger = "" if settings.current().hosted else " " + WORDS["Larger"].format(listed.get(EXAMPLE, EXAMPLE))
         st.caption(f"Parameters, memory, and time for {estimate.TOKENS} tokens here.{show.plain(larger)}")
-        PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
+        PRECISION.draw(st.segmented_control, help=WORDS["Precision"])
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
@@ -97,8 +94,7 @@ def _short(name: str) -> str:
 
 
 def trouble() -> None:
-    """Draw what is in the way of the chosen model, with its download where it is missing; nothing can run until
-    then."""
+    """Draw what is in the way of the chosen model, with its download where it is missing."""
     choice = current()
     with st.container(key="model-trouble"):
         if notice := lookup.trouble():
@@ -119,7 +115,7 @@ def say_what_leaves(spec: ModelRef) -> None:
     where = "a process of this machine"
     if (address := settings.current().ndif_address) != settings.LOCAL:
         where = f"{urlsplit(address).netloc}, under the key of this installation"
-    notice = LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
+    notice = WORDS["Leaves"].format(name=spec.name.removeprefix(remote.PREFIX), where=where)
     st.info(show.plain(notice), icon=":material/cloud_upload:")
 
 
@@ -161,7 +157,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
         return Choice(spec, missing)
     except EffectiveDepthError as error:
         if missing is not None and not missing.config():
-            return Choice(None, missing, f"{name} {UNKNOWN}")
+            return Choice(None, missing, f"{name} {WORDS['Unknown']}")
         return Choice(None, missing, str(error))
 
 
@@ -219,7 +215,7 @@ def _allowed(name: str) -> bool:
 def about_model() -> str:
     """Return the help text on what may be typed into the box of models."""
     if settings.current().hosted:
-        return NOTHING_ELSE
+        return WORDS["Hosted"]
     elsewhere = f", {remote.PREFIX} and a model that NDIF runs" * settings.current().ndif
     return (
         f"A bundled model, one of the catalogue, the path of a model folder, any hub id like {EXAMPLE}"
@@ -264,9 +260,9 @@ def _more() -> None:
     """Draw the boxes for adapter, revision and device; on a hosted installation the first two only where one is set."""
     hosted = settings.current().hosted  # a link may name what is refused here, and its box is where to clear it
     if ADAPTER.value or not hosted:
-        ADAPTER.draw(st.text_input, words=True, help=ABOUT_ADAPTER)
+        ADAPTER.draw(st.text_input, words=True, help=WORDS["Adapter"])
     if REVISION.value or not hosted:
-        REVISION.draw(st.text_input, words=True, help=ABOUT_REVISION, placeholder="main")
+        REVISION.draw(st.text_input, words=True, help=WORDS["Revision"], placeholder="main")
     if len(known := devices()) > 1:
         hint = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
         DEVICE.draw(st.selectbox, options=[AUTO, *known], help=hint)
@@ -289,74 +285,59 @@ def card(spec: ModelRef) -> None:
     """Draw the model card, a line for each fact. Errors of the residual identities come from the latest result of this
     model in this precision."""
     made = lookup.certificate(spec)
-    lines = [*_shape(spec), *_runtime(spec, made), *_origin(spec), *_identities(made)]
-    st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
+    facts = [*_size(spec), *_runtime(spec, made or {}), *_identities(made)]
+    st.caption("  \n".join(f"**{name}**: {value}" for name, value in facts if value))
 
 
-def _shape(spec: ModelRef) -> list[tuple[str, str]]:
+def _size(spec: ModelRef) -> list[tuple[str, str]]:
     """Return the card's lines on family, layers, widths, heads, vocabulary and parameters."""
     if (size := spec.size_or_none()) is None:
         return [("Size", "known once it is downloaded")]
     fewer = "" if size.n_kv_heads == size.n_heads else f", {size.n_kv_heads} for keys and values"
-    counted = estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")
     return [
         ("Family", show.plain(size.family[:40])),
         ("Layers", str(size.n_layers)),
         ("Width", f"{size.d_model}, MLP {size.d_mlp}"),
         ("Heads", f"{size.n_heads}{fewer}, of {size.head_dim}"),
         ("Vocabulary", f"{size.d_vocab}, {'tied' if size.tied else 'untied'}"),
-        ("Parameters", counted),
+        ("Parameters", estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")),
     ]
 
 
-def _runtime(spec: ModelRef, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the card's lines on precision, device and memory. `made`: the provenance of the latest result, None
-    without one."""
+def _runtime(spec: ModelRef, made: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the card's lines on precision, device, memory, revision, content and adapter, "" for none. `made`: the
+    provenance of the latest result."""
+    origin = [
+        ("Revision", f"commit {show.plain(spec.revision[:12])}" if spec.revision else ""),
+        ("Content", f"SHA-256 {spec.content_hash[:12]}…" if spec.content_hash else ""),
+        ("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…" if spec.adapter else ""),
+    ]
     if not spec.weights_here:
-        computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
-        return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
-    label = sizes.PRECISION_LABELS.get(spec.precision, "")
-    lines = [("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")), ("Device", spec.device)]
-    if made is not None and made.get("weights_bytes"):
-        return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]
-    if not (weights := estimate.weights(spec)):
-        return lines
-    return [*lines, ("Memory", f"{gigabytes(weights)} of weights, by the estimate")]
-
-
-def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
-    """Return the card's lines on revision, content and adapter."""
-    lines = [("Revision", f"commit {show.plain(spec.revision[:12])}")] if spec.revision else []
-    lines += [("Content", f"SHA-256 {spec.content_hash[:12]}…")] if spec.content_hash else []
-    lines += [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
-    return lines
+        computes = (made.get("precision") or {}).get("computes_in", "told by its first result")
+        return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}")), *origin]
+    label, held = sizes.PRECISION_LABELS.get(spec.precision, ""), made.get("weights_bytes")
+    weights = held or estimate.weights(spec)
+    return [
+        ("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")),
+        ("Device", spec.device),
+        ("Memory", f"{gigabytes(weights)} of weights{'' if held else ', by the estimate'}" if weights else ""),
+        *origin,
+    ]
 
 
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the card's lines on how exact the residual sums were when the model was opened: the worst error of
-    each."""
+    """Return the card's lines on the worst errors of the residual sums when the model was opened."""
     if made is None or not (errors := made.get("identities")):
         return [("Identities", "not opened yet")]
-    names = {
-        "miss": "sums are off by",
-        "closure": "the lens by",
-        "replay": "layers by hand by",
-        "suffix": "edited streams by",
-    }
-    parts = [
-        f"{words} {say.number(errors[name], '.1g')}"
-        for name, words in names.items()
-        if isinstance(errors.get(name), (int, float))
-    ]
+    known = ((words, errors.get(name)) for name, words in ERRORS.items())
+    parts = [f"{words} {say.number(error, '.1g')}" for words, error in known if isinstance(error, (int, float))]
     lines = [("Identities", f"hold; at most {', '.join(parts)}"), ("Read", show.plain(str(made.get("read", ""))))]
     return [*lines, *((name, show.plain(value)) for name, value in certificate.text_rows(made))]
 
 
-LEAVES = (
-    "{name} is measured elsewhere. Run sends the prompt's tokens and the measuring code to {where}. What comes back "
-    "is unpickled in a process of its own, and arrays of the expected shapes are kept. There is no continuation, no "
-    "control and no gradient."
-)
-UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
-ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
-ABOUT_REVISION = "Of a hub model: a branch, a tag or a commit; empty means its main branch."
+ERRORS = {
+    "miss": "sums are off by",
+    "closure": "the lens by",
+    "replay": "layers by hand by",
+    "suffix": "edited streams by",
+}

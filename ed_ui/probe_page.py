@@ -3,13 +3,10 @@ prompt compares."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from inspect import cleandoc
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -28,20 +25,10 @@ from ed_core.results import aggregate, lookup
 from ed_core.results.aggregate import Summary
 from ed_core.results.shelf import Shelf
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
-from ed_ui import (
-    case_studies,
-    control_model,
-    inputs,
-    link,
-    live,
-    picker,
-    prompt_box,
-    running,
-    session,
-    show,
-)
+from ed_ui import case_studies, control_model, inputs, link, live, picker, prompt_box, running, session, show
 from ed_ui.inputs import Input, boxed, of_probe, span
 
+P = TypeVar("P", bound=Probe)
 WINDOW = 64
 TOKENS = span("tokens", "window.page")
 MAP_HEIGHT = 520
@@ -57,36 +44,28 @@ Panels = Callable[[ProbeResult, View], None]
 @dataclass(frozen=True)
 class Page:
     """A page for one probe: the verdict, the map, how this prompt compares, other figures, and what the page is about.
-
-    `verdict` gives the answer and how sure it is, of a complete result. The main map is the first of the probe's
-    pictures, seen as `look(result)` says, or what `figure` draws; below it `beneath` draws remarks on the result, and
-    notes for which `noted` is true are left out; `more` draws other figures, by default the probe's other pictures.
-    `words`: what Run would do, under "", and paragraphs by their headings (from the function `words`).
-    `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
-    map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer`: whether
-    the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation.
-    `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the
-    sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a control
-    can be measured. `prompts`: draws the prompt's box, and others that the page has."""
+    The defaults show a probe as it declares itself."""
 
     probe: type[Probe]
-    words: Mapping[str, str]
+    words: Mapping[str, str]  # what Run would do, under "", and paragraphs by their headings (`show.words`)
+    # of a complete result the answer, and how sure it is
     verdict: Callable[[ProbeResult], tuple[str, str]] = lambda result: (find(result.request.probe).title, "One prompt.")
-    more: Panels | None = None
-    look: Callable[[ProbeResult], Look] = lambda _: Look()
-    beneath: Callable[[ProbeResult], None] = lambda _: None
-    noted: Callable[[str], bool] = lambda _: False
-    figure: Panels | None = None
-    inputs: Callable[[], None] | None = None
+    more: Panels | None = None  # draws other figures than the probe's other pictures
+    look: Callable[[ProbeResult], Look] = lambda _: Look()  # how the first picture is seen, which is the map
+    beneath: Callable[[ProbeResult], None] = lambda _: None  # draws remarks on the result below the map
+    noted: Callable[[str], bool] = lambda _: False  # whether a note of the result is left out below the map
+    figure: Panels | None = None  # draws the map, in place of the probe's first picture
+    inputs: Callable[[], None] | None = None  # draws what the map needs
+    # whether the probe, with its parameters, reads the answer's tokens: the page offers the model's own continuation
     needs_answer: Callable[[Probe], bool] = lambda _: False
-    over_tokens: bool = True
-    sound: Callable[[ProbeResult], bool] = lambda _: True
-    parameters: tuple[Input, ...] = ()
-    height: Callable[[int], int] = lambda _: MAP_HEIGHT
-    over_sinks: bool = False
-    ask: Callable[[], Probe] | None = None
-    controlled: bool = True
-    prompts: Callable[[], None] = prompt_box.draw
+    over_tokens: bool = True  # the map has tokens to choose a window of
+    sound: Callable[[ProbeResult], bool] = lambda _: True  # whether a result may be compared with others
+    parameters: tuple[Input, ...] = ()  # what a link carries of the map's inputs
+    height: Callable[[int], int] = lambda _: MAP_HEIGHT  # of the map, from the number of layers (0 where unknown)
+    over_sinks: bool = False  # its means may leave the sinks out
+    ask: Callable[[], Probe] | None = None  # draws the probe's inputs, in place of a form of all its parameters
+    controlled: bool = True  # a control can be measured
+    prompts: Callable[[], None] = prompt_box.draw  # draws the prompt's box, and others that the page has
 
     def show(self) -> None:
         """Draw the whole page: prompt, Run, verdict, map, how the prompt compares, further figures, explanation. What
@@ -113,7 +92,7 @@ class Page:
             live.follow(batch, self._more)
         with st.expander("About this"):
             texts(self.words)
-            explanation(probe)
+            st.markdown(cleandoc(probe.__doc__ or ""))
 
     def _answer(self, batch: running.Batch) -> None:
         """Draw the verdict and the map of a batch, as far as it is measured."""
@@ -197,18 +176,6 @@ def top_row(page: str, batch: running.Batch, with_control: DeltaGenerator | None
     case_studies.save_button(share, page, batch)
 
 
-def explanation(probe: type[Probe]) -> None:
-    """Show what a probe measures: its docstring."""
-    st.markdown(cleandoc(probe.__doc__ or ""))
-
-
-@cache
-def words(file: str) -> Mapping[str, str]:
-    """Return the paragraphs of the Markdown file next to a page's `file` by their headings, the first under ""."""
-    parts = re.split(r"(?m)^## (.+)$", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
-    return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
-
-
 def texts(paragraphs: Mapping[str, str]) -> None:
     """Show a page's paragraphs about its figures side by side: those under the headings of `ABOUT`."""
     shown = [heading for heading in ABOUT if heading in paragraphs]
@@ -239,8 +206,7 @@ def view(result: ProbeResult) -> View:
 
 
 def sinks_of(result: ProbeResult) -> tuple[int, ...]:
-    """Return the positions of the prompt's attention sinks, from its contributions on the same model; () where these
-    are not stored."""
+    """Return the positions of the prompt's attention sinks, from its stored contributions; () without these."""
     probe, request = sinks.PROBE, result.request
     written: ProbeResult | None = result
     if request.probe != probe and result.complete:
@@ -249,8 +215,7 @@ def sinks_of(result: ProbeResult) -> tuple[int, ...]:
 
 
 def behind(seen: View, curve: str, first_token: bool = True) -> dict[str, Any]:
-    """Return the control's aggregate of a `curve` over the same tokens, by the control's name; {} where the view has
-    none."""
+    """Return the control's aggregate of a `curve` over the same tokens, by its name; {} without a control."""
     if seen.control is None:
         return {}
     return {seen.control_name: aggregate.without(seen.control, seen.uncounted, first_token)[curve]}
@@ -309,21 +274,17 @@ def _offer_answer(batch: running.Batch) -> None:
 
 
 def form(
-    probe: type[Probe],
-    row: Any,
-    names: Collection[str] | None = None,
-    prefix: str = "",
-    width: int | Literal["stretch"] = "stretch",
-) -> Probe:
+    probe: type[P], row: Any, names: Collection[str] | None = None, width: int | Literal["stretch"] = "stretch"
+) -> P:
     """Draw a form of a probe's parameters in `row` and return the probe with the chosen ones; a `ParameterError` says
-    what is wrong with one. `names`: of the fields shown, None for all. `prefix`: of the inputs' keys, where a page has
-    the same form twice. `width`: of a box, in pixels."""
+    what is wrong with one. `names`: of the fields shown, None for all. `width`: of a box, in
+    pixels."""
     hints = probe.hints()
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
         meta, kind = f.metadata, hints[f.name]
         label, content = meta["label"] or f.name.replace("_", " "), boxed(f.default, meta["empty"])
-        key = f"{prefix}{probe.name}.{f.name}"
+        key = f"{probe.name}.{f.name}"
         if meta["file"]:
             own = inputs.value(key, content) == f.default
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
@@ -337,7 +298,7 @@ def form(
         else:
             draw, more = row.text_input, {"width": width}
         values[f.name] = inputs.widget(draw, label, key, content, **{"help": meta["help"]} | more)
-    return probe.make(values)
+    return cast(P, probe.make(values))
 
 
 # -------------------------------------------------------------------- how a prompt compares
@@ -363,12 +324,12 @@ def others_of(probe: Probe, asked: Request) -> list[Request]:
 def compared(shown: running.Batch, name: str, probe: Probe) -> None:
     """Draw how this prompt's result compares with those of other prompts and of the model's control. The bundled
     prompts run one at a time, so that a Run waits for one of them at most."""
-    result, control = shown.results[name], control_model.result(shown, name)
-    alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
+    result = shown.results[name]
     others = {f"{probe.name}.{i}": request for i, request in enumerate(others_of(probe, result.request))}
     batch = running.batch(f"others.{probe.name}", others, at_once=1)
     st.markdown("##### How this prompt compares")
-    live.follow(batch, _compared, probe, result, control, alike)
+    alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
+    live.follow(batch, _compared, probe, result, control_model.result(shown, name), alike)
 
 
 def _compared(
@@ -387,19 +348,28 @@ def _compared(
         if alike and control is not None:
             sentence, reasons = say.against_control(control.request.models[0].control, alike), [sentence]
         show.conclusion(f"others-{probe.name}", sentence, reasons)
-        _measure_others(batch, len(stored), result)
-    name = controls.label(control.request.models[0]) if control is not None else ""
-    results = [result, *([control] if control is not None else [])]
-    summaries, first_token, of_sinks_ = _counted(probe, results, stored, first_token)
-    this, *others = summaries
-    control_curves = among_others.curves_of(probe, [others.pop(0)], first_token) if control is not None else {}
-    spreads = among_others.spreads(probe, this, others, first_token)
+        if batch.running:
+            done = sum(r.complete for r in batch.results.values())
+            text = f"{done} of {len(batch.requests)} bundled prompts measured · {running.status(batch)}"
+        else:
+            text = f"{say.count(len(stored), 'other prompt')} measured with this model and these parameters"
+        label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}"
+        running.section_row(batch, f"others.{probe.name}", result.n_tokens, True, text, label)
+        for message, which in running.troubles(batch).items():
+            st.warning(show.plain(f"{len(which)} could not be measured: {message}"), icon=":material/error:")
+    own = [result, *([control] if control is not None else [])]
+    (this, *others), first_token, remark = _counted(probe, own, stored, first_token)
+    behind: dict[str, Any] = {}
+    if control is not None:
+        name = controls.label(control.request.models[0])
+        behind = {curve: {name: v} for curve, v in among_others.curves_of(probe, others[:1], first_token).items()}
+    spreads = among_others.spreads(probe, this, others[len(own) - 1 :], first_token)
     for column, spread in zip(st.columns(2), spreads, strict=False):
-        curve, remark = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{of_sinks_}"
-        twin = {name: control_curves[curve.name]} if control_curves else {}
-        look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
+        curve, over = spread.curve, " over the others" if len(spread.quantiles) else ""
+        look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=behind.get(curve.name, {}))
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
-        show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{remark}", results=[result], place=column)
+        title = f"{curve.title}: this prompt{over}{remark}"
+        show.figure(f"spread-{curve.name}", fig, title, results=[result], place=column)
 
 
 def _counted(
@@ -420,16 +390,3 @@ def _counted(
         return every, first_token, ", all tokens counted"
     fewer = any(int(s["n_tokens"]) < r.n_tokens - (not first_token) for s, r in zip(left, known, strict=True))
     return left, True, ", sinks left out" if fewer else ""
-
-
-def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
-    """Draw the row that says how many other prompts are measured, with a button that measures the bundled ones."""
-    if batch.running:
-        done = sum(r.complete for r in batch.results.values())
-        text = f"{done} of {len(batch.requests)} bundled prompts measured · {running.status(batch)}"
-    else:
-        text = f"{say.count(n_others, 'other prompt')} measured with this model and these parameters"
-    label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}"
-    running.section_row(batch, f"others.{result.request.probe}", result.n_tokens, True, text, label)
-    for message, which in running.troubles(batch).items():
-        st.warning(show.plain(f"{len(which)} could not be measured: {message}"), icon=":material/error:")

@@ -42,27 +42,19 @@ SHOWN = 512  # tokens in the preview
 
 
 def prompt() -> Prompt:
-    """Return the prompt in the box with its answer and encoding. A space is put in front of an answer that would run
-    together with the prompt."""
+    """Return the prompt in the box, with a space in front of an answer that would run together with it."""
     text, answer = inputs.value("text", ""), inputs.value("answer", "")
-    return Prompt(
-        text,
-        spaced(text, answer) or answer,
-        template=TEMPLATE.value,
-        special_tokens=SPECIAL_TOKENS.value,
-    )
+    return Prompt(text, spaced(text, answer) or answer, template=TEMPLATE.value, special_tokens=SPECIAL_TOKENS.value)
 
 
 def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None:
-    """Put a prompt into the box; only from a callback, or before the box is drawn. `side`: "two." for that of side
-    B."""
+    """Put a prompt into the box, before it is drawn. `side`: "two." for that of side B."""
     inputs.put({f"{side}text": text, f"{side}answer": answer, f"{side}example": example})
 
 
 @st.cache_data(show_spinner=False)
 def examples() -> dict[str, dict[str, Any]]:
-    """Return the bundled prompts by id, those in words and those in characters, in their files' order: by task, easiest
-    first."""
+    """Return the bundled prompts by id, in their files' order: by task, easiest first."""
     return {p["id"]: p for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
 
 
@@ -72,8 +64,7 @@ def task_name(task: str) -> str:
 
 
 def ids() -> list[str]:
-    """Return the ids of the examples for the chosen model in their order; for a model that knows English those in
-    English, by kind."""
+    """Return the ids of the examples for the chosen model; for one that knows English by kind."""
     known = load_prompts(picker.model())
     if picker.model() not in MODELS:
         known = [p for kind in KINDS for p in known if p.get("kind") == kind]
@@ -141,8 +132,10 @@ def draw() -> None:
             if (result := preview()) is not None:
                 st.caption(say.count(len(result), "token"), width="content")
         session.current().place = running.Place(run, row.empty(), row, st.empty(), encoded=True)
-        if trouble := _trouble_text():
-            st.container(key="prompt-trouble").caption(trouble)
+        remarks = [f":red[{show.plain(wrong)}]"] if (wrong := trouble()) else []
+        remarks += [f":orange[{show.plain(note)}]" for note in result.notes] if result and not wrong else []
+        if remarks:
+            st.container(key="prompt-trouble").caption(" ".join(remarks))
 
 
 def _examples() -> None:
@@ -207,8 +200,7 @@ def _undo() -> None:
 
 
 def preview() -> Encoding | None:
-    """Return the prompt in the box as it will be encoded; None for an invalid one, or where only the opened model could
-    tell."""
+    """Return the prompt in the box as it will be encoded; None where it is invalid or only the opened model can."""
     spec, content = picker.current().spec, prompt()
     if not spec or wrong_with(content):
         return None
@@ -222,13 +214,14 @@ def n_tokens() -> int | None:
 
 
 def ready() -> bool:
-    """Return whether the prompt in the box can be run: it is text, and as far as its tokens can be counted here not too
-    long."""
-    return not wrong_with(prompt()) and not _too_long()
+    """Return whether the prompt in the box can be run."""
+    return not trouble()
 
 
-def _too_long() -> str:
-    """Return why the prompt in the box has too many tokens; "" where it has not, or they cannot be counted here."""
+def trouble() -> str:
+    """Return why the prompt in the box cannot be run, like a text that is too long; "" where it can."""
+    if wrong := wrong_with(prompt()):
+        return wrong
     spec, result = picker.current().spec, preview()
     return tokens.too_long(spec, len(result)) if spec and result else ""
 
@@ -241,15 +234,6 @@ def wrong_with(asked: Prompt) -> str:
     except PromptError as error:
         return str(error)
     return ""
-
-
-def _trouble_text() -> str:
-    """Return what is wrong with the prompt in the box as coloured Markdown; "" for nothing."""
-    if trouble := wrong_with(prompt()) or _too_long():
-        return f":red[{show.plain(trouble)}]"
-    if not (result := preview()):
-        return ""
-    return " ".join(f":orange[{show.plain(note)}]" for note in result.notes)
 
 
 def encoding() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -16,76 +16,58 @@ from ed_core.models.ref import ModelRef
 from ed_core.probes import Probe
 from ed_core.prompts import parse_jsonl, read_jsonl
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import inputs, picker, prompt_box, running, session, show
+from ed_ui import inputs, picker, prompt_box, running, show
 from ed_ui.inputs import Input, choice, number, several
 
+WORDS = show.words(__file__)
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
 BUNDLED, ONE, LINES = "bundled", "one", "lines"
 SOURCES = {BUNDLED: "A set", ONE: "This prompt", LINES: "A file or pasted lines"}
-SOURCE = choice("prompts", "prompts.source", BUNDLED, SOURCES, "Prompts", SOURCES)
-OF = choice("set", "prompts.set", "", set_names(), "Prompt set")
-HOW_MANY = number("n_prompts", "prompts.n", 12, 1, MOST, int, "How many")
 EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST_TO_FIT = 1000  # prompts of a fit
-ABOUT_SETS = (
-    "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
-    "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "
-    "better ten times as many. A real model takes a file of its own."
-)
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
-def parameters() -> tuple[Input, ...]:
-    """Return the inputs of `choose` that a link carries; pasted lines and files it does not."""
-    return SOURCE, OF, HOW_MANY
-
-
-def _set_or_lines(page: str) -> Input:
-    """Return a page's input that chooses between bundled sets and lines."""
-    return choice("prompts", f"{page}.source", BUNDLED, (BUNDLED, LINES), "Prompts", SOURCES)
+def source_of(page: str, *sources: str) -> Input:
+    """Return a page's input that chooses where its prompts come from."""
+    return choice("prompts", f"{page}.source", BUNDLED, sources or (BUNDLED, LINES), "Prompts", SOURCES)
 
 
 def of_set(page: str) -> tuple[Input, Input]:
     """Return the inputs of `set_or_lines` that a page's link carries."""
-    return (
-        _set_or_lines(page),
-        choice("set", f"{page}.set", "", set_names(), "Prompt set"),
-    )
+    return source_of(page), choice("set", f"{page}.set", "", set_names(), "Prompt set")
 
 
 def of_fit(page: str) -> tuple[Input, Input]:
     """Return the inputs of `to_fit` that a page's link carries."""
-    return (
-        _set_or_lines(page),
-        several("sets", f"{page}.sets", [EXAMPLES], [EXAMPLES, *set_names()], "Prompt sets"),
-    )
+    return source_of(page), several("sets", f"{page}.sets", [EXAMPLES], [EXAMPLES, *set_names()], "Prompt sets")
+
+
+OF = of_set("prompts")[1]
+HOW_MANY = number("n_prompts", "prompts.n", 12, 1, MOST, int, "How many")
+PARAMETERS = (source_of("prompts", *SOURCES), OF, HOW_MANY)  # of `choose`: pasted lines and files no link carries
 
 
 def choose() -> list[Prompt]:
-    """Draw the choice of prompts and return those chosen, [] while nothing is pasted; a `PromptError` says what is
-    wrong."""
+    """Draw the choice of prompts and return those chosen, [] for none; a `PromptError` says what is wrong."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    source = SOURCE.draw(row.segmented_control)
+    source = PARAMETERS[0].draw(row.segmented_control)
     if source == ONE:
         prompt_box.draw()
         return [prompt_box.prompt()]
     if source == LINES:
         return lines()
     own = own_sets(picker.model())
-    if OF.value not in own:
-        inputs.put({OF.key: own[0]})
-    name = OF.draw(row.selectbox, options=own, format_func=_set_name, width=230) if len(own) > 1 else own[0]
-    n = HOW_MANY.draw(row.number_input, width=130)
+    name = OF.draw_of(row.selectbox, own, format_func=_set_name, width=230) if len(own) > 1 else own[0]
     known = read_jsonl(SETS / f"{name}.jsonl")
-    n = min(n, len(known))
+    n = min(HOW_MANY.draw(row.number_input, width=130), len(known))
     # the kinds of a mixed set take turns; others are sorted by level
     return known[:n] if name == MIXED else [known[i * len(known) // n] for i in range(n)]
 
 
 def own_sets(model: str) -> list[str]:
-    """Return the bundled sets that suit a model: for a bundled model those of its training, for any other one plain
-    English."""
+    """Return the bundled sets that suit a model: those of a bundled one's training, else plain English."""
     if default_set(model) == MIXED:
         return [MIXED]
     characters = ("chains", "sums")
@@ -108,48 +90,28 @@ def lines(most: int = MOST) -> list[Prompt]:
     """Draw boxes for a .jsonl file and pasted lines, and return at most `most` of their prompts, [] while nothing is
     pasted. A file fills the box below it, so that what runs is always visible. A `PromptError` says what is wrong."""
     left, right = st.columns([1, 2])
-    left.file_uploader(
-        "A .jsonl file",
-        type=["jsonl", "json", "txt"],
-        key="prompts.file",
-        on_change=_uploaded,
-        max_upload_size=MEGABYTES,
-    )
-    help_ = (
-        "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, "
-        "special_tokens, form. As the command line reads it."
-    )
-    inputs.widget(
-        right.text_area,
-        "Prompts, one JSON object a line",
-        "prompts.lines",
-        "",
-        changed=_pasted,
-        height=150,
-        placeholder=HOLDER,
-        help=help_,
-    )
-    if trouble := session.current().lines_trouble:
+    kinds = ["jsonl", "json", "txt"]
+    left.file_uploader("A .jsonl file", kinds, key="prompts.file", on_change=_uploaded, max_upload_size=MEGABYTES)
+    look: dict[str, Any] = dict(height=150, placeholder=HOLDER, help=WORDS["Lines"])
+    inputs.widget(right.text_area, "Prompts, one JSON object a line", "prompts.lines", "", changed=_pasted, **look)
+    if trouble := inputs.value("prompts.trouble"):
         raise PromptError(trouble)
     if not inputs.value("prompts.lines", "").strip():
-        st.info(
-            "No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:"
-        )
+        what = "No prompts yet: choose a file, or paste lines like those shown in grey."
+        st.info(what, icon=":material/playlist_add:")
         return []
     prompts = parse_jsonl(inputs.value("prompts.lines"), "The list")
     if len(prompts) > most:
-        st.warning(
-            f"The list holds {len(prompts)} prompts; the first {most} are measured. The command line takes any number.",
-            icon=":material/content_cut:",
-        )
+        what = f"The list holds {len(prompts)} prompts; the first {most} are measured."
+        st.warning(f"{what} The command line takes any number.", icon=":material/content_cut:")
     return prompts[:most]
 
 
 def _set_name(name: str) -> str:
     """Return a prompt set's name on its button."""
-    tail = ", worked" if name.endswith("_worked") else ""
+    task = name.removesuffix("_worked")
     own = {EXAMPLES: "Examples", MIXED: "Mixed"}
-    return own[name] if name in own else prompt_box.task_name(name.removesuffix("_worked")) + tail
+    return own.get(name) or prompt_box.task_name(task) + ", worked" * (name != task)
 
 
 def to_fit(page: str, row: Any) -> list[Prompt]:
@@ -161,7 +123,7 @@ def to_fit(page: str, row: Any) -> list[Prompt]:
     box = row.popover(f"Prompts: {summary}", key=f"box-{page}-prompts")
     if source.draw(box.segmented_control, label_visibility="collapsed") == LINES:
         return lines(MOST_TO_FIT)
-    names = sets.draw(box.pills, format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
+    names = sets.draw(box.pills, format_func=_set_name, selection_mode="multi", help=WORDS["Sets"])
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
     own = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []
@@ -171,36 +133,29 @@ def to_fit(page: str, row: Any) -> list[Prompt]:
 def _pasted(key: str) -> None:
     """Note the pasted lines, and forget the error of an upload."""
     inputs.note(key)
-    session.current().lines_trouble = ""
+    inputs.forget("prompts.trouble")
 
 
 def _uploaded() -> None:
-    """Put the file's lines into the box, or remember why not."""
-    session.current().lines_trouble = ""
-    file = st.session_state["prompts.file"]
-    if file is None:
-        return
-    try:
-        inputs.put({"prompts.lines": uploaded(file.getvalue())})
-    except PromptError as error:
-        session.current().lines_trouble = str(error)
-
-
-def uploaded(data: bytes) -> str:
-    """Return the text of an uploaded file; raise a `PromptError` where it is no text, or larger than `MEGABYTES`: what
-    the browser refuses somebody else may send."""
-    return untrusted.decoded(data, "The file", MEGABYTES << 20, PromptError)
+    """Put the file's lines into the box, or remember why not: it is no text, or larger than `MEGABYTES`, which the
+    browser refuses and somebody else may send."""
+    inputs.forget("prompts.trouble")
+    if (file := st.session_state["prompts.file"]) is not None:
+        try:
+            text = untrusted.decoded(file.getvalue(), "The file", MEGABYTES << 20, PromptError)
+            inputs.put({"prompts.lines": text})
+        except PromptError as error:
+            inputs.put({"prompts.trouble": str(error)})
 
 
 def run_when(spec: ModelRef, prompts: list[Prompt]) -> dict[str, Any]:
-    """Return whether these prompts can be run, and how many tokens they have, as keyword arguments of
-    `running.run_row`."""
+    """Return whether these prompts can be run, and their tokens, as arguments of `running.run_row`."""
     if prompts == [prompt_box.prompt()]:
         return {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()}
     return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
 
 
-def n_tokens(spec: ModelRef, prompts: list[Prompt]) -> int | None:
+def n_tokens(spec: ModelRef, prompts: Sequence[Prompt]) -> int | None:
     """Return the mean number of tokens of prompts, by the model's tokenizer file; None where that is not here. A
     `PromptError` names a prompt that is over the limit."""
     texts = [t for prompt in prompts if (t := tokens.preview(spec, prompt)) is not None]
@@ -213,8 +168,7 @@ def n_tokens(spec: ModelRef, prompts: list[Prompt]) -> int | None:
 
 
 def command(batch: running.Batch, probes: Iterable[Probe], prompts: list[Prompt]) -> None:
-    """Show the commands that do the same in the shell, for the model and for its control where it has one, and the
-    prompts' file."""
+    """Show the commands that do the same in the shell, for the model and its control, and the prompts' file."""
     with st.expander("The same from the command line"):
         for spec in dict.fromkeys(r.models[0] for r in batch.requests.values()):
             line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")

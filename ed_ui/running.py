@@ -25,11 +25,12 @@ from ed_core.work.resolve import admit
 from ed_ui import browser, session, show, visitor
 from ed_ui.session import Batch as Batch
 
-CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
+CONTROL = ".control"  # ends the name of a control's request
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 WIDTH = 96  # pixels of Run
 DOUBLE_CLICK = 0.5  # seconds
+NOTHING_FITS = "no precision fits: take a smaller model or a shorter prompt"
 SPEED = "By the estimate; `python -m ed_core estimate --calibrate` measures the speed of this device."
 
 
@@ -134,8 +135,7 @@ def poll(batch: Batch) -> bool:
 
 
 def troubles(batch: Batch) -> dict[str, list[str]]:
-    """Return what went wrong in a batch: each message once, with the numbers of the prompts it concerns. A cancelled
-    job is no trouble."""
+    """Return what went wrong, but for cancelled jobs: each message once, with the numbers of its prompts."""
     prompts_of: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
         if not isinstance(error, Cancelled):
@@ -159,20 +159,14 @@ def status(batch: Batch) -> str:
 
 
 def _named(name: str) -> str:
-    """Return a request's name for readers: the probe or the side, perhaps a prompt's number, and whether it is a
-    control's."""
-    owner = " of an untrained copy" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
-    return _own(name).replace(".", " · ").replace("_", " ") + owner
-
-
-def _own(name: str) -> str:
-    """Return the name of the model's own request, without the suffix of a control."""
-    return name.partition(TWIN)[0].removesuffix(CONTROL)
+    """Return a request's name for readers: probe or side, a prompt's number, whether it is a control's."""
+    own = name.removesuffix(CONTROL)
+    return own.replace(".", " · ").replace("_", " ") + " of the control" * (own != name)
 
 
 def _number(name: str) -> str:
     """Return the prompt's number at the end of a request's name; the name itself where it has none."""
-    return _own(name).rpartition(".")[2]
+    return name.removesuffix(CONTROL).rpartition(".")[2]
 
 
 def _left(batch: Batch, name: str, running_one: Job) -> float | None:
@@ -196,82 +190,74 @@ def about(seconds: float) -> str:
 class Outlook:
     """What a page's requests need, by estimate. `needs`: memory and time in a few words, "" where the size is not
     known; `obstacle`: why nothing can run, or ""; `seconds`: of the requests that are still to be run, None where not
-    known; `said`: the page shows the obstacle already."""
+    known."""
 
     needs: str
     obstacle: str
     seconds: float | None
-    said: bool = False
 
 
-def outlook(
-    requests: Collection[Request],
-    todo: Collection[Request],
-    n_tokens: int | None,
-    free: int,
-    absent: ModelRef | None = None,
-) -> Outlook:
+def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: int | None, free: int) -> Outlook:
     """Return the time and memory that a page's requests take, or why they cannot run here.
 
     Memory is that of the largest model. `todo`: the requests without a stored result; only their seconds count.
-    `n_tokens`: of the prompt, None for a typical length. `free`: bytes on their device. `absent`: a model of which the
-    page says already that it is not here."""
+    `n_tokens`: of the prompt, None for a typical length. `free`: bytes on their device."""
     n_tokens = n_tokens or estimate.TOKENS
-    specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
-    probes_of = {spec: {_probe_key(r): find(r.probe).of(r) for r in requests if r.models[0] == spec} for spec in specs}
-    probes = {spec: tuple(of_one.values()) for spec, of_one in probes_of.items()}
-    estimates = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
+    probes: dict[ModelSpec, dict[Asked, Probe]] = {}
+    for request in requests:
+        probes.setdefault(request.models[0], {})[request.probe, request.parameters] = find(request.probe).of(request)
+    forecasts = {
+        spec: _forecast(ModelRef.of(spec), n_tokens, free, tuple(own.values())) for spec, own in probes.items()
+    }
     obstacles = [
         *(permits.why_not(admit, request) for request in requests),  # the queue checks it again
-        _refused(requests),
-        *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in estimates.items()),
+        *(_refused(probe, spec) for spec, own in probes.items() for probe in own.values()),
+        *(
+            _too_large(ModelRef.of(spec), found, tuple(probes[spec].values()), n_tokens) or missing(ModelRef.of(spec))
+            for spec, found in forecasts.items()
+        ),
     ]
     obstacle = next(filter(None, obstacles), "")
-    is_said = bool(obstacle) and absent is not None and obstacle == _missing(absent)
-    known = [e for e in estimates.values() if e is not None]
-    if len(known) < len(specs):
-        return Outlook("", obstacle, None, is_said)
-    largest = max(known, key=lambda e: e.peak)
-    needed: dict[ModelSpec, dict[tuple[str, tuple[Any, ...]], estimate.Need]] = {
-        spec: dict(zip(probes_of[spec], e.needs)) for spec, e in estimates.items() if e is not None
-    }
-    seconds = sum(needed[r.models[0]][_probe_key(r)].seconds for r in todo)
-    all_of_it = sum(needed[r.models[0]][_probe_key(r)].seconds for r in requests)
-    time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
-    needs = f"needs {gigabytes(largest.peak)} of {gigabytes(free)} free, takes {time} at {say.count(n_tokens, 'token')}"
-    return Outlook(needs, obstacle, seconds, is_said)
+    known = {spec: forecast for spec, forecast in forecasts.items() if forecast is not None}
+    if len(known) < len(forecasts):
+        return Outlook("", obstacle, None)
+    needed = {spec: dict(zip(probes[spec], forecast.needs)) for spec, forecast in known.items()}
+
+    def seconds(some: Collection[Request]) -> float:
+        return sum(needed[r.models[0]][r.probe, r.parameters].seconds for r in some)
+
+    peak, whole = max(forecast.peak for forecast in known.values()), seconds(requests)
+    time = "\\<1 s" if whole < 1 else estimate.duration(whole)
+    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time} at {say.count(n_tokens, 'token')}"
+    return Outlook(needs, obstacle, seconds(todo))
 
 
-def _probe_key(request: Request) -> tuple[str, tuple[Any, ...]]:
-    """Return a request's probe and parameters, the key of its estimate."""
-    return request.probe, request.parameters
+Asked = tuple[str, tuple[Any, ...]]  # a request's probe and parameters
 
 
-def _estimate(spec: ModelRef, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
+def _forecast(spec: ModelRef, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
     """Return what these probes need on a model; None where only opening it tells."""
     if spec.precision not in sizes.PRECISIONS:
-        return None  # a checkpoint stored in some other way: only opening it tells
+        return None  # a checkpoint stored in some other way
     try:
         return estimate.estimate(spec.size(), spec.precision, n_tokens, spec.device, free, probes)
     except EffectiveDepthError:
         return None
 
 
-def _refused(requests: Collection[Request]) -> str:
-    """Return why a probe refuses a model's precision; "" where none does."""
-    for probe, parameters, name in dict.fromkeys((r.probe, r.parameters, r.models[0].precision) for r in requests):
-        try:
-            find(probe).make(dict(parameters)).check_precision(name)
-        except ParameterError as error:
-            return str(error)
+def _refused(probe: Probe, spec: ModelSpec) -> str:
+    """Return why a probe refuses a model's precision; "" where it does not."""
+    try:
+        probe.check_precision(spec.precision)
+    except ParameterError as error:
+        return str(error)
     return ""
 
 
-def _missing(spec: ModelRef) -> str:
+def missing(spec: ModelRef) -> str:
     """Return a sentence where the model's files are not here; else ""."""
-    if spec.is_here:
-        return ""
-    return f"{spec.name} is not here yet: choose it on top of the page and download it there."
+    where = "choose it on top of the page and download it there"
+    return "" if spec.is_here else f"{spec.name} is not here yet: {where}."
 
 
 def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:
@@ -280,21 +266,17 @@ def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence
     if found is None or found.fits:
         return ""
     others = estimate.fitting(spec.size(), found.free, n_tokens, spec.device, probes)
-    instead = (
-        f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
-    )
+    instead = f"{' and '.join(others)} would fit" if others else NOTHING_FITS
     return (
         f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(found.peak)} here and "
-        f"{gigabytes(found.free)} are free on "
-        f"{spec.device}, a tenth of which stays free; {instead}."
+        f"{gigabytes(found.free)} are free on {spec.device}, a tenth of which stays free; {instead}."
     )
 
 
 def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
-    """Return what a batch needs, and what keeps it from running. `n_tokens`: of its prompts, None for a typical
-    length."""
+    """Return what a batch needs, and what keeps it from running. `n_tokens`: of its prompts, None if unknown."""
     requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
-    return outlook(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
+    return outlook(requests, todo, n_tokens, free(requests[0].models[0].device))
 
 
 # -------------------------------------------------------------------- Run and Cancel
@@ -332,7 +314,8 @@ def run_row(
     expected = outlook_of(batch, n_tokens)
     if expected.needs:
         (session.current().needs or st).caption(expected.needs, help=SPEED)
-    if expected.obstacle and not expected.said:
+    absent = session.current().absent  # of which the page says already that it is not here
+    if expected.obstacle and not (absent is not None and expected.obstacle == missing(absent)):
         obstacle.warning(show.plain(expected.obstacle), icon=":material/block:")
     off = batch.running or not ready or bool(expected.obstacle)
     pressed = st.session_state.get(f"run.{page}")  # looked at before it is drawn, so that one run is enough

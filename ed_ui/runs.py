@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -21,7 +22,6 @@ from ed_core.lenses import ENDING, Fit, measured
 from ed_core.lenses import file as fit_files
 from ed_core.lenses.checkpoint import digest_of, digest_of_prompts
 from ed_core.machine import free_memory, gigabytes
-from ed_core.models import tokens
 from ed_core.models.ref import ModelRef
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
@@ -32,7 +32,7 @@ from ed_core.work.queue import Job
 from ed_core.work.runs import fit as fits
 from ed_core.work.runs import study as long_work
 from ed_core.work.turn import Work
-from ed_ui import browser, inputs, prompt_set, running, session, show, visitor
+from ed_ui import browser, inputs, live, prompt_set, running, session, show, visitor
 
 T = TypeVar("T")
 STUDY = "asked.toml"  # a study's text, in its folder
@@ -96,10 +96,9 @@ def _read(how: Callable[[Path], T], file: Path, changed: int) -> T:
 # ---------------------------------------------------------------- the panel
 
 
-def pause(folder: Path) -> float | None:
-    """Return the seconds after which a part of a page with a run's panel is drawn again; None where the run is not
-    under way."""
-    return POLL if under_way(folder) else None
+def follow(folder: Path, draw: Callable[[], object]) -> None:
+    """Draw a part of a page with a run's panel, again and again while the run is under way."""
+    live.fragment(draw, POLL if under_way(folder) else None)()
 
 
 def under_way(folder: Path) -> bool:
@@ -111,39 +110,35 @@ def under_way(folder: Path) -> bool:
 def panel(
     folder: Path,
     page: str,
-    label: str,
     begin: Callable[[], None],
+    found: bool,
     note: str = "",
-    complete: bool = False,
+    again: bool = False,
     linked: bool = True,
     ended: Callable[[], None] = lambda: None,
-    unfinished: bool = False,
 ) -> None:
-    """Draw Run, or Cancel while the folder's run is under way, with `note` next to it and progress or error below.
-    `label`: of the button that calls `begin`; "Resume" where the run is `unfinished`. `complete`: nothing is left to
-    run. `ended`: called once when the run has ended; the page runs as a whole when it begins and ends. `linked`: with
-    Share."""
+    """Draw Run (Resume where it was begun, Cancel while it is under way), with `note` next to it and progress or error
+    below. `found`: nothing is left to run, and Run is drawn only where it may run `again`. `ended`: called once when
+    the run has ended; the page runs as a whole when it begins and ends. `linked`: with Share."""
     watch(folder, page, ended)
-    job, running_now = of(folder), under_way(folder)
+    job, running_now, complete = of(folder), under_way(folder), found and not again
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
+    label = "Run again" if found else "Resume" if folder.is_dir() else "Run"
     look: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:"}
-    if not (running_now or complete) and row.button("Resume" if unfinished else label, key=f"run.{page}", **look):
+    if not (running_now or complete) and row.button(label, key=f"run.{page}", **look):
         begin()
         inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
         st.rerun()
-    if running_now and row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:"):
-        if job is not None:
-            running.jobs().cancel(job)
+    if job is not None and running_now and row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:"):
+        running.jobs().cancel(job)
         st.rerun()
     if note and not complete:
         row.caption(show.plain(note), width="content")
     if linked:
         browser.share(row, prompt=False)
-    if job is None:
-        return
-    if running_now:
+    if job is not None and running_now:
         st.progress(job.share, show.plain(progress(job)))
-    elif job.state == "failed" and job.error is not None:
+    elif job is not None and job.state == "failed" and job.error is not None:
         show.error(job.error)
 
 
@@ -184,16 +179,11 @@ def begin_study(text: str) -> str:
     file = home() / name / STUDY
     if file.is_file() and (other := study.read(file).name) != title:
         raise StudyError(f"The study {other!r} is in the folder {name}, where this one would be; give another name.")
-    _begin_study(home() / name, {STUDY: text.encode()})
+    resume_study(home() / name, {STUDY: text.encode()})
     return name
 
 
-def resume_study(out: Path) -> None:
-    """Continue a study that was begun here, in its folder `out`."""
-    _begin_study(out, {})
-
-
-def _begin_study(out: Path, files: Mapping[str, bytes]) -> None:
+def resume_study(out: Path, files: Mapping[str, bytes] = MappingProxyType({})) -> None:
     """Start or continue the run of a study in its folder, with these files written into it."""
     begin(out, f"the study {out.name}", files, long_work.study, str(out / STUDY), out)
 
@@ -216,11 +206,6 @@ class Card:
         """The card's folder."""
         return card.place(self.model, self.bundled or digest_of_prompts(self.prompts), self.also)
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether a run of this card began here and has written no card yet."""
-        return self.out.is_dir() and self.found() is None
-
     def asked(self) -> making.Asked:
         """Return the arguments of the run that makes the card; their `command` does the same in the shell."""
         model, prompts = self.model, self.bundled or str(self.out / PROMPTS)
@@ -240,8 +225,7 @@ class Card:
 
 
 def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
-    """Return all cards by name, with their files, those made here first; and a sentence for each that cannot be
-    read."""
+    """Return all cards by name with their files, those made here first; and a sentence for each damaged one."""
     known: dict[str, tuple[Path, card.Card]] = {}
     damaged = []
     for file in (*card.made_here(), *card.shipped()):
@@ -312,24 +296,21 @@ class Fitted:
     def takes(self) -> tuple[str, float]:
         """Return the fit's time and memory in words, "" where a size is not known or the memory is short; and its
         seconds on a CPU, 0 where not known."""
+        some, mean = self.prompts[:: max(1, len(self.prompts) // SAMPLE)], None
         try:
             sizes = [model.size() for model in self.models]
             plan = measured.plan_of(self.kind, sizes, free_memory())
+            if self.kind == measured.Maps.kind:
+                mean = prompt_set.n_tokens(self.models[0], some)
         except EffectiveDepthError:
             return "", 0.0
         needs = f"{gigabytes(plan.bytes)} of memory"
-        if self.kind != measured.Maps.kind or (n_tokens := self._tokens()) is None:
+        if mean is None:
             return needs, 0.0
-        judged, parameters = n_tokens // HELD_OUT, sum(size.parameters for size in sizes)
+        n_tokens, parameters = mean * len(self.prompts), sum(size.parameters for size in sizes)
+        judged = n_tokens // HELD_OUT
         seconds = plan.seconds(n_tokens - judged, judged, parameters)
         return f"{about(seconds)} · {needs}", seconds if self.models[0].device == "cpu" else 0.0
-
-    def _tokens(self) -> int | None:
-        """Return about how many tokens its prompts have, by a sample; None where the model's tokenizer is not here."""
-        some = self.prompts[:: max(1, len(self.prompts) // SAMPLE)]
-        counts = [tokens.preview(self.models[0], prompt) for prompt in some]
-        known = [len(one) for one in counts if one is not None]
-        return round(sum(known) / len(known) * len(self.prompts)) if known else None
 
     def so_far(self) -> measured.Maps | measured.Replacement | None:
         """Return the maps that are solved while others are not; None before the first."""
@@ -360,11 +341,10 @@ def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps |
     seconds is left to the command line."""
     result = wanted.found()
     takes, seconds = ("", 0.0) if result is not None else wanted.takes()
-    unfinished = result is None and wanted.out.is_dir()
-    if seconds > LONGEST and not unfinished:
+    if seconds > LONGEST and not wanted.out.is_dir():
         st.info(f"This fit takes {show.plain(takes)}: run it with the command below, and open its file here.")
         return None
-    panel(wanted.out, page, "Run", wanted.begin, takes, result is not None, linked, unfinished=unfinished)
+    panel(wanted.out, page, wanted.begin, result is not None, takes, linked=linked)
     return result
 
 

@@ -100,14 +100,6 @@ class Undo:
 
 
 @dataclass
-class Gallery:
-    """Messages on the last import of case studies, which their list has yet to show, and the number of imports."""
-
-    said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id, of the last import
-    imports: int = 0
-
-
-@dataclass
 class Session:
     """All that one visitor's session remembers. `inputs`: the value of every input by its key, on whatever page it
     is."""
@@ -120,9 +112,7 @@ class Session:
     needs: DeltaGenerator | None = None  # where the box of the model says what a page needs
     absent: ModelRef | None = None  # the chosen model, where the page says that it is not here
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
-    copies: str = ""  # the run id of the contributions of which untrained copies are asked for
     read: Batch | None = None  # what Home shows
-    lines_trouble: str = ""  # why an uploaded list of prompts was not taken
     picked: bool = False  # an example was just chosen: what takes little time runs by itself
     place: Any = None  # where the prompt's box leaves room for Run, Options and Share (`running.Place`)
     begins: bool = True  # the browser has not been sent a whole page yet
@@ -132,8 +122,6 @@ class Session:
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
     editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id
     case_id: str = ""  # the case study opened last
-    case_page: str = ""  # where Open live leads to
-    gallery: Gallery = field(default_factory=Gallery)
     failures: set[str] = field(default_factory=set)  # ids of what was logged
     found: dict[Hashable, Any] = field(default_factory=dict)  # in this run (`once_a_run`)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -75,33 +76,20 @@ class Ready:
 _shelf: Shelf[Ready] = Shelf(HELD, lambda ready: len(ready.json))
 
 
-@dataclass(frozen=True)
-class Once:
-    """A figure that a pure function makes, `make(*given, **named)`, when it is needed."""
+def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Ready:
+    """Return a figure that the pure function `make` makes of these arguments, made once for all sessions; one of a
+    result that is incomplete, for which nobody asks again, is not kept."""
 
-    make: Callable[..., BaseFigure]
-    given: tuple[Any, ...]
-    named: dict[str, Any]
+    def ready() -> Ready:
+        return made(make(*given, **named))
 
-    def figure(self) -> BaseFigure:
-        """Return the figure itself, made again: for a picture file."""
-        return self.make(*self.given, **self.named)
-
-    def ready(self) -> Ready:
-        """Return the figure as it goes to the browser, cached unless a result in it is incomplete."""
-        if any(isinstance(one, ProbeResult) and not one.complete for one in self.given):
-            return made(self.figure())  # nobody asks for it again
-        try:
-            key = self.make, frozen(self.given), frozen(self.named)
-        except TypeError:
-            return made(self.figure())
-        return _shelf.get(key, lambda: made(self.figure()))
-
-
-def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Once:
-    """Return a figure that the pure function `make` makes of these arguments when it is drawn, once for all
-    sessions."""
-    return Once(make, given, named)
+    if any(isinstance(one, ProbeResult) and not one.complete for one in given):
+        return ready()
+    try:
+        key = make, frozen(given), frozen(named)
+    except TypeError:
+        return ready()
+    return _shelf.get(key, ready)
 
 
 def made(figure: BaseFigure) -> Ready:
@@ -145,7 +133,7 @@ def draw(
 
 def figure(
     key: str,
-    fig: Once | BaseFigure,
+    fig: Ready | BaseFigure,
     caption: str,
     result: ProbeResult | None = None,
     measure: str = "",
@@ -162,7 +150,7 @@ def figure(
     for those who cannot see it, where that is not the measure's smallest and largest value. `select`: a click on a cell
     chooses its token for all panels. `over`: a figure, and what it shows, that is over this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
-    ready = fig.ready() if isinstance(fig, Once) else made(fig)
+    ready = fig if isinstance(fig, Ready) else made(fig)
     is_wide = (select or over is not None or key in ("map", "study-forest")) and ready.width >= WIDE
     if not alt:
         of_measure = measure and (ready.map or not ready.words)
@@ -209,7 +197,7 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     """Draw a measure's formula, how to read it, its numbers and where they came from."""
     name = f"{result.request.probe}.{measure}"
     if measure:
-        meaning(result, measure)
+        st.markdown(meaning(result, measure))
     if reading:
         st.markdown(reading)
     notes(result.notes)
@@ -219,13 +207,12 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
 
 
 def conclusion(key: str, said: str, reasons: Sequence[str] = ()) -> None:
-    """Show a page's conclusion in one sentence, with the `reasons` behind a click. Both may contain a stranger's
-    words."""
+    """Show a conclusion in one sentence, with the `reasons` behind a click; both may be a stranger's words."""
     row = st.container(horizontal=True, vertical_alignment="center", key=f"conclusion-{key}")
     row.markdown(f"**{plain(said)}**", width="content" if len(said) < ONE_LINE else "stretch")
     if reasons:
         with row.popover("Reasons", type="tertiary", key=f"reasons-{key}"):
-            st.markdown("\n".join(f"- {plain(f'{one[0].upper()}{one[1:]}')}" for one in reasons))
+            bullets(f"{one[0].upper()}{one[1:]}" for one in reasons)
 
 
 def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
@@ -236,7 +223,7 @@ def verdict(sentence: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
         st.markdown(plain(sure), width="content")
         if reasons:
             with st.popover("Why?", type="tertiary", key="why"):
-                st.markdown("\n".join(f"- {plain(one)}" for one in reasons))
+                bullets(reasons)
 
 
 def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
@@ -245,22 +232,34 @@ def finding(said: str, sure: str = "", reasons: Sequence[str] = ()) -> None:
         verdict(said, sure, reasons)
 
 
+@cache
+def words(file: str) -> Mapping[str, str]:
+    """Return the paragraphs of the Markdown file next to a page's `file` by their headings, the first under "", each on
+    one line."""
+    text = re.sub(r"(?<=[^\n])\n(?=[^\n])", " ", Path(file).with_suffix(".md").read_text(encoding="utf-8"))
+    parts = re.split(r"(?m)^## (.+)$", text)
+    return dict(zip(["", *parts[1::2]], map(str.strip, parts[::2]), strict=True))
+
+
+def bullets(lines: Iterable[str]) -> None:
+    """Show sentences that may contain a stranger's words, one below the other."""
+    st.markdown("\n".join(f"- {plain(line)}" for line in lines))
+
+
 def numbers(figures: Iterable[tuple[str, str]], place: Any = st) -> None:
     """Draw large figures: pairs of a figure and its meaning, which is below it."""
     rows = (f"<div><b>{escape(large)}</b><span>{escape(small)}</span></div>" for large, small in figures)
     place.html(f'<div class="ed-numbers">{"".join(rows)}</div>')
 
 
-def meaning(result: ProbeResult, measure: str) -> None:
-    """Show a measure's name, unit, dims and meaning."""
+def meaning(result: ProbeResult, measure: str) -> str:
+    """Return a measure's name, unit, dims and meaning as Markdown."""
     spec = find(result.request.probe).spec(measure)
-    name, dims = f"{result.request.probe}.{measure}", ", ".join(spec.dims)
-    st.markdown(f"**`{name}`** ({spec.unit}), dims ({dims}): {spec.meaning}.")
+    return f"**`{result.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}."
 
 
 def csv(key: str, make: Callable[[], str], name: str, label: str = "CSV") -> None:
-    """Draw the download of a CSV file, which `make` makes when it is asked for: one that a run had replaced would be
-    missing."""
+    """Draw the download of a CSV file, which `make` makes when it is asked for."""
     st.download_button(label, make, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
 
 
@@ -291,30 +290,33 @@ def bare(caption: str) -> str:
     return re.sub(r"\\(.)", r"\1", plainly)
 
 
-def drawing_of_many(key: str, drawn: Drawing, reading: str = "") -> None:
-    """Draw a figure over several results; its Details are those of its `curve`, and perhaps how to read it."""
-    assert drawn.curve is not None
-    caption = f"**{drawn.title}** · {plain(drawn.caption)}"
-    about = partial(_about_curve, key, drawn.results, *drawn.curve, reading)
-    figure(key, drawn.figure, caption, about=about, results=drawn.results)
+def drawing(key: str, d: Drawing, reading: str = "") -> None:
+    """Draw a figure of a case study, or over several results, with the Details that it has: those of its `curve`, of
+    one of its measures, or its numbers in words. `reading`: how to read it."""
+    caption, results = f"**{d.title}** · {plain(d.caption)}", d.results
 
+    def about() -> None:
+        if d.curve is not None:
+            name, dim, values, meaning = d.curve
+            st.markdown("\n\n".join(filter(None, (f"**`{name}`**, dims ({dim}): {meaning}.", reading))))
+            csv(key, lambda: export.curve_csv(name, dim, values), name)
+            tokens = say.count(sum(r.n_tokens for r in results), "token")
+            st.markdown(f"**Where it came from**: {say.count(len(results), 'prompt')}, {tokens}")
+            st.json([dict(r.provenance) for r in results], expanded=1)
+        elif results:
+            measure = d.measures[0] if d.measures else ""
+            if len(d.measures) > 1:
+                look: dict[str, Any] = dict(default=measure, required=True, key=f"measure-{key}")
+                measure = st.segmented_control("Measure", d.measures, **look) or measure
+            details(key, results[0], measure, reading)
+        else:
+            bullets(d.reading)
 
-def _about_curve(
-    key: str, results: Sequence[ProbeResult], name: str, dim: str, values: Any, meaning: str, reading: str
-) -> None:
-    """Fill the Details of a figure over several results: the curve's meaning, its CSV, and where it came from."""
-    st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
-    if reading:
-        st.markdown(reading)
-    csv(key, lambda: export.curve_csv(name, dim, values), name)
-    tokens = say.count(sum(r.n_tokens for r in results), "token")
-    st.markdown(f"**Where it came from**: {say.count(len(results), 'prompt')}, {tokens}")
-    st.json([dict(r.provenance) for r in results], expanded=1)
+    figure(key, d.figure, caption, about=about, results=results, alt="" if d.curve is not None else d.alt)
 
 
 def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] = 190) -> None:
-    """Draw the choice of the token that all panels mark: a box next to the figures, as a cell can be clicked with a
-    mouse only."""
+    """Draw the choice of the token that all panels mark, for those who cannot click a cell."""
     st.session_state["token.box"] = inputs.token(len(tokens))
     names = spelled(tokens)
     row.selectbox(
@@ -329,10 +331,7 @@ def token_box(row: Any, tokens: Sequence[str], width: int | Literal["stretch"] =
 
 
 def table(
-    key: str,
-    rows: Sequence[Mapping[str, Any]],
-    height: int,
-    formats: Mapping[str, str] = MappingProxyType({}),
+    key: str, rows: Sequence[Mapping[str, Any]], height: int, formats: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Draw a table that is scrolled and sorted on the screen, at most `height` pixels high, and whole on paper, where
     the screen's would lose columns and rows. `formats`: of columns of numbers, like ".3g"."""
@@ -364,8 +363,7 @@ def _html(kind: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def empty(title: str, text: str, height: int, first: bool = False) -> None:
-    """Draw a panel that has no figure yet, with what would fill it, as high as that will be; the `first` of a page says
-    it louder."""
+    """Draw a panel that has no figure yet, as high as that will be; the `first` of a page says it louder."""
     with st.container(height=height + CAPTION, border=True):
         if title:
             st.markdown(f"**{title}**")

@@ -28,8 +28,7 @@ CRITERION = "mean_kl"
 
 
 def known() -> dict[str, Path]:
-    """Return the folders of all studies by name: those made here, latest first, then those that come with the
-    product."""
+    """Return the folders of all studies by name: those made here, latest first, then those shipped."""
     begun = {file.parent: file.stat().st_mtime for name in (PLAN, STUDY) for file in home().glob(f"*/{name}")}
     made = sorted(begun, key=lambda place: -begun[place])
     own = {place.name: place for place in made}
@@ -123,8 +122,7 @@ def _means(rows: Rows) -> dict[str, Mapping[str, Any]]:
 
 
 def finding(folder: Folder, rows: Rows) -> str:
-    """Return a sentence on where the models settle, and how much later than their untrained copies. `rows`: verdicts on
-    one set."""
+    """Return where the models settle, and how much later than their copies. `rows`: verdicts on one set."""
     means = _means(rows)
     own = {label: row for label, row in means.items() if not folder.models[label].get("control")}
     if (every := steps.series(folder)) and own:

@@ -52,14 +52,11 @@ def gate() -> None:
     if settings.current().login != "required" or name():
         return
     st.subheader(show.plain(settings.current().title), anchor=False)
-    if not _set_up():
-        st.error(show.plain(NOT_SET_UP), icon=":material/lock:")
-    elif text := trouble():
+    if text := trouble() if _set_up() else NOT_SET_UP:
         st.error(show.plain(text), icon=":material/lock:")
-        _log_out()
     else:
         st.markdown("This installation is for people who log in.")
-        _log_in()
+    _buttons()
     st.stop()
 
 
@@ -68,29 +65,22 @@ def sidebar() -> None:
     if settings.current().login == "off":
         return
     with st.sidebar.container(key="visitor", horizontal=True, vertical_alignment="center"):
-        if not _set_up():
-            st.caption(show.plain(NOT_SET_UP))
-        elif text := trouble():
+        if text := trouble() if _set_up() else NOT_SET_UP:
             st.caption(f":red[{show.plain(text)}]")
-            _log_out()
         elif name():
-            st.caption(
-                f"**{show.plain(str(_user().get('name') or name())[:60])}**", help=show.plain(name()), width="stretch"
-            )
-            _log_out()
+            who = show.plain(str(_user().get("name") or name())[:60])
+            st.caption(f"**{who}**", help=show.plain(name()), width="stretch")
         else:
             st.caption("Not logged in", help="Log in to keep case studies.", width="stretch")
-            _log_in()
+        _buttons()
 
 
-def _log_in() -> None:
-    """Draw the button that logs in."""
-    st.button("Log in", key="log_in", icon=":material/login:", on_click=st.login)
-
-
-def _log_out() -> None:
-    """Draw the button that logs out."""
-    st.button("Log out", key="log_out", icon=":material/logout:", on_click=st.logout)
+def _buttons() -> None:
+    """Draw the button that logs in or out; none where login is not set up."""
+    if _set_up() and _user()["is_logged_in"]:
+        st.button("Log out", key="log_out", icon=":material/logout:", on_click=st.logout)
+    elif _set_up():
+        st.button("Log in", key="log_in", icon=":material/login:", on_click=st.login)
 
 
 def _user() -> Mapping[str, object]:

@@ -31,13 +31,12 @@ DRAWN = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip"
 
 @pytest.fixture(scope="module")
 def seconds(stored):
-    """Results of second sides: a twin, another prompt, another model, another parameter."""
+    """Results of second sides: a twin, another prompt, another model."""
     small = ModelRef.parse("small")
     asked = {
         "twin": [p.request(small.twin("untrained", 3), PROMPT) for p in THREE],
         "prompt": [p.request(small, OTHER) for p in THREE],
         "model": [p.request(ModelRef.parse("ed-demo-8"), PROMPT) for p in THREE],
-        "attention": [LayerSkip(part="attention").request(small, PROMPT)],
     }
     found = {}
     for name, requests in asked.items():
@@ -121,15 +120,6 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
     other = two("prompts", prompt=None, **{name: link[name] for name in ("run", "second_run")})
     assert not other.exception and len(plotted(other)) == 7
     assert [other.text_area(key=key).value for key in ("text", "two.text")] == [PROMPT.text, OTHER.text]
-
-
-def test_one_probe_with_two_sets_of_parameters(stored, seconds):
-    test = two("parameters", probe="layer_skip", second_part="attention")
-    assert not test.exception and not test.error
-    found, mine, theirs = plotted(test), values(stored["layer_skip"]), values(seconds["attention"]["layer_skip"])
-    assert len(found) == 3 and all(holds(found, z) for z in (mine, theirs, theirs - mine))
-    assert "left out: attention" in words(test) and "No ruler" in words(test)
-    assert carried(test)["second_part"] == "attention"
 
 
 def test_equal_sides_are_said_to_be(stored):

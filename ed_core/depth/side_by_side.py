@@ -1,4 +1,4 @@
-"""Two results of one probe side by side: another model, another prompt, or other parameters. Numpy only.
+"""Two results of one probe side by side: another model or another prompt. Numpy only.
 
 Curves of models of different depth share the axis *relative depth*, the share of the layers that have been passed:
 layer `l` of `L` is at `(l + 1) / L`, as the effective depth's ratio counts (Hu et al. 2025), the stream before layer

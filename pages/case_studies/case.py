@@ -11,7 +11,7 @@ import streamlit as st
 
 from ed_core import settings
 from ed_core.cases.case_study import ID, Case, edited
-from ed_core.cases.drawings import Drawing, Section, says, sections
+from ed_core.cases.drawings import Section, says, sections
 from ed_core.cases.export import exported, tables
 from ed_core.cases.report import to_html
 from ed_core.cases.snippet import snippet
@@ -95,8 +95,9 @@ def actions(case: Case, state: str) -> None:
     look: dict[str, Any] = {"icon": ":material/edit:"} | off(not_here, "Title, tags and notes")
     row.button("Edit", key="case.edit", on_click=begin_edit, args=(case, state), **look)
     look = {"icon": ":material/play_arrow:", "help": ABOUT_LIVE}
-    if row.button("Open live", key="case.live", on_click=open_live, args=(case,), **look):
-        st.switch_page(session.current().case_page)
+    if row.button("Open live", key="case.live", **look):
+        page, parameters = case_studies.open_live(case)
+        st.switch_page(page, query_params=parameters)
     with row.popover("Share", icon=":material/share:", key="case.share"):
         st.markdown(f"**Copy link**{'' if settings.current().hosted else ' (this computer)'}")
         st.code(f"{st.context.url or ''}?id={case.id}", language=None, wrap_lines=True)
@@ -137,11 +138,6 @@ def go(case: Case) -> None:
     st.switch_page(case_studies.CASE, query_params={"id": case.id})
 
 
-def open_live(case: Case) -> None:
-    """Put a case study's inputs into the page it was saved from, and remember that page's file."""
-    session.current().case_page = case_studies.open_live(case)
-
-
 def begin_edit(case: Case, opened: str) -> None:
     """Open the boxes for a case study's words. `opened`: the state of its file now."""
     session.current().editing[case.id] = Editing(case, opened)
@@ -173,7 +169,7 @@ def edit(editing: Editing) -> None:
         if editing.trouble:
             show.error(editing.trouble)
             if st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
-                keep_copy(editing)
+                save(editing, as_copy=True)
 
 
 def notes(text: str) -> None:
@@ -181,38 +177,27 @@ def notes(text: str) -> None:
     st.html(f'<div class="ed-notes" dir="auto">{to_html(text)}</div>')
 
 
-def changed_words(editing: Editing) -> Case:
-    """Return the case study with the words in the boxes."""
-    return edited(editing.case, **case_studies.typed_words(f"edit.{editing.case.id}"))
-
-
-def keep_copy(editing: Editing) -> None:
-    """Keep the edited case study as another one, and open that."""
+def save(editing: Editing, as_copy: bool = False) -> None:
+    """Write the edited words, or keep them as another case study; where this fails they stay in their boxes."""
+    id = editing.case.id
     try:
-        copy = case_studies.writable().duplicate(changed_words(editing))
+        changed = edited(editing.case, **case_studies.typed_words(f"edit.{id}"))
+        if as_copy:
+            changed = case_studies.writable().duplicate(changed)
+        else:
+            case_studies.writable(id).save(changed, editing.opened)
     except EffectiveDepthError as error:
         editing.trouble = str(error)
         st.rerun()
-    end_edit(editing.case.id)
-    go(copy)
-
-
-def save(editing: Editing) -> None:
-    """Write the edited words; where that fails they stay in their boxes."""
-    id = editing.case.id
-    try:
-        changed = changed_words(editing)
-        case_studies.writable(id).save(changed, editing.opened)
-        end_edit(id)
-        st.toast("Saved.", icon=":material/check:")
-    except EffectiveDepthError as error:
-        editing.trouble = str(error)
+    end_edit(id)
+    if as_copy:
+        go(changed)
+    st.toast("Saved.", icon=":material/check:")
     st.rerun()
 
 
 def downloads(case: Case) -> None:
-    """Draw the downloads: whole files first, then one measure as a table. What is heavy is made when it is asked
-    for."""
+    """Draw the downloads: whole files first, then one measure as a table, made when asked for."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
         archive = partial(case_studies.kept().read, case.id)
@@ -225,8 +210,7 @@ def downloads(case: Case) -> None:
 
 
 def section(i: int, one: Section) -> None:
-    """Draw a section of a case study: its prompts, tokens, sentences and figures. `i`: its number, in the widgets'
-    keys."""
+    """Draw a section of a case study: prompts, tokens, sentences and figures. `i`: its number, in keys."""
     st.markdown(f"##### {show.plain(one.heading)}")
     answers = (f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else "" for prompt in one.prompts)
     boxes = [
@@ -251,27 +235,7 @@ def section(i: int, one: Section) -> None:
     for text in one.written:
         st.code(text or " ", language=None, wrap_lines=True)
     for j, drawing in enumerate(one.drawings):
-        figure(f"figure-{i}-{j}", drawing)
-
-
-def figure(key: str, d: Drawing) -> None:
-    """Draw one figure of a case study, with what its Details need."""
-    caption = f"**{d.title}** · {show.plain(d.caption)}"
-    if d.curve is not None:
-        show.drawing_of_many(key, d)
-    elif not d.results:
-        lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
-        show.figure(key, d.figure, caption, reading=lines, alt=d.alt)
-    elif len(d.measures) > 1:
-        show.figure(key, d.figure, caption, d.results[0], d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
-    else:
-        show.figure(key, d.figure, caption, d.results[0], d.measures[0] if d.measures else "")
-
-
-def of_several(key: str, d: Drawing) -> None:
-    """Fill the Details of a figure that shows more than one measure: those of the measure that is asked for."""
-    measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
-    show.details(key, d.results[0], measure or d.measures[0], "")
+        show.drawing(f"figure-{i}-{j}", drawing)
 
 
 def again(case: Case) -> None:

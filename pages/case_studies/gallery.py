@@ -11,10 +11,11 @@ from ed_core.cases.bundle import MAX_BYTES, Card
 from ed_core.cases.kept import SORTS
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures.images import data_uri
-from ed_ui import case_studies, session, show
+from ed_ui import case_studies, inputs, show
 
+WORDS = show.words(__file__)
 AT_ONCE, COLUMNS = 12, 3
-WORDS = 200  # characters of a search
+SEARCH = 200  # characters of a search
 SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", "model": "model"}
 
 
@@ -25,13 +26,13 @@ def page() -> None:
     search = row.text_input(
         "Search",
         key="gallery.search",
-        max_chars=WORDS,
+        max_chars=SEARCH,
         placeholder="title, notes, tags, prompt, model, verdict",
         icon=":material/search:",
     )
     row.selectbox("Sort by", list(SORTS), format_func=SORT_NAMES.__getitem__, key="gallery.sort", width=170)
     cards = kept.cards(search or "", st.session_state["gallery.sort"])
-    look: dict[str, Any] = {"icon": ":material/upload_file:", "help": show.plain(barrier) or ABOUT_IMPORT}
+    look: dict[str, Any] = {"icon": ":material/upload_file:", "help": show.plain(barrier) or WORDS["Import"]}
     with row.popover("Import", disabled=bool(barrier), key="gallery.import", **look):
         take_in()
     said()
@@ -39,7 +40,7 @@ def page() -> None:
         st.warning(show.plain(problem), icon=":material/broken_image:")
     own = [c for c in cards if not kept.is_shipped(c.id)]
     if not own and not search:
-        st.info(EMPTY, icon=":material/bookmark_add:")
+        st.info(WORDS["Empty"], icon=":material/bookmark_add:")
     elif not cards:
         st.info(NOTHING.format(show.plain(search)), icon=":material/search_off:")
     tiles, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
@@ -92,7 +93,7 @@ def short(text: str, most: int) -> str:
 
 def said() -> None:
     """Show what the last import came to, with a link to each case study."""
-    for i, (kind, text, id) in enumerate(session.current().gallery.said):
+    for i, (kind, text, id) in enumerate(inputs.value("gallery.said", ())):
         box, icon = BOXES[kind]
         with st.container(key=f"said-{i}", gap="xxsmall"):
             box(show.plain(text), icon=icon)
@@ -103,9 +104,9 @@ def said() -> None:
 def take_in() -> None:
     """Draw the upload of others' case studies; each is checked before anything of it is kept."""
     # another box for every import: an uploader cannot be emptied
-    key = f"gallery.files.{session.current().gallery.imports}"
+    key = f"gallery.files.{inputs.value('gallery.imports', 0)}"
     common: dict[str, Any] = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
-    st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=ABOUT_IMPORT, **common)
+    st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=WORDS["Import"], **common)
 
 
 def taken(key: str) -> None:
@@ -118,8 +119,7 @@ def taken(key: str) -> None:
             messages.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:
             messages.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
-    gallery = session.current().gallery
-    gallery.said, gallery.imports = messages, gallery.imports + 1
+    inputs.put({"gallery.said": messages, "gallery.imports": inputs.value("gallery.imports", 0) + 1})
 
 
 NOTHING = "No case study contains every word of “{}”; try fewer."
@@ -128,10 +128,4 @@ BOXES = {
     "here": (st.info, ":material/info:"),
     "error": (st.error, ":material/error:"),
 }
-ABOUT_IMPORT = """Files that this program exported, here or elsewhere. Each is checked to the last array before it is
-kept; nothing in it is run."""
-EMPTY = """Nothing of your own yet. Run something and press **Share**: numbers, view and
-notes become a case study with a link that opens in a second, without the model. Those below come with the app and show
-how to read the figures."""
-
 page()

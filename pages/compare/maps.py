@@ -15,14 +15,16 @@ from ed_core.depth import say
 from ed_core.errors import ParameterError
 from ed_core.lenses import measured
 from ed_core.models.ref import ModelRef
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
+from ed_ui import inputs, link, picker, probe_page, prompt_set, runs, show, two_sides
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
 
-WORDS = probe_page.words(__file__)
-WITHIN = probe_page.words(str(Path(__file__).with_name("within.md")))
+WORDS = show.words(__file__)
+WITHIN = show.words(str(Path(__file__).with_name("within.md")))
 
 KINDS = {"between": "Between two models", "within": "Within one model"}
+RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"
+APART = "tap 0, the embedding, apart"
 SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuffled control"}
 
 
@@ -37,7 +39,7 @@ def page() -> None:
     link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
-        live.fragment(lambda: body(wanted), runs.pause(wanted.out))()
+        runs.follow(wanted.out, lambda: body(wanted))
     opened()
 
 
@@ -54,14 +56,14 @@ def chosen_models(kind: str, row: DeltaGenerator) -> tuple[ModelRef, ...]:
 def body(wanted: Fitted) -> None:
     """Draw a fit: Run, what it takes, how far it is, and what came of it; again every second while it runs."""
     if missing := [model.name for model in wanted.models if not model.weights_here]:
-        raise ParameterError(NOT_HERE.format(name=missing[0]))
+        raise ParameterError(WORDS["Not here"].format(name=missing[0]))
     result = runs.fit_panel(wanted, "maps")
     if isinstance(result, (measured.Maps, measured.Replacement)):
         shown(result, "maps")
     elif not runs.under_way(wanted.out):
         within_one = len(wanted.models) == 1
         question = "Which layers" + (" are needed" if within_one else " of one are those of the other")
-        show.finding(f"{question} is not measured yet.", TEACH_WITHIN if within_one else TEACH)
+        show.finding(f"{question} is not measured yet.", (WITHIN if within_one else WORDS)[""])
         probe_page.texts(WITHIN if within_one else WORDS)
     else:
         under_way(wanted.so_far())
@@ -81,7 +83,7 @@ def under_way(found: measured.Maps | measured.Replacement | None) -> None:
         a, b = map(show.plain, found.names)
         show.figure("maps-map", figures.map_between(found), f"**{SHOWN['error']}** · {a} → {b}; {APART}")
     else:
-        show.figure("maps-replaced", figures.replacement_bars(found), REPLACED)
+        show.figure("maps-replaced", figures.replacement_bars(found), WITHIN["Replaced"])
 
 
 def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
@@ -109,8 +111,8 @@ def between(found: measured.Maps, key: str) -> None:
     text = f"**{SHOWN[which]}** · {a} → {b}{rings}; {APART}"
     show.figure(f"{key}-map", fig, text, about=about, alt="" if control else say.matching(found))
     left, right = st.columns(2)
-    show.figure(f"{key}-best", figures.best_matches(found), BEST, reading=WORDS["Best matches"], place=left)
-    show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, reading=WORDS["Controls"], place=right)
+    show.figure(f"{key}-best", figures.best_matches(found), WORDS["Best"], reading=WORDS["Best matches"], place=left)
+    show.figure(f"{key}-errors", figures.best_errors(found), WORDS["Errors"], reading=WORDS["Controls"], place=right)
     probe_page.texts(WORDS)
 
 
@@ -119,7 +121,7 @@ def within(found: measured.Replacement, key: str) -> None:
     sentence = say.replacement(found)
     show.finding(sentence, fitted(found))
     fig = figures.replacement_bars(found)
-    show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=sentence)
+    show.figure(f"{key}-replaced", fig, WITHIN["Replaced"], about=lambda: details(found, key), alt=sentence)
     probe_page.texts(WITHIN)
 
 
@@ -148,19 +150,4 @@ KIND = choice("maps", "maps.kind", "between", KINDS.keys(), "What is mapped", KI
 SECOND = two_sides.of_model("maps")
 MEASURE = choice("shown", "maps.measure", "error", SHOWN.keys(), "Shown", SHOWN)
 PARAMETERS = (KIND, *SECOND, *prompt_set.of_fit("maps"), MEASURE)
-RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"
-APART = "tap 0, the embedding, apart"
-BEST = "**Best matches** · dotted: the same share of the depth in both models"
-ERRORS = "**Against the controls** · error at each depth's best match"
-REPLACED = "**Loss with one layer replaced by a linear map** · dashed: 10 % more, above which a layer counts as useful"
-NOT_HERE = "A map is fitted to streams, and those of {name} do not leave the service; choose a model that is here."
-TEACH = (
-    "Run solves for the best linear map of every pair of layers of both models; a fifth of the prompts is held out to "
-    "judge it."
-)
-TEACH_WITHIN = (
-    "Run fits a linear map in place of each layer and measures the loss with it; a fifth of the prompts is held out to "
-    "judge it."
-)
-
 page()

@@ -5,7 +5,7 @@ import streamlit as st
 from ed_core.depth import say
 from ed_core.probes import ResidualErasure
 from ed_core.types import ProbeResult
-from ed_ui import probe_page
+from ed_ui import probe_page, show
 
 
 def beneath(result: ProbeResult) -> None:
@@ -17,7 +17,7 @@ def beneath(result: ProbeResult) -> None:
 
 probe_page.Page(
     ResidualErasure,
-    probe_page.words(__file__),
+    show.words(__file__),
     lambda result: say.erasure(result, ResidualErasure.left_out(result)),
     lambda result, view: probe_page.profile(result, "effect", view, "depths"),
     beneath=beneath,

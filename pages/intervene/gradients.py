@@ -10,19 +10,18 @@ from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completene
 from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 
 def beneath(result: ProbeResult) -> None:
     """Show below the map a warning of the layers where the integral did not settle."""
     if failed := incomplete(result):
         layers = f"layer{'s' * (len(failed) > 1)} {', '.join(str(layer + 1) for layer in failed)}"
-        st.warning(FAILED.format(layers=layers, tolerance=f"{100 * TOLERANCE:g} %"), icon=":material/warning:")
+        st.warning(WORDS["Failed"].format(layers=layers, tolerance=f"{100 * TOLERANCE:g} %"), icon=":material/warning:")
 
 
 def more(result: ProbeResult, view: View) -> None:
-    """Draw how exact the integral is: completeness error, nodes used, both ends; and the selected token's
-    attributions."""
+    """Draw how exact the integral is, both of its ends, and the selected token's attributions."""
     left, middle, right = st.columns(3)
     look = {"name": "completeness error", "limit_name": f"allowed: {100 * TOLERANCE:g} %"}
     fig = figures.limit_bars(completeness(result), TOLERANCE, "share of the scale", **look)
@@ -34,10 +33,6 @@ def more(result: ProbeResult, view: View) -> None:
     show.figure("f", fig, "Sum of the answer tokens' probabilities, at both ends", result, "f_baseline", place=right)
     probe_page.profile(result, "attribution", view)
 
-
-FAILED = """**The integral did not settle at {layers}**: attributions miss F(activation) − F(baseline) by more than
-{tolerance} of the scale, so do not rely on these rows. Raise **nodes** under *Options*; if that does not help, no
-attribution can be given there (4-bit layers on a CPU are a known case)."""
 
 probe_page.Page(
     IntegratedGradients,

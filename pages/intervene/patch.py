@@ -1,5 +1,8 @@
 """Where an answer is decided: one prompt's stream, carried into another."""
 
+import json
+from pathlib import Path
+
 import streamlit as st
 
 from ed_core import figures
@@ -10,41 +13,16 @@ from ed_core.probes import Patching
 from ed_core.types import ProbeResult, Prompt
 from ed_ui import inputs, picker, probe_page, prompt_box, show
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 TEXT, ANSWER = "patching.other.text", "patching.other.answer"
-SUMS = "3 + 2 = 5\n1 + 6 = 7\n4 + "
-FRENCH = "The language of the country in which Paris lies is French. The language of the "
-WET = "The opposite of hot is cold. The opposite of up is down. The opposite of the word "
-CAPITALS = "The capital of France is Paris. The capital of Italy is Rome. The capital of "
-ANN = "Ann has two apples and gets one more, so she has three. Bob has "
-ENGLISH = {
-    "Capital": ((f"{CAPITALS}Japan is", " Tokyo"), (f"{CAPITALS}Spain is", " Madrid")),
-    "Opposite": ((f"{WET}big is", " small"), (f"{WET}wet is", " dry")),
-    "Sum": ((f"{SUMS}4 = ", "8"), (f"{SUMS}5 = ", "9")),
-    "Sum in words": (
-        (f"{ANN}four apples and gets one more, so he has", " five"),
-        (f"{ANN}two apples and gets two more, so he has", " four"),
-    ),
-    "Two hops": (
-        (f"{FRENCH}country in which Rome lies is", " Italian"),
-        (f"{FRENCH}country in which Berlin lies is", " German"),
-    ),
-}
-MOD = "Sums mod 10:\n3 + 6 = 9\n4 + 1 = 5\n5 + 8 = 3\n6 + 1 = 7\n3 + 1 = 4\n3 + 5 = 8\n5 + "
-LOOKED_UP = "Look up:\no=2; z=o; i=8; r=3; a=r; s=i; a=3\ns=9; m=0; i=m; r=1; j=r; t=s; t=9\ne="
-CHARACTERS = {
-    "Sum mod 10": ((f"{MOD}7 = ", "2"), (f"{MOD}8 = ", "3")),
-    "Look-up of two hops": (
-        (f"{LOOKED_UP}0; r=e; y=9; b=5; k=y; q=b; r=", "0"),
-        (f"{LOOKED_UP}4; r=e; y=9; b=5; k=y; q=b; r=", "4"),
-    ),
-}
+PAIRS = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))  # for models that know English, and others
 
 
-def pairs() -> dict[str, tuple[tuple[str, str], tuple[str, str]]]:
+def pairs() -> dict[str, list[list[str]]]:
     """Return the example pairs for the chosen model by name: two prompts, each with its answer."""
-    return CHARACTERS if picker.model() in MODELS else ENGLISH
+    known: dict[str, list[list[str]]] = PAIRS["characters" if picker.model() in MODELS else "english"]
+    return known
 
 
 def use(name: str) -> None:
@@ -62,8 +40,8 @@ def copy() -> None:
 def prompts() -> None:
     """Draw the prompt, the other prompt that is carried in, and example pairs."""
     if inputs.value(TEXT) is None:
-        first = (prompt_box.prompt().text, prompt_box.prompt().answer)
-        text, answer = next((other for one, other in pairs().values() if one == first), (first[0], ""))
+        first = [prompt_box.prompt().text, prompt_box.prompt().answer]
+        text, answer = next((other for one, other in pairs().values() if one == first), [first[0], ""])
         inputs.put({TEXT: text, ANSWER: answer})
     prompt_box.draw()
     boxes = st.columns([5, 1, 1], vertical_alignment="bottom")
@@ -99,11 +77,5 @@ def controls(result: ProbeResult, view: View) -> None:
 
 
 probe_page.Page(
-    Patching,
-    WORDS,
-    verdict,
-    controls,
-    ask=lambda: Patching(other()),
-    prompts=prompts,
-    sound=lambda _: False,
+    Patching, WORDS, verdict, controls, ask=lambda: Patching(other()), prompts=prompts, sound=lambda _: False
 ).show()

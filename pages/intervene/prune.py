@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import cleandoc
 from typing import Any
 
 import streamlit as st
 
-from ed_core import figures
 from ed_core.api import bridges
 from ed_core.cards import card
 from ed_core.cards import page as card_page
@@ -19,15 +19,14 @@ from ed_core.figures.canvas import size
 from ed_core.models.ref import Gguf, ModelRef
 from ed_core.probes import ExactAnswers, Prune, Surgery
 from ed_core.results import aggregate
-from ed_core.types import ProbeResult, Prompt, Request
-from ed_ui import case_studies, control_model, inputs, link, live, picker, probe_page, prompt_set, running, runs, show
-from ed_ui.inputs import SURGERY_LENGTH as LENGTH
+from ed_core.types import Prompt, Request
+from ed_ui import case_studies, control_model, link, live, picker, probe_page, prompt_set, running, runs, show
 from ed_ui.inputs import SURGERY_MAP as MAP
 from ed_ui.inputs import SURGERY_VALUE as VALUE
 from ed_ui.inputs import number, of_probe
 from ed_ui.session import Batch
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 LENGTHS = (1, 2, 4, 8, 16)  # layers that are removed together
 ENOUGH = 10  # prompts from which layers may be chosen by the table
@@ -36,11 +35,22 @@ OWN = of_probe(Prune, ("drop",))
 SPARED = replace(number("removed", "prune.removed", 1, 1, 16, int, "Layers to remove"), box={})
 SHAPE = of_probe(Surgery, ("longest", "seed"))
 Rows = Mapping[int, Mapping[str, Any]]  # `measured`, by layers removed
+FEW = f"are too few to choose layers by: measure {ENOUGH} or more."
+UNKNOWN = "Which layers of {} can go is not measured here yet."
+HEAD = (
+    "Remove",
+    "Which",
+    "First choices kept",
+    "Known answers kept",
+    "Perplexity",
+    "Parameters saved",
+    "Time saved, about",
+)
 
 
 def page() -> None:
     """Draw the page: prompts, Run, the answer with its table and pictures, and maps of all that can be moved."""
-    link.own([*prompt_set.parameters(), *OWN, SPARED, *SHAPE, MAP, VALUE, LENGTH])
+    link.own([*prompt_set.PARAMETERS, *OWN, SPARED, *SHAPE, MAP, VALUE])
     link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
@@ -48,7 +58,6 @@ def page() -> None:
     more = probe_page.options(place, (*OWN, *SHAPE))
     chosen = probe_page.form(Prune, more, ("drop",))
     moved = probe_page.form(Surgery, more, ("longest", "seed"))
-    assert isinstance(chosen, Prune) and isinstance(moved, Surgery)
     probes = lengths(spec, chosen)
     known = prompt_set.run_when(spec, prompts)
     batch = running.batch("prune", control_model.with_control(requests(spec, probes, prompts)))
@@ -63,12 +72,11 @@ def page() -> None:
     prompt_set.command(batch, everything[:1], prompts)
     with st.expander("What this measures, exactly"):
         for probe in (Prune, ExactAnswers, Surgery):
-            probe_page.explanation(probe)
+            st.markdown(cleandoc(probe.__doc__ or ""))
 
 
 def lengths(spec: ModelRef, chosen: Prune) -> dict[int, Prune]:
-    """Return the probes of the table, by how many layers they remove; the visitor's own set (`chosen`) is measured with
-    1."""
+    """Return the probes of the table by layers removed; the visitor's own set (`chosen`) is measured with 1."""
     n_layers = spec.n_layers or 2
     chosen.check_layers(n_layers)
     return {n: chosen if n == 1 else Prune(n) for n in LENGTHS if n == 1 or 2 * n <= n_layers}
@@ -86,8 +94,7 @@ def requests(spec: ModelRef, asked: Mapping[int, Prune], prompts: Sequence[Promp
 
 
 def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelRef, n_prompts: int) -> None:
-    """Draw the answer, the table, files and pictures over the prompts that are measured. `asked`: probes by layers
-    removed."""
+    """Draw the answer, the table, files and pictures, as measured. `asked`: probes by layers removed."""
     every = {n: measured(batch, n, probe, n_prompts) for n, probe in asked.items()}
     rows = {n: row for n, row in every.items() if row is not None}
     its_card = runs.card_of(spec)
@@ -102,7 +109,7 @@ def panels(batch: running.Batch, asked: Mapping[int, Prune], spec: ModelRef, n_p
                 own = ", ".join(str(layer + 1) for layer in sorted(drop))
                 st.caption(f"Your own set (counted from 1, layers {own}): {say.cost(cost)}.")
         else:
-            show.empty("What do the cheapest stretches cost?", TEACH, 200)
+            show.empty("What do the cheapest stretches cost?", WORDS[""], 200)
     for message, which in running.troubles(batch).items():
         show.error(f"Prompt{'s' * (len(which) > 1)} {', '.join(which)}: {message}")
     if not rows:
@@ -133,24 +140,19 @@ def measured(batch: running.Batch, n: int, probe: Prune, n_prompts: int) -> dict
 def answer(batch: running.Batch, rows: Rows, its_card: card.Card | None, spec: ModelRef, n_prompts: int) -> None:
     """Show the cheapest layer in a sentence, how sure that is, and what the model's card says. `rows`: `measured` by
     layers removed."""
-    note = (
-        f"its card says layer {its_card.cuts[0].start + 1}: {of_card(its_card)}" if its_card and its_card.cuts else ""
-    )
+    cut = its_card.cuts[0].start + 1 if its_card and its_card.cuts else None
+    says = of_card(its_card) if its_card and cut else ""
     under_way = running.status(batch) if batch.running else ""
     if 1 not in rows:
-        text = f"Which layers of {spec.name} can go is not measured here yet."
-        if its_card and its_card.cuts:
-            text, note = (
-                f"Layer {its_card.cuts[0].start + 1} is the cheapest to remove.",
-                f"Its card: {of_card(its_card)}",
-            )
-        return show.finding(text, " · ".join(filter(None, [note, under_way or "Run measures these prompts"])))
-    row = rows[1]
-    done = len(row["results"])
-    text = say.cheapest_cut(row["curves"], 1, row["results"][0])
-    over = f"{done} of {say.count(n_prompts, 'prompt')}" if done < n_prompts else say.count(done, "prompt")
-    tokens = say.count(sum(r.n_tokens for r in row["results"]), "token")
-    show.finding(text, " · ".join(filter(None, [f"{over}, {tokens}", under_way, note])))
+        text = f"Layer {cut} is the cheapest to remove." if cut else UNKNOWN.format(spec.name)
+        note = under_way or "Run measures these prompts"
+        return show.finding(text, f"Its card: {says} · {note}" if cut else note)
+    results = rows[1]["results"]
+    over = f"{len(results)} of {n_prompts} prompts" if len(results) < n_prompts else say.count(n_prompts, "prompt")
+    over += f", {say.count(sum(r.n_tokens for r in results), 'token')}"
+    note = f"its card says layer {cut}: {says}" if cut else ""
+    text = say.cheapest_cut(rows[1]["curves"], 1, results[0])
+    show.finding(text, " · ".join(filter(None, [over, under_way, note])))
     if n_prompts < ENOUGH:
         st.warning(f"{say.count(n_prompts, 'prompt')} {FEW}", icon=":material/warning:")
 
@@ -185,141 +187,70 @@ def cells(n: int, row: Mapping[str, Any], spec: ModelRef) -> list[str]:
 
 
 def hand_over(batch: running.Batch, rows: Rows, n_prompts: int) -> None:
-    """Draw files for other tools, from `ENOUGH` prompts up. `rows`: `measured` by layers removed."""
+    """Draw files for other tools, from `ENOUGH` prompts up: a list of layers and a merge; for a model that came
+    as a GGUF file also the command that writes one without the others. `rows`: `measured` by layers removed."""
     if n_prompts < ENOUGH:
         return
-    if SPARED.value not in rows:
-        inputs.put({SPARED.key: next(iter(rows))})
-    row = st.popover("Use in other tools", icon=":material/content_cut:", type="tertiary", key="offers")
-    n = SPARED.draw(row.selectbox, options=list(rows), width=150)
-    chosen, ready = rows[n], not batch.running and len(rows[n]["results"]) == n_prompts
-    results, start = chosen["results"], chosen["start"]
-    order = [layer for layer in range(results[0].n_layers) if not start <= layer < start + n]
-    offer(row, results, order, surgery.costs(chosen["curves"], start), "best", ready)
-
-
-def offer(
-    row: Any,
-    results: Sequence[ProbeResult],
-    order: Sequence[int],
-    cost: Mapping[str, float],
-    key: str,
-    ready: bool,
-) -> None:
-    """Draw the downloads of an order of layers for other tools, with what it costs: a list and a merge; for a model
-    that came as a GGUF file also the command that writes one without the layers left out. `key`: in the widgets' keys.
-    `ready`: every prompt is measured."""
+    box = st.popover("Use in other tools", icon=":material/content_cut:", type="tertiary", key="offers")
+    n = SPARED.draw_of(box.selectbox, list(rows), width=150)
+    row, results = rows[n], rows[n]["results"]
     model, n_layers = ModelRef.of(results[0].request.models[0]), results[0].n_layers
-    evidence = {**cost, "n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    looped = model.n_passes not in (1, None)
-    off = looped or not (ready and order)
-    look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else EXPORTS}
+    order = [layer for layer in range(n_layers) if not row["start"] <= layer < row["start"] + n]
+    evidence = surgery.costs(row["curves"], row["start"])
+    evidence |= {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
+    looped, ready = model.n_passes not in (1, None), not batch.running and len(results) == n_prompts
+    off = looped or not ready or not order
+    look: dict[str, Any] = {"icon": ":material/download:", "disabled": off}
+    look["help"] = WORDS["Looped" if looped else "Exports"]
     layers = partial(bridges.order_list, n_layers, order, model.source, evidence)
-    row.download_button("Layers kept", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
+    box.download_button("Layers kept", layers, "layers.json", "application/json", key="json", **look)
     merge = partial(bridges.passthrough, order, model.source, evidence)
-    row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
+    box.download_button("mergekit", merge, "merge.yaml", "text/yaml", key="yaml", **look)
     file = model.file.name if not off and isinstance(model, Gguf) and model.packing else ""
     if file and (command := bridges.llama_quantize(order, n_layers, file)):
-        st.code(command, language=None, wrap_lines=True)
+        box.code(command, language=None, wrap_lines=True)
 
 
 def pictures(rows: Rows) -> None:
     """Draw what each stretch costs, by length, and how well the proxies rank the stretches."""
-    curves = {n: row["curves"] for n, row in rows.items()}
-    drawn = drawings.prune(curves, next(iter(rows.values()))["results"])
-    for column, drawing, key, reading in zip(st.columns(2), drawn, ("kl", "proxies"), (READING, ""), strict=True):
+    drawn = drawings.prune({n: row["curves"] for n, row in rows.items()}, next(iter(rows.values()))["results"])
+    for column, drawing, key, reading in zip(st.columns(2), drawn, ("kl", "proxies"), ("Stretches", ""), strict=True):
         with column:
-            show.drawing_of_many(key, drawing, reading)
+            show.drawing(key, drawing, WORDS[reading] if reading else "")
 
 
 # -------------------------------------------------------------------- maps
 
 
 def maps(spec: ModelRef, asked: Surgery, prompts: Sequence[Prompt], n_tokens: int | None) -> None:
-    """Draw the section in which every stretch is dropped, every pair swapped, or every stretch run twice, on the same
-    prompts."""
+    """Draw the section in which every stretch is dropped or run twice, or every pair swapped, on these prompts."""
     link.among(MAP, surgery.KINDS, "map")
-    kind = MAP.value or surgery.KINDS[0]
-    probe = Surgery(kind, asked.longest, asked.seed)
+    probe = replace(asked, kind=MAP.value or surgery.KINDS[0])
     batch = running.batch("surgery", {f"surgery.{i}": probe.request(spec, one) for i, one in enumerate(prompts)})
     with st.expander(
         "What if layers are dropped, swapped or run twice?", expanded=bool(batch.results) or batch.running
     ):
-        MAP.draw(st.segmented_control, default=kind, label_visibility="collapsed")
+        MAP.draw(st.segmented_control, default=probe.kind, label_visibility="collapsed")
         running.section_row(batch, "surgery", n_tokens, True, f"on {say.count(len(prompts), 'prompt')}")
-        live.follow(batch, moved, probe, kind)
+        live.follow(batch, moved, probe)
 
 
-def moved(batch: running.Batch, probe: Surgery, kind: str) -> None:
+def moved(batch: running.Batch, probe: Surgery) -> None:
     """Draw the map of one kind (drop, swap, repeat), and by length what costs least."""
     probe_page.status(batch)
     results = [result for name in batch.requests if (result := batch.complete(name)) is not None]
-    if not results:
-        return
-    curves = among_others.curves_of(probe, [r.summary for r in results])
+    curves = among_others.curves_of(probe, [r.summary for r in results]) if results else {}
+    kind = probe.kind
     if kind not in surgery.kinds_of(curves):
         return
-    rows = surgery.rows(curves, kind, drawings.random_layers(kind, results))
     value = VALUE.draw(st.segmented_control, label_visibility="collapsed")
     if kind != "drop":  # the table says which layers can go
+        rows = surgery.rows(curves, kind, drawings.random_layers(kind, results))
         show.conclusion("surgery", say.cheapest(float(curves["loss_whole"]), kind, rows))
     drawn = drawings.moved(curves, kind, results, value, View(height=HEIGHT, width_px=660))
-    readings = ("map", READING_OF[value]), ("added", ADDED[kind])
-    for column, drawing, (key, reading) in zip(st.columns([11, 9]), drawn, readings, strict=False):
+    for column, drawing, key, reading in zip(st.columns([11, 9]), drawn, ("map", "added"), (value, kind), strict=False):
         with column:
-            show.drawing_of_many(key, drawing, reading)
-    if not rows:
-        return
-    ready = not batch.running and len(results) == len(batch.requests) >= ENOUGH
-    export(curves, kind, rows, results, ready)
+            show.drawing(key, drawing, WORDS[reading])
 
-
-def export(
-    curves: Mapping[str, Any], kind: str, found: Sequence[surgery.Row], results: list[ProbeResult], ready: bool
-) -> None:
-    """Draw the cheapest variant of a length, with files for other tools. `found`: the cheapest of each length."""
-    known = [row.length for row in found]
-    nearest = min(known, key=lambda one: abs(one - LENGTH.value))
-    if nearest != LENGTH.value:
-        inputs.put({LENGTH.key: nearest})
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="offers-map")
-    label = "Distance" if kind == "swap" else "Length"
-    length = LENGTH.draw(row.number_input, label, min_value=min(known), max_value=max(known), width=130)
-    best = next((one.best for one in found if one.length == length), None)
-    if best is None:
-        return
-    cost = {"loss": best.loss, "loss_whole": float(curves["loss_whole"]), "kl": best.kl, "top1_kept": best.top1_kept}
-    row.markdown(f"**{say.variant(best).capitalize()}** {figures.DONE[kind]}")
-    if ready:
-        order = best.order(results[0].n_layers)
-        offer(row, results, order, cost, kind, ready)
-    else:
-        row.caption(f"Files from {ENOUGH} prompts up.")
-
-
-LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
-HEAD = (
-    "Remove",
-    "Which",
-    "First choices kept",
-    "Known answers kept",
-    "Perplexity",
-    "Parameters saved",
-    "Time saved, about",
-)
-FEW = f"are too few to choose layers by: measure {ENOUGH} or more."
-TEACH = "**Run** removes each stretch of 1, 2, 4 … layers in turn and measures what the model then predicts and writes."
-READING = "Low is cheap: the predictions hardly change without the stretch that begins there. One line a length."
-EXPORTS = "Made from the figures over all chosen prompts; the file says how many prompts and tokens it rests on."
-READING_OF = {
-    "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",
-    "kl": "KL(whole || changed): dark cells change the predictions least.",
-    "top1_kept": "The darker a cell, the more tokens keep the whole model's first choice.",
-}
-ADDED = {
-    "drop": "A proxy is a good guide where its line meets the lowest line.",
-    "swap": "Neighbours cost little where the order of the layers matters little.",
-    "repeat": "Below 0 a repeat lowers the loss. The control runs one random layer as many times more.",
-}
 
 page()

@@ -11,7 +11,7 @@ from ed_core.types import ProbeResult
 from ed_ui import inputs, link, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 
 def chosen_boundary(result: ProbeResult) -> int | None:
@@ -27,8 +27,7 @@ def places(result: ProbeResult) -> list[int]:
 
 
 def more(result: ProbeResult, view: View) -> None:
-    """Draw the figures below the map: split points, direct effects, and the change of the prediction by layer and by
-    token."""
+    """Draw split points, direct effects, and the change of the prediction by layer and by token."""
     if len(places(result)) > 1:
         boundaries(result, view)
     for one in pictures(result):
@@ -48,8 +47,7 @@ def more(result: ProbeResult, view: View) -> None:
 
 
 def boundaries(result: ProbeResult, view: View) -> None:
-    """Draw the map of split points (a layer is left out before one, effects are looked for behind it), and the choice
-    of one."""
+    """Draw the map of split points, and the choice of one."""
     link.among(BOUNDARY, [*map(str, places(result))], "split point")
     link.say_troubles()
     if BOUNDARY.value not in places(result):

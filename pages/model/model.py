@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from html import escape
+from typing import Any
 
 import streamlit as st
 
@@ -11,14 +11,16 @@ from ed_core import figures
 from ed_core.cards import card, making, page
 from ed_core.claims import find, running, words
 from ed_core.claims.judging import DOES_NOT_APPLY, FAILS, HOLDS, UNDECIDED
-from ed_core.claims.record import Found, Judged
+from ed_core.claims.record import Found, Judged, Value
 from ed_core.depth import say
 from ed_core.depth.mean_depth import of_curve
 from ed_core.models.ref import ModelRef
-from ed_ui import browser, inputs, link, live, model_sections, picker, prompt_set, runs, show
+from ed_core.studies.words import templates
+from ed_ui import browser, inputs, link, model_sections, picker, prompt_set, runs, show
 from ed_ui.inputs import text
 from ed_ui.runs import Card, card_name, cards
 
+WORDS = show.words(__file__)
 MOST = 500  # prompts
 FILES: dict[str, tuple[str, str, Callable[[card.Card], str | bytes]]] = {
     card.HTML: ("Page", "text/html", page.html),
@@ -41,7 +43,7 @@ def main() -> None:
     if chosen is not None:
         answer(chosen)
     else:
-        show.finding(f"Nothing is known of {model.name} yet.", TEACH)
+        show.finding(f"Nothing is known of {model.name} yet.", WORDS[""])
     actions(model, own, chosen)
     if chosen is not None:
         course(chosen)
@@ -87,10 +89,10 @@ def actions(model: ModelRef, own: dict[str, card.Card], chosen: card.Card | None
     with row.popover(label, icon=":material/add_chart:", type="tertiary" if chosen is not None else "primary"):
         wanted = form(model)
         if wanted is not None and not runs.under_way(wanted.out):
-            live.fragment(lambda: run(wanted), None)()
+            runs.follow(wanted.out, lambda: run(wanted))
     browser.share(row, prompt=False)
     if wanted is not None and runs.under_way(wanted.out):
-        live.fragment(lambda: run(wanted), runs.pause(wanted.out))()
+        runs.follow(wanted.out, lambda: run(wanted))
 
 
 def titled(one: card.Card) -> str:
@@ -103,7 +105,7 @@ def form(model: ModelRef) -> Card | None:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-cards")
     name = prompt_set.set_or_lines(row, "cards", model)
     prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
-    also = ALSO.draw(st.text_input, words=True, help=ABOUT_ALSO, placeholder="none")
+    also = ALSO.draw(st.text_input, words=True, help=WORDS["Also"], placeholder="none")
     others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
     return Card(model, name or "", prompts, others) if name or prompts else None
 
@@ -116,8 +118,8 @@ def run(wanted: Card) -> None:
         if wanted.found():
             inputs.put_over({CARD.key: card_name(wanted.out / card.FILE)})
 
-    label = "Run again" if wanted.found() else "Run"
-    runs.panel(wanted.out, "cards", label, wanted.begin, TAKES, linked=False, ended=ended, unfinished=wanted.unfinished)
+    found = wanted.found() is not None
+    runs.panel(wanted.out, "cards", wanted.begin, found, WORDS["Takes"], again=True, linked=False, ended=ended)
     with st.expander("The same from the command line"):
         st.code(wanted.asked().command, language="bash", wrap_lines=True)
 
@@ -136,12 +138,11 @@ def course(one: card.Card) -> None:
     copies = {"untrained copy": lens[running.TWIN].values} if running.TWIN in lens else {}
     curves = {one.model.name: (own.values, own.low, own.high)}
     fig = show.once(figures.model_course, curves, copies, cost.values, one.cuts[0].start if one.cuts else None)
-    show.figure("course", fig, "", reading=COURSE, place=right, alt=" ".join(one.said))
+    show.figure("course", fig, "", reading=WORDS["Course"], place=right, alt=" ".join(one.said))
 
 
 def large(one: card.Card) -> list[tuple[str, str]]:
-    """Return a card's large figures, each with its meaning: average depth, that of an untrained copy, and the layer
-    that can go."""
+    """Return a card's large figures with their meanings: average depth, its copy's, the layer that can go."""
     n, facts = one.model.layers, []
     mean = one.depth("kl", True)
     if mean is not None and mean.depth is not None:
@@ -160,60 +161,52 @@ def large(one: card.Card) -> list[tuple[str, str]]:
 
 
 def claims(one: card.Card) -> None:
-    """Show a card's claims in a line each: what holds, what fails, what is undecided; what does not apply is folded,
-    with the remedy."""
+    """Show a card's claims by verdict, in a line each; what does not apply is folded, with the remedy."""
     if not one.claims:
         return
+    html: Any = templates(escaped=True).get_template("claims.html").module
     for column, verdict in zip(st.columns(3), (HOLDS, FAILS, UNDECIDED), strict=True):
-        some = [one for one in one.claims if one.verdict == verdict]
-        lines = "".join(map(claim, some)) or "<p>none</p>"
-        column.html(f'<div class="ed-claims ed-{verdict}"><h5>{verdict.capitalize()} · {len(some)}</h5>{lines}</div>')
-    rest = [one for one in one.claims if one.verdict == DOES_NOT_APPLY]
-    trust = next((note for note in one.notes if note.startswith("The checks")), "")
-    holds = "pass" in trust
-    mark = f"<b>{'✓ Numbers to trust' if holds else '✗ Not to be trusted'}</b> · {escape(trust)} " if trust else ""
-    folded = "".join(f"<li>{escape(one.title)}: {escape(remedy(one.reason))}</li>" for one in rest)
-    which = f"<details><summary>{say.count(len(rest), 'claim')} {'do' if len(rest) > 1 else 'does'} not apply</summary>"
-    st.html(f'<div class="ed-trust">{mark}{which}<ul>{folded}</ul></details></div>' if rest or mark else "")
+        column.html(html.group(verdict, [claim(found) for found in one.claims if found.verdict == verdict]))
+    rest = [(found.title, remedy(found.reason)) for found in one.claims if found.verdict == DOES_NOT_APPLY]
+    note = next((note for note in one.notes if note.startswith("The checks")), "")
+    if rest or note:
+        st.html(html.trust(note, rest))
 
 
-def claim(one: Found) -> str:
-    """Return a claim as HTML: its sentence, a small interval plot and its figures; on click why, and how it is
-    measured."""
-    first = next((q for q in one.judging if q.value is not None and q.value.value is not None), None)
-    plot, value = (interval(first), words.value(first, first.value)) if first is not None else ("", "")
-    value = f"{first.name}: {value}" if first is not None else next((q.nothing for q in one.judging if q.nothing), "")
-    copy = f" · an untrained copy: {one.twin}" if one.twin else ""
+def claim(one: Found) -> dict[str, Any]:
+    """Return a claim as its template shows it: its sentence, figures, where these are on a small plot, and on click its
+    source, why, and how it is measured."""
     known = find(one.id)
     more = [*words.reasons(one), f"Formula: {known.formula}", f"Protocol: {known.protocol}"]
-    body = "".join(f"<li>{escape(remedy(reason))}</li>" for reason in more)
-    return (
-        f"<details><summary><span>{escape(one.title)}</span>{plot}<small>{escape(value)}</small></summary>"
-        f"<p>{escape(one.source)}{escape(copy)}</p><ul>{body}</ul></details>"
-    )
+    line: dict[str, Any] = {"title": one.title, "more": map(remedy, more), "at": None}
+    line["source"] = f"{one.source} · an untrained copy: {one.twin}" if one.twin else one.source
+    for q in one.judging:
+        if q.value is not None and q.value.value is not None:
+            return line | {"value": f"{q.name}: {words.value(q, q.value)}", "at": places(q, q.value)}
+    return line | {"value": next((q.nothing for q in one.judging if q.nothing), "")}
 
 
-def interval(q: Judged) -> str:
-    """Return a claim's quantity as a small plot in HTML: shaded where the claim is true, the interval, the value, an
-    untrained copy."""
-    value, copy = q.value, q.twin
-    assert value is not None
-    shown = [v for v in (value.value, value.low, value.high, copy.value if copy else None, *q.limits) if v is not None]
-    low, high = min(shown), max(shown)
-    apart = (high - low) or 1.0
-    low, high = low - 0.12 * apart, high + 0.12 * apart
+def places(q: Judged, value: Value) -> dict[str, Any]:
+    """Return where a claim's quantity is on its plot, in percent: the value, its untrained copy's, and as start and
+    width its interval and the values for which the claim is true."""
+    copy = q.twin.value if q.twin else None
+    shown = [v for v in (value.value, value.low, value.high, copy, *q.limits) if v is not None]
+    margin = 0.12 * ((max(shown) - min(shown)) or 1.0)
+    low, high = min(shown) - margin, max(shown) + margin
 
-    def percent(found: float | None, end: float) -> float:
-        return 100 * ((end if found is None else found) - low) / (high - low)
+    def percent(at: float) -> float:
+        return 100 * (at - low) / (high - low)
 
-    def span(kind: str, ends: tuple[float | None, float | None]) -> str:
-        left, right = percent(ends[0], low), percent(ends[1], high)
-        return f'<u class="{kind}" style="left:{left:.1f}%;width:{max(right - left, 0.5):.1f}%"></u>'
+    def span(start: float | None, end: float | None) -> tuple[float, float]:
+        left, right = percent(low if start is None else start), percent(high if end is None else end)
+        return left, max(right - left, 0.5)
 
-    inside = span("ed-true", q.limits)
-    bar = "" if value.low is None else span("ed-bar", (value.low, value.high))
-    hollow = f'<s style="left:{percent(copy.value, low):.1f}%"></s>' if copy and copy.value is not None else ""
-    return f'<em class="ed-plot">{inside}{bar}{hollow}<b style="left:{percent(value.value, low):.1f}%"></b></em>'
+    return {
+        "value": percent(value.value or 0.0),
+        "twin": None if copy is None else percent(copy),
+        "interval": None if value.low is None else span(value.low, value.high),
+        "holds": span(*q.limits),
+    }
 
 
 def remedy(said: str) -> str:
@@ -226,13 +219,4 @@ SOURCE, SET = prompt_set.of_set("cards")
 CARD = text("card", "cards.card", label="Card")
 ALSO = text("also", "cards.also", label=BOX)
 PARAMETERS = (SOURCE, SET, CARD, ALSO, *model_sections.PARAMETERS)
-ABOUT_ALSO = "Further models of this one's family, with commas between: a statement about size needs three models."
-TEACH = "Measure it on a set of prompts: depths, claims, what can be removed, and how exact other precisions are."
-TAKES = "about 6 min for 135 million parameters"
-COURSE = (
-    "Above: the mean divergence of the lens from the output (KL, nats), shaded 5 to 95 % over prompts, and that of an "
-    "untrained copy. Below: mean loss per token without each layer less the whole model's; blue: the model does "
-    "better without it. Bars are linear up to 0.05 nats and logarithmic beyond."
-)
-
 main()

@@ -12,6 +12,8 @@ from ed_core.depth import say
 from ed_core.depth.mean_depth import of_curve
 from ed_ui import link, runs, show
 
+WORDS = show.words(__file__)
+
 
 def main() -> None:
     """Draw the page: a table and a forest plot of all models with a card."""
@@ -25,12 +27,12 @@ def main() -> None:
     rows = [forest_row(one) for one in every]
     if shares := [100 * one.share for one in rows if math.isfinite(one.share)]:
         within = say.interval(min(shares), max(shares), 0)
-        show.finding(f"{say.count(len(every), 'model')} settle their words at {within} % of their depth.", ABOUT)
+        show.finding(f"{say.count(len(every), 'model')} settle their words at {within} % of their depth.", WORDS[""])
     for trouble in damaged:
         show.error(trouble)
     show.table("models", [row(one) for one in every], 36 * 20, FORMATS)
-    show.figure("models-forest", show.once(figures.forest, rows), "", reading=BEWARE)
-    st.caption(BEWARE)
+    show.figure("models-forest", show.once(figures.forest, rows), "", reading=WORDS["Beware"])
+    st.caption(WORDS["Beware"])
     link.write()
 
 
@@ -69,10 +71,4 @@ def of_copy(one: card.Card) -> float | None:
 
 SHARES = ("average depth, %", "by overlap, %", "untrained copy, %")
 FORMATS = dict.fromkeys((*SHARES, "parameters, M"), ".1f") | {"kept, %": ".0f"}
-ABOUT = "A line per depth card: made here, or shipped with the app. A click on a heading sorts."
-BEWARE = (
-    "Average depth as a share of the layers. Two cards on different prompts differ in models and prompts at once. "
-    "Holds, fails, undecided: published claims."
-)
-
 main()

@@ -48,7 +48,7 @@ MEANS = (
 
 probe_page.Page(
     Contributions,
-    probe_page.words(__file__),
+    show.words(__file__),
     say.contributions,
     more,
     figure=figure,

@@ -25,6 +25,7 @@ from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import control_model, inputs, link, live, navigation, picker, probe_page, prompt_box, running, session, show
 from ed_ui.inputs import OF, TOKEN
 
+WORDS = show.words(__file__)
 PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
     "continuation": Continuation(),
@@ -59,9 +60,11 @@ def page() -> None:
     link.own(PARAMETERS)
     link.say_troubles()
     prompt_box.draw()
-    batch = asked()
-    shown = readable(batch)
-    live.follow(shown, panels)
+    shown = readable(asked())
+    control_model.start(shown)
+    copies = control_model.copies(shown)
+    followed = copies if copies is not None and copies.running and not shown.running else shown
+    live.follow(followed, lambda _: panels(shown))
 
 
 # ---------------------------------------------------------------- what is measured
@@ -71,13 +74,9 @@ def asked() -> running.Batch:
     """Return the batch of what the boxes contain, after drawing Run and Options; where the chosen model is unavailable,
     the batch shown last, with a word on it."""
     if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
-        st.info(show.plain(STILL.format(model_of(last).name)), icon=":material/history:")
+        st.info(show.plain(WORDS["still"].format(model_of(last).name)), icon=":material/history:")
         return last
     batch = running.batch("home", wanted(picker.required()))
-    if control_model.due(batch):
-        batch = running.batch("home", wanted(picker.required()))
-    if control_model.asked_for(batch):
-        running.submit(batch)
     place = running.row_begins()
     with probe_page.options(place, PARAMETERS):
         options(batch)
@@ -86,12 +85,11 @@ def asked() -> running.Batch:
 
 
 def wanted(spec: ModelSpec) -> dict[str, Request]:
-    """Return the requests of the four probes on the prompt in the box, and of a control or untrained copies where these
-    are asked for."""
+    """Return the requests of the four probes on the prompt in the box, and of the chosen control."""
     prompt = prompt_box.prompt()
     requests = {name: one.request(spec, prompt) for name, one in PROBES.items() if remote.measures(spec, one.name)}
     measured = {name: request for name, request in requests.items() if name != "continuation"}
-    return requests | control_model.with_twins(measured)
+    return requests | control_model.with_control(measured)
 
 
 def readable(batch: running.Batch) -> running.Batch:
@@ -172,11 +170,11 @@ def answer(batch: running.Batch) -> None:
         if lens is not None and reached is not None:
             st.markdown(f"## {sentence(batch, lens)}")
         elif batch.running or not troubles:
-            st.markdown(f"## {show.plain(TEACH.format(model_of(batch).name))}")
+            st.markdown(f"## {show.plain(WORDS['teach'].format(model_of(batch).name))}")
         if batch.running and reached is None:
             live.status(batch, "{}".format)
         elif reached is None and not troubles:
-            st.markdown(CANCELLED if batch.errors else ABOUT)
+            st.markdown(WORDS["cancelled"] if batch.errors else WORDS["about"])
         if lens is not None and reached is not None:
             with st.container(horizontal=True, vertical_alignment="center", gap="small", key="how-sure"):
                 sure(batch, reached, lens)
@@ -201,10 +199,14 @@ def sure(batch: running.Batch, reached: Verdict, lens: ProbeResult) -> None:
         why(batch, reached)
     if batch.running:
         return live.status(batch, "{}".format)
-    if (seconds := control_model.offered(batch)) is not None:
+    copies = control_model.copies(batch)
+    if copies is not None and copies.running:
+        live.status(copies, "{}".format)
+        st.button("Stop", key="stop.copies", type="tertiary", on_click=running.cancel, args=(copies,))
+    elif copies is not None and (seconds := control_model.offered(batch)) is not None:
         label = f"Compare untrained copies ({running.about(seconds)})"
         if st.button(label, type="tertiary", key="copies"):
-            control_model.ask_for_copies(batch)
+            running.submit(copies)
             st.rerun()
     if (more := others(batch)) is not None and more.missing and not more.running:
         seconds = running.outlook_of(more, lens.n_tokens).seconds
@@ -248,14 +250,14 @@ def checked(more: running.Batch, batch: running.Batch) -> None:
 def why(batch: running.Batch, reached: Verdict) -> None:
     """Draw the published rules in a table, what each asks, what else is behind the verdict, and what the model
     writes."""
-    rows, texts = say.rule_table(reached), probe_page.words(__file__)
+    rows = say.rule_table(reached)
     st.markdown(show.plain(say.rules(reached)))
     show.few_rows(list(rows[0]), [list(row.values()) for row in rows])
     thresholds = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
     moved = any(value != RULES[name].threshold for name, value in thresholds.items())
     margin = tenth(reached.n_layers)
     st.markdown(
-        texts[""].format(
+        WORDS[""].format(
             moved=", with thresholds of your own for their 50 % and 30 %" if moved else "",
             near=f" (±\u00a0{say.count(margin, 'layer')})" if margin else "",
             kl=100 * thresholds["kl"],
@@ -270,7 +272,11 @@ def why(batch: running.Batch, reached: Verdict) -> None:
     if (written := batch.complete("continuation")) is not None:
         lines.append(says(written))
     st.markdown("\n".join(f"- {line}" for line in lines))
-    st.markdown(texts["depths"].format(copies=SHUFFLED if control_model.chosen()[0] == "shuffled" else UNTRAINED))
+    st.markdown(
+        WORDS["depths"].format(
+            copies=WORDS["shuffled"] if control_model.chosen()[0] == "shuffled" else WORDS["untrained"]
+        )
+    )
 
 
 def says(written: ProbeResult) -> str:
@@ -295,7 +301,7 @@ def figures_of(batch: running.Batch) -> None:
         live.guarded(partial(course, batch, reached))
     with st.container(key="home-maps", gap="xxsmall"):
         marked = say.sinks_in_maps(known or (), made.tokens if made is not None else (), inputs.COUNT_SINKS.value)
-        st.caption(f"{ABOUT_MAPS} {show.plain(marked)}")
+        st.caption(f"{WORDS['maps']} {show.plain(marked)}")
         for column, one in zip(st.columns(4), MAPS, strict=True):
             with column:
                 live.guarded(partial(small_map, batch, tuple(s.pos for s in known or ()), *one))
@@ -311,7 +317,7 @@ def course(batch: running.Batch, reached: Verdict | None) -> None:
     copies = [twin["rank"][:, path.at] for _, twin in twins if "rank" in twin.measures]
     with st.container(key="box-course", gap=None):
         show.mount("story", json.dumps({"story": story(lens, path)}).encode(), 34)
-        ready = show.once(figures.course, path, reached, copies, COURSE, decided=decided(lens)).ready()
+        ready = show.once(figures.course, path, reached, copies, COURSE, decided=decided(lens))
         alt = f"Rank of {path.word} after each layer. {show.bare(say.headline('The model', path, None, ''))}"
         show.draw("course", ready, alt, caption=f"Rank of {path.word.strip()} after each layer", results=[lens])
 
@@ -346,22 +352,21 @@ def small_map(
 ) -> None:
     """Draw one map with its question; a click opens its tab at that token. `at_sinks`: positions of attention sinks."""
     st.markdown(f"**{question}**")
-    result = batch.result(probe)
+    result, measure = batch.result(probe), pictures.measures(one, Look())[0]
     with show.place(key, SMALL - show.CAPTION):
         if result is None:
             st.container(height=SMALL, border=True)
         else:
-            over_tokens = "pos" in result.measures[pictures.measures(one, Look())[0]].spec.dims
+            over_tokens = "pos" in result.measures[measure].spec.dims
             view = View(width_px=280, height=SMALL, sinks=at_sinks, answer_start=result.answer_start)
-            ready = show.once(drawn, one, result, view, at_sinks if over_tokens else ()).ready()
-            measure = pictures.measures(one, Look())[0]
+            ready = show.once(drawn, one, result, view, at_sinks if over_tokens else ())
             with st.container(key=f"box-{key}"):
-                alt = f"{question} {figures.describe(result, measure)}"
-                if cell := show.draw(key, ready, alt, clickable=True):
-                    if over_tokens:
-                        inputs.put(probe_page.around(int(cell[1]), result.n_tokens))
-                        inputs.put({inputs.MEASURE.key: measure} if one in ONE_PAGE else {})
-                    st.switch_page(navigation.KEPT_FROM[probe])
+                cell = show.draw(key, ready, f"{question} {figures.describe(result, measure)}", clickable=True)
+            if cell and over_tokens:
+                inputs.put(probe_page.around(int(cell[1]), result.n_tokens))
+                inputs.put({inputs.MEASURE.key: measure} if one in ONE_PAGE else {})
+            if cell:
+                st.switch_page(navigation.KEPT_FROM[probe])
     st.caption(colours)
 
 
@@ -371,17 +376,4 @@ def drawn(one: Picture, result: ProbeResult, view: View, at_sinks: tuple[int, ..
 
 
 LAST = 60  # characters of the prompt that Play repeats
-STILL = "Still shown: {}. The chosen model is unavailable, as said above."
-CANCELLED = "Cancelled. **Run** measures what is missing."
-TEACH = "What does {} say, and from which layer on?"
-ABOUT = "Not computed yet. **Run** shows what the model would say after each layer, and what each layer does."
-ABOUT_MAPS = (
-    "A row is a layer, the first at the bottom; a column is a token, in the third map a layer. Click a cell to follow "
-    "its token."
-)
-UNTRAINED = (
-    "**Untrained copies** (grey): the same shape, random weights, each by its own last word. What they show too "
-    "needs no training."
-)
-SHUFFLED = "**Copies with shuffled layers** (grey): the trained layers in random order, each by its own last word."
 page()

@@ -14,78 +14,56 @@ from ed_core.figures.pictures import Look
 from ed_core.lenses import Fit, find, named, of_model
 from ed_core.lenses.file import JUDGED
 from ed_core.models import tokens
-from ed_core.models.ref import ModelRef
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.types import ProbeResult
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
+from ed_ui import inputs, link, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
+WORDS = show.words(__file__)
 WINDOW = 20  # tokens of a map that is next to two others
-NONE = "No lens is fitted to this model; **Fit a lens**, below, makes one. Until then the logit lens stands alone."
-COSTS = {
-    "affine": "The affine lens costs little more than reading the prompts.",
-    "jacobian": "The Jacobian lens computes a row of the Jacobian for each dimension of the stream, prompt by prompt: "
-    "on a CPU minutes per prompt where the stream is several hundred wide.",
-}
-
-
 FIT = Input("fits", "lenses.fit", None, named, label="Fitted lenses")
 PARAMETERS = (FIT, LENSES_SHADE)
 
 
 def ask() -> Probe:
     """Draw the choice of lenses and of a token to follow, and return the probe that reads with them."""
+    if (spec := picker.current().spec) is None:
+        return Lenses()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-lenses")
-    spec = picker.current().spec
-    stored = [fit.path.stem for fit in of_model(spec)] if spec is not None else []
-    choice = FIT.value
-    if spec is not None:
-        link.among(FIT, stored, "lens", several=True)
-        link.say_troubles()
-    if choice is None and spec is not None:
-        choice = Lenses.at_first(spec).fit
-    chosen = [name for name in (choice or "").split(",") if name in stored]
+    stored = [fit.path.stem for fit in of_model(spec)]
+    link.among(FIT, stored, "lens", several=True)
+    link.say_troubles()
+    wanted = Lenses.at_first(spec).fit if FIT.value is None else FIT.value
+    chosen = [name for name in wanted.split(",") if name in stored]
     if stored:
         st.session_state["lenses.box"] = chosen
-        row.pills(
-            FIT.label,
-            stored,
-            selection_mode="multi",
-            key="lenses.box",
-            on_change=lambda: inputs.put({FIT.key: ",".join(st.session_state["lenses.box"])}),
-            help="Beside the logit lens. What a fitted lens is worth stands in its certificate, below the maps.",
-        )
-    more: dict[str, Any] = {
-        "width": 190,
-        "max_chars": 100,
-        "help": "Its rank in every lens, by depth and token; the first token of what is typed.",
-    }
-    typed = inputs.widget(row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more)
+        look: dict[str, Any] = dict(selection_mode="multi", key="lenses.box", on_change=choose)
+        row.pills(FIT.label, stored, help=WORDS["Certificate"], **look)
+    else:
+        st.caption(WORDS["None"])
+    look = dict(width=190, max_chars=100, help=WORDS["Follow"], changed=forget_token)
+    typed = inputs.widget(row.text_input, "Follow a token", "lenses.text", "", words=True, **look)
     own = probe_page.form(Lenses, row, ["k"], width=190)
-    assert isinstance(own, Lenses)
-    if typed and spec is not None:
-        st.caption(follow(spec, typed))
-    if spec is not None and not stored:
-        st.caption(NONE)
+    if typed:
+        ids = tokens.ids(spec, typed)
+        inputs.put({"lenses.follow": ids[0] if ids else -1})
+        more = f" ({len(ids)} tokens; the first is followed)" if ids and len(ids) > 1 else ""
+        known = ids and f"Followed: {show.code(typed, 30)}, id {ids[0]}{more}. A leading space counts."
+        st.caption(known or "This model's tokens cannot be told before it is opened: no token is followed.")
     return replace(own, fit=",".join(chosen), follow=inputs.value("lenses.follow", -1))
+
+
+def choose() -> None:
+    """Note the chosen lenses."""
+    inputs.put({FIT.key: ",".join(st.session_state["lenses.box"])})
 
 
 def forget_token(key: str) -> None:
     """Note what is typed, and forget the followed token: the text names another one."""
     inputs.note(key)
     inputs.put({"lenses.follow": -1})
-
-
-def follow(spec: ModelRef, text: str) -> str:
-    """Note the first token of a typed text as the one to follow, and return a sentence that says which it is."""
-    ids = tokens.ids(spec, text)
-    inputs.put({"lenses.follow": ids[0] if ids else -1})
-    if not ids:
-        return "This model's tokens cannot be told before it is opened: no token is followed."
-    more = f" ({len(ids)} tokens; the first is followed)" if len(ids) > 1 else ""
-    return f"Followed: {show.code(text, 30)}, id {ids[0]}{more}. A leading space counts."
 
 
 def boxes() -> None:
@@ -118,7 +96,7 @@ def more(result: ProbeResult, seen: View) -> None:
         return
     read = lenses.by_lens([result])
     with st.container(key="lenses-verdict"), st.expander("Rules and figures", icon=":material/rule:"):
-        st.markdown(RULES.format(k=result["logit_top_ids"].shape[-1]))
+        st.markdown(WORDS["Rules"].format(k=result["logit_top_ids"].shape[-1]))
         st.markdown(_settle(read))
     left, right = st.columns(2)
     for place, (rule, unit, caption) in zip((left, right), CURVES, strict=True):
@@ -153,8 +131,7 @@ def _settle(read: lenses.ByLens) -> str:
 
 
 def certificate(told: Mapping[str, str], n_layers: int) -> None:
-    """Draw what a fitted lens is worth on prompts it was not fitted on, with its controls. `told`: its name in the
-    result."""
+    """Draw what a fitted lens is worth on held-out prompts, with its controls. `told`: its name in the result."""
     try:
         fit = find(told["name"])
     except FitRefused:
@@ -177,14 +154,14 @@ def fit_one() -> None:
     if spec is None:
         return
     with st.expander("Fit a lens to this model", icon=":material/model_training:"):
-        kinds = {lens: LENSES[lens] for lens in COSTS}
+        kinds = {lens: LENSES[lens] for lens in ("affine", "jacobian")}
         look: dict[str, Any] = dict(options=list(kinds), format_func=kinds.get)
         kind = inputs.widget(st.segmented_control, "Lens to fit", "lens-fit.kind", "affine", **look)
-        st.caption(COSTS[kind])
+        st.caption(WORDS[kind])
         prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
         if prompts:
             wanted = Fitted((spec,), distinct(prompts), kind)
-            live.fragment(lambda: fitting(wanted), runs.pause(wanted.out))()
+            runs.follow(wanted.out, lambda: fitting(wanted))
 
 
 def fitting(wanted: Fitted) -> None:
@@ -200,10 +177,6 @@ def fitting(wanted: Fitted) -> None:
         runs.fit_command(wanted, wanted.file.name)
 
 
-RULES = """KL rule: the first layer before which the lens's KL is below half of its maximum. Overlap rule: the first
-layer before which more than 30 % of the lens's best {k} tokens are among the output's. Mean depth, as
-elsewhere, has no threshold. The Jacobian lens has no part in the
-KL rule: its KL is not calibrated."""
 CURVES = (
     ("kl", "nats", "**KL to the output** under each lens, mean over tokens"),
     ("overlap", "share", "**Best tokens shared with the output** under each lens"),
@@ -212,7 +185,7 @@ DASHED = "; dashed: constant prediction"
 
 probe_page.Page(
     Lenses,
-    probe_page.words(__file__),
+    WORDS,
     verdict,
     more,
     figure=maps,

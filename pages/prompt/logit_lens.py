@@ -12,7 +12,7 @@ from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
 from ed_ui.inputs import LENS_SHADE
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 
 def more(result: ProbeResult, view: View) -> None:
@@ -44,8 +44,7 @@ def more(result: ProbeResult, view: View) -> None:
 
 
 def best_tokens(lens: ProbeResult, token: int) -> list[dict[str, int | str]]:
-    """Return a row for each depth, the output first: the five best tokens at the position `token`, with their
-    probabilities."""
+    """Return a row for each depth, the output first: the five best tokens at `token`, with probabilities."""
     ids, probs, text = lens["top_ids"][:, token, :5], lens["top_probs"][:, token, :5], lens.token_text
     return [
         {"after layer": depth}

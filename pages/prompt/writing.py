@@ -15,7 +15,7 @@ from ed_core.statistics import units
 from ed_core.types import ProbeResult
 from ed_ui import control_model, inputs, live, probe_page, prompt_box, running, show
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 WINDOW = 40  # tokens on the map
 TEXT_HEIGHT = 145  # pixels of the text, five lines: what is below it stays where it is while it is written
@@ -80,8 +80,7 @@ def more(result: ProbeResult, view: View) -> None:
 
 
 def early_exit(of: ProbeResult) -> None:
-    """Draw the section on early exit through the lens on the prompt: agreement and confidence by depth, and what a
-    threshold gives."""
+    """Draw the section on early exit: agreement and confidence by depth, and what a threshold gives."""
     st.markdown("##### Could it have stopped earlier?")
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-exit")
     request = probe_page.form(EarlyExit, row, width=190).request(of.request.models[0], of.request.prompts[0])

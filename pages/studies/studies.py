@@ -13,10 +13,10 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.studies import bundle, estimators, precisions, report, steps, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, inputs, link, live, new_study, probe_page, runs, show, studies, study_panels
+from ed_ui import browser, inputs, link, new_study, runs, show, studies, study_panels
 from ed_ui.inputs import choice, text
 
-WORDS = probe_page.words(__file__)
+WORDS = show.words(__file__)
 
 STUDY = text("study", "studies.study", label="Study")
 SET = text("set", "studies.set", label="Prompt set")
@@ -48,7 +48,7 @@ def page() -> None:
     row.markdown(f"**{show.plain(STUDY.value)}**", width="content")
     browser.share(row, prompt=False)
     out = known[STUDY.value]
-    live.fragment(lambda: body(out), runs.pause(out))()
+    runs.follow(out, lambda: body(out))
     link.write()
 
 
@@ -65,7 +65,7 @@ def listed(known: dict[str, Path]) -> None:
     """Draw the list of studies, each with its finding, and the buttons for a new one and for somebody else's file."""
     show.finding(f"{say.count(len(known), 'study')} here: many prompts on several models." if known else NONE)
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row-list")
-    row.button("New study", type="primary", icon=":material/add:", key="studies.new", on_click=new_study.begin)
+    row.button("New study", type="primary", icon=":material/add:", key="studies.new", on_click=new_study.go, args=(1,))
     if new_study.is_open():
         new_study.dialog()
     with row.popover("Open a file", icon=":material/upload_file:", type="tertiary"):
@@ -99,8 +99,7 @@ def taken() -> None:
 
 
 def body(out: Path) -> None:
-    """Draw the report of one study; again every second while it runs, and when one of its own choices changes, which
-    the address then carries."""
+    """Draw the report of one study, again every second while it runs."""
     if not (out / PLAN).is_file():
         show.finding(f"The study {out.name} has begun: models and prompts are looked up.")
         progress(out, False)
@@ -133,8 +132,7 @@ def body(out: Path) -> None:
         points = studies.looked(out, studies.forest, name)
         fig = show.once(figures.forest, points, OVER if any(row.said for row in points) else "")
         show.figure("study-forest", fig, "", reading=WORDS["Average depth"])
-    for line in studies.also(folder, rows):
-        st.markdown(f"- {show.plain(line)}")
+    show.bullets(studies.also(folder, rows))
     if note := folder.plan["note"]:
         st.caption(show.plain(note))
     tabs(folder, rows, name)
@@ -144,7 +142,7 @@ def body(out: Path) -> None:
 def progress(out: Path, complete: bool) -> None:
     """Draw how far a study is, with the buttons that end it and continue it; nothing for a complete one."""
     if not complete and (runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file())):
-        runs.panel(out, "studies", "Run", lambda: runs.resume_study(out), linked=False, unfinished=True)
+        runs.panel(out, "studies", lambda: runs.resume_study(out), found=False, linked=False)
     else:
         runs.watch(out, "studies")
 
