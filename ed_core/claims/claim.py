@@ -109,12 +109,6 @@ class Claim:
         )
 
 
-def claim(id: str, title: str, **about: Any) -> Callable[[Callable[[Evidence], Measured]], Claim]:
-    """Return a decorator that makes a `Claim` of the function that measures it; `about`: the other fields of
-    `Claim`."""
-    return lambda measure: Claim(id, title, measure, **about)
-
-
 def adjusted(findings: Sequence[Found]) -> tuple[Found, ...]:
     """Return the findings judged together, by Holm's adjustment over all that were tested."""
     p = [math.nan if one.p is None else one.p for one in findings]
