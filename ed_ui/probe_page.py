@@ -397,7 +397,7 @@ def _compared(
     for column, spread in zip(st.columns(2), spreads, strict=False):
         curve, remark = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{of_sinks_}"
         twin = {name: control_curves[curve.name]} if control_curves else {}
-        look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
+        look = dict(x=curve.x, others=say.spread(spread.n), log=curve.log, behind=twin)
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{remark}", results=[result], place=column)
 

@@ -46,7 +46,7 @@ def per_token(**curves) -> Part:
         n = TOKENS - name.startswith("nll")
         columns |= {f"{name}.sum": values * n, f"{name}.count": np.full(N, float(n))}
     levels = tuple(LEVELS[i % 3] for i in range(N))
-    return Part(columns, levels, tuple(str(i // 3) for i in range(N)), np.arange(N))
+    return Part(columns, levels, tuple(str(i // 3) for i in range(N)), index=np.arange(N))
 
 
 def evidence(layers: int = L, **parts: Part) -> Evidence:

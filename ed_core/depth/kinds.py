@@ -25,7 +25,6 @@ ALL = (*KINDS, *PLACES, *RANKS)
 MEASURES = ("tokens", "settle depth", "mean depth", "first guesses", "flips", "oracle depth")
 TOKENS, SETTLE, DEPTH, GUESSES, FLIPS, ORACLE = range(len(MEASURES))
 SURE = 2.0  # times the runner-up's probability, from which a best token counts as a guess
-COLUMN = "logit_lens.kinds"  # of a study
 _ENGLISH = (
     "a about above after again against all am an and any are as at be because been before being below between "
     "both but by can could did do does doing down during each few for from had has have having he her here "

@@ -64,6 +64,11 @@ class MeanDepth:
     interval: Interval | None = None
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """5 and 95 % over prompts; None where unknown."""
+        return self.interval.ends if self.interval is not None else None
+
+    @property
     def ratio(self) -> float | None:
         """The average depth as a share of the layers."""
         return None if self.depth is None else self.depth / self.n_layers

@@ -93,6 +93,11 @@ class RuleVerdict:
         return self.intervals.get(PAPER)
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """5 and 95 % of the paper's rule over prompts; None where unknown."""
+        return self.interval.ends if self.interval is not None else None
+
+    @property
     def variants(self) -> dict[str, int | None]:
         """The layer of every variant that is known, the paper's rule first."""
         layers = {variant: depth for variant, (depth, _) in self.layers.items()}
@@ -108,7 +113,7 @@ class RuleVerdict:
     def range(self) -> tuple[int, int] | None:
         """The smallest and largest layer that rule, variants, thresholds and interval give."""
         depths = [float(layer) for both in self.layers.values() for layer in both if layer is not None]
-        depths += [*map(float, self.band or ()), *((self.interval and self.interval.ends) or ())]
+        depths += [*map(float, self.band or ()), *(self.ends or ())]
         return (math.floor(min(depths)), math.ceil(max(depths))) if depths else None
 
     def far(self, depth: float | None) -> bool:
@@ -135,7 +140,7 @@ class RuleVerdict:
             DEPTH_0: self.far(later) or (lasting != self.stable and self.far(lasting)),
             SINKS: self.far(without_sinks),
             FEW: self.several and interval is None,
-            INTERVAL: interval is not None and (interval.ends is None or any(map(self.far, interval.ends))),
+            INTERVAL: interval is not None and (self.ends is None or any(map(self.far, self.ends))),
             UNDEFINED: interval is not None and interval.undefined > OFTEN,
             TWINS: self.tested and self.shared,
         }

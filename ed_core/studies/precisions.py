@@ -63,7 +63,7 @@ def shifts(folder: Folder, group: str) -> list[Shift]:
             own = {p.model: p for p in measured if p.criterion == criterion}
             if len(own) == 2:
                 all_shifts.append(_of_depth(head, own[widest], own[narrow]))
-        shared = np.intersect1d(folder.some(widest, group)[1].index, folder.some(narrow, group)[1].index)
+        shared = np.intersect1d(folder.read(widest, group).index, folder.read(narrow, group).index)
         a, b = (tables.sample(folder, label, group, shared) for label in (widest, narrow))
         if a is not None and b is not None:
             all_shifts += _of_curves(head, a, b)

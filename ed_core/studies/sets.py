@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from .. import machine, untrusted
 from ..errors import ParameterError, PromptError, PromptFileError, StudyError
-from ..files import expect, parse
+from ..files import expect
 from ..models import permits, tokens
 from ..models.bundled import SETS, set_names
 from ..models.ref import ModelRef
@@ -283,44 +283,19 @@ def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
     of 007."""
     try:
         if kind == ".parquet":
-            with untrusted.opened(file, untrusted.SET, StudyError) as handle:
-                return list(_unpacked(parquet.ParquetFile(handle)))
+            return list(parquet.read_table(file).to_pylist())
         text = untrusted.text(file, untrusted.PROMPTS, StudyError)
         if kind == ".csv":
-            return list(_cells(csv.DictReader(io.StringIO(text, newline=""), strict=True)))
-        if text.lstrip().startswith("["):
-            rows = parse(text.encode(), untrusted.PROMPTS)
+            rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+            expect(all(None not in row for row in rows), "a row has more cells than the header")
         else:
-            some = islice(lines(text), untrusted.LINES + 1)  # `_rows` refuses the last one
-            rows = [parse(line.encode(), untrusted.PROMPTS) for _, line in some]
-        expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
-        return list(rows)
+            rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for _, line in lines(text)]
+            expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
+        return rows
     except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         raise StudyError(
             f"The set {entry.name}: {entry.file} cannot be read as {kind[1:]} ({_first_line(error)})."
         ) from None
-
-
-def _cells(table: csv.DictReader[str]) -> Iterator[Row]:
-    """Yield the rows of a .csv; `ValueError` where one has more cells than the header."""
-    expect(bool(table.fieldnames), "no header")
-    cells = 0
-    for row in table:
-        expect(None not in row, f"line {table.line_num} has more cells than the header")
-        cells += len(row)
-        expect(cells <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
-        yield row
-
-
-def _unpacked(table: parquet.ParquetFile) -> Iterator[Row]:
-    """Yield the rows of a .parquet; `ValueError` where its few bytes unpack to too many."""
-    rows, unpacked = table.metadata.num_rows, 0
-    expect(rows <= untrusted.LINES, f"more than {untrusted.LINES} rows")
-    expect(rows * table.metadata.num_columns <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
-    for batch in table.iter_batches(100):
-        unpacked += batch.nbytes
-        expect(unpacked <= untrusted.UNPACKED, f"more than {untrusted.size(untrusted.UNPACKED)} unpacked")
-        yield from batch.to_pylist()
 
 
 def _first_line(error: BaseException) -> str:
@@ -340,7 +315,6 @@ def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterato
         )
     for i, row in enumerate(rows):
         try:
-            expect(i < untrusted.LINES, f"more than {untrusted.LINES} rows")
             if missing := [name for name in needed if known and row.get(name) is None]:
                 raise PromptError(f"{missing[0]} is missing; expected a value in every row.")
             yield _example(entry, defaultdict(type(None), row), known, columns, i)

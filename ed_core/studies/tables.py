@@ -29,7 +29,8 @@ from ..errors import ParameterError
 from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
-from .items import Folder, Sums
+from .items import Folder
+from .part import Part
 from .words import measured
 
 if TYPE_CHECKING:
@@ -107,26 +108,23 @@ def _rows(sample: Sample) -> Iterator[dict[str, Any]]:
 def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = None) -> Sample | None:
     """Return a model's curves on a set or level, with those of its untrained copies on the same prompts; None where no
     probe that a verdict reads was run. `among`: only these prompts, by their places in the set."""
-    name, some = folder.some(label, group)
+    some = folder.read(label, group)
     some = some if among is None else some.of(among)
-    twins = []
-    for twin in twins_of(folder, label):
-        own = folder.sums(twin, name).of(some.index)
-        if len(own) == len(some) and (of_twin := _sample(folder, name, own)) is not None:
-            twins.append(of_twin)
-    return _sample(folder, name, some, twins)
+    copies = (folder.read(twin, group).of(some.index) for twin in twins_of(folder, label))
+    twins = [_sample(folder, own) for own in copies if len(own) == len(some)]
+    return _sample(folder, some, [twin for twin in twins if twin is not None])
 
 
-def _sample(folder: Folder, name: str, some: Sums, twins: Sequence[Sample] = ()) -> Sample | None:
-    """Return a model's curves on some prompts of the set `name`; None where no probe that a verdict reads was run."""
-    columns = {probe: own for probe in READS if (own := some.probe(probe))}
-    if not columns:
+def _sample(folder: Folder, some: Part, twins: Sequence[Sample] = ()) -> Sample | None:
+    """Return a model's curves on some prompts; None where no probe that a verdict reads was run."""
+    parts = {probe: own for probe in READS if (own := some.probe(probe))}
+    if not parts:
         return None
     return Sample.of_sums(
-        columns,
-        forms={probe: folder.forms(name)[some.ran(probe)] for probe in columns},
-        first_token=CONTRIBUTIONS not in columns or counts_first(folder.probe(CONTRIBUTIONS)),
-        best=int(getattr(folder.probe(LENS), "k", BEST)) if LENS in columns else BEST,
+        {probe: own.columns for probe, own in parts.items()},
+        forms={probe: own.forms for probe, own in parts.items()},
+        first_token=CONTRIBUTIONS not in parts or counts_first(folder.probe(CONTRIBUTIONS)),
+        best=int(getattr(folder.probe(LENS), "k", BEST)) if LENS in parts else BEST,
         twins=twins,
         seed=folder.plan["seed"],
     )
@@ -138,8 +136,8 @@ def summary(folder: Folder) -> pyarrow.Table:
     none."""
     parts = []
     for label, group in itertools.product(folder.models, folder.every_group):
-        for entry, columns in _probed(folder, folder.some(label, group)[1]):
-            head = (label, group, len(columns["n_tokens"]), int(columns["n_tokens"].sum()), entry)
+        for entry, part in _probed(folder, folder.read(label, group)):
+            head = (label, group, len(part), int(part["n_tokens"].sum()), entry)
             for name, figures in aggregates(folder, label, group, entry).items():
                 parts.append(_tidy((*head, name), figures, SUMMARY))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
@@ -177,8 +175,8 @@ def measures(folder: Folder, group: str) -> list[str]:
     names = {
         f"{entry}.{name}": None
         for label in folder.models
-        for entry, columns in _probed(folder, folder.some(label, group)[1])
-        for name, values in _all_measures(folder.probe(entry), columns).items()
+        for entry, part in _probed(folder, folder.read(label, group))
+        for name, values in _all_measures(folder.probe(entry), part.columns).items()
         if values.ndim == 1
     }
     return list(names)
@@ -190,11 +188,11 @@ def _all_measures(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, 
     return aggregates_of | probe.derive(aggregates_of)
 
 
-def _probed(folder: Folder, some: Sums) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yield the label (else the name) of every probe that prompts went through, with its columns."""
+def _probed(folder: Folder, some: Part) -> Iterator[tuple[str, Part]]:
+    """Yield the label (else the name) of every probe that prompts went through, with its part."""
     for entry in folder.plan["probes"]:
-        if columns := some.probe(name := entry.get("label") or entry["name"]):
-            yield name, columns
+        if part := some.probe(name := entry.get("label") or entry["name"]):
+            yield name, part
 
 
 def _prompts(columns: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -255,7 +253,7 @@ def cell(row: Mapping[str, Any] | None) -> str:
 def sinks(folder: Folder, label: str, group: str) -> float | None:
     """Return the mean number of attention sinks per prompt of a model on a set or level; None where they are
     unknown."""
-    counts = folder.some(label, group)[1].columns.get("contributions.n_sinks", np.empty(0))
+    counts = folder.read(label, group).columns.get("contributions.n_sinks", np.empty(0))
     return float(counts.mean()) if len(counts) and np.isfinite(counts).all() else None
 
 
@@ -349,15 +347,13 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
     """Return the table `PROMPTS`, a row per model, set, prompt, probe, measure and layer: the aggregates of one prompt.
     `prompt` is its id, or its place in the set counted from 1; `layer` and `skipped` as in the summary."""
     parts = []
-    for label in folder.models:
-        for name, one in folder.sets.items():
-            sums = folder.sums(label, name)
-            for entry, columns in _probed(folder, sums):
-                probe = folder.probe(entry)
-                for place, row in zip(sums.ran(entry), _prompts(columns), strict=True):
-                    prompt = one["ids"][place] or str(place + 1)
-                    for measure, values in aggregate(probe, [row], counts_first(probe)).items():
-                        parts.append(_tidy((label, name, prompt, entry, measure), (values,), PROMPTS))
+    for label, (name, one) in itertools.product(folder.models, folder.sets.items()):
+        for entry, part in _probed(folder, folder.sums(label, name)):
+            probe = folder.probe(entry)
+            for place, row in zip(part.index, _prompts(part.columns), strict=True):
+                prompt = one["ids"][place] or str(place + 1)
+                for measure, values in aggregate(probe, [row], counts_first(probe)).items():
+                    parts.append(_tidy((label, name, prompt, entry, measure), (values,), PROMPTS))
     return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
 
 
