@@ -133,8 +133,7 @@ def _depths(verdict: Verdict) -> Iterator[Depth]:
 
 
 def _curves(m: Measurement, fits: Mapping[str, Fit]) -> dict[str, dict[str, Curve]]:
-    """Return the curves that the rules read, by rule and then by model or lens; and as "loss" what leaving out one
-    layer adds."""
+    """Return the curves that the rules read, and the loss added by leaving out a layer, by model or lens."""
     curves: dict[str, dict[str, Curve]] = {name: {} for name in (*RULES, "loss")}
     for label in (MODEL, TWIN):
         for name in curves:

@@ -107,8 +107,7 @@ def facts(card: Card) -> str:
 
 
 def value(of: Value, form: str = "+.2f", scale: float = 1.0, unit: str = "") -> str:
-    """Return a value and its interval, multiplied by `scale`, as text; "not finite" for None. `form`: as in
-    `format`."""
+    """Return a value and its interval, times `scale`, as text; "not finite" for None."""
     if of.value is None:
         return "not finite"
     digits = int(form.strip("+.f"))
@@ -161,11 +160,9 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
         least, most = least - 0.5, most + 0.5
 
     def bend(value: float) -> float:
-        """Return the value on the axis's scale."""
         return math.asinh(value / bent) if bent else value
 
     def x(at: float | int) -> str:
-        """Return the x coordinate of a layer or depth."""
         return f"{LEFT + (WIDTH - LEFT - RIGHT) * at / max(n - 1, 1):.1f}"
 
     def y(value: float, lower: float = 0.0) -> str:

@@ -58,8 +58,7 @@ class Measured:
 
 
 def fisher(correlation: np.ndarray) -> np.ndarray:
-    """Return correlations on Fisher's scale, on which their spread does not depend on them; ±1 is cut to a finite
-    number."""
+    """Return correlations on Fisher's scale, on which their spread does not depend on them."""
     bound = 1 - statistics.SMALLEST
     return np.asarray(np.arctanh(np.clip(correlation, -bound, bound)))
 

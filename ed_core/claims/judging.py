@@ -41,8 +41,7 @@ class Quantity:
     shown: bool = False
 
     def moved(self, share: float) -> Quantity:
-        """Return the quantity with its limits moved by `share` (0.2 is 20 %): a range grows about its middle, a single
-        limit itself does."""
+        """Return the quantity with its limits moved by a share: a range about its middle, a single limit itself."""
         low, high = self.limits
         if math.isfinite(low) and math.isfinite(high):
             middle, half = (low + high) / 2, (high - low) / 2 * (1 + share)
@@ -113,8 +112,7 @@ def judge(quantity: Quantity, estimate: Estimate) -> Errors:
     sides = [(end, above) for end, above in ((low, True), (high, False)) if math.isfinite(end)]
 
     def error(end: float, above: bool) -> float:
-        """Return the error of saying that the quantity is above (or below) `end`, the largest over all kinds of
-        draws."""
+        """Return the error of saying that the quantity is above (or below) `end`, the largest of all draws."""
         return max(beyond(one, end, above) for one in draws)
 
     holds = max(error(end, above) for end, above in sides)  # rule 2: within a margin fixed before, not just near it

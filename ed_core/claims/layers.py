@@ -21,8 +21,7 @@ from .judging import ALONE, Estimate, Range
 
 
 def turn(evidence: Evidence) -> Measured:
-    """Return the share of the layers up to the turn (NaN where they do not turn), and the mean cosine before and
-    after."""
+    """Return the share of the layers up to the turn (NaN without one), and the mean cosine before and after."""
     part, n = evidence.parts["contributions"], evidence.n_layers
     part.require()
     fit = _two_levels(part)
@@ -42,8 +41,7 @@ def turn(evidence: Evidence) -> Measured:
         return max(beyond(over_prompts, 0.0, above), beyond(stretch_mean(curve, at), 0.0, above))
 
     def contrary(limits: Range) -> tuple[float, float]:
-        """Return the errors of saying that the layers before the lower limit strengthen, and those after the upper
-        erase."""
+        """Return the errors of saying that the layers before the lower limit strengthen, and the last ones erase."""
         first, last = slice(math.ceil(limits[0] * n)), slice(math.ceil(limits[1] * n) - 1, None)
         return one_sign(first, True), one_sign(last, False)
 
@@ -88,8 +86,7 @@ def second_half_weak(evidence: Evidence) -> Measured:
 
 
 def one_layer_robust(evidence: Evidence) -> Measured:
-    """Return the share of best guesses kept without the worst inner layer, its mean, and the share of layers below
-    0.72."""
+    """Return the best guesses kept without the worst inner layer, their mean, and the share below 0.72."""
     part, bound = evidence.parts["one"], 0.72
     part.require()
     kept = part.per_token("top1_kept")
@@ -113,7 +110,6 @@ def cosine_weak_proxy(evidence: Evidence) -> Measured:
     loss, order = part.per_token("nll").value, part.order("nll")
 
     def against_loss(name: str) -> Estimate:
-        """Return the rank correlation of the score `name` with the loss without the layer."""
         score = part.read(lambda c: fisher(rank_correlations(c[name], c["nll"])), name, "nll")
         value, own = float(score.value), part.per_token(name).value
         layers = np.tanh(statistics.correlated_layers(value, own, loss, evidence.n_layers))
@@ -131,7 +127,6 @@ def even_turns(evidence: Evidence) -> Measured:
     middle, between = slice(n // 4, n - n // 4), slice(n // 4, n - n // 4 - 1)
 
     def variation(angles: np.ndarray) -> np.ndarray:
-        """Return the angles' standard deviation over their mean, NaN for a single layer."""
         several = angles.shape[-1] > 1  # one layer has none
         return np.asarray(angles.std(-1) / angles.mean(-1)) if several else np.full(angles.shape[:-1], np.nan)
 
@@ -155,8 +150,7 @@ def even_turns(evidence: Evidence) -> Measured:
 
 
 def usefulness(evidence: Evidence) -> Measured:
-    """Return the share of layers that no linear map can replace, and the rank correlation of a map's cost with
-    depth."""
+    """Return the share of layers that no linear map can replace, and its cost's rank correlation with depth."""
     part, limit = evidence.parts["replacement"], 1 + RAISED
     part.require()
     loss, whole_loss = part["loss"], part["whole"]  # costs are shares of the whole model's loss
@@ -168,7 +162,6 @@ def usefulness(evidence: Evidence) -> Measured:
     finite = replace(cost, value=value, error=error)
 
     def falls(costs: np.ndarray) -> np.ndarray:
-        """Return the rank correlation of costs with depth, on Fisher's scale."""
         return fisher(rank_correlations(costs, np.broadcast_to(depths, costs.shape)))
 
     falling = part.read_curve(falls, loss, whole_loss)

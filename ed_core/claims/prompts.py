@@ -32,7 +32,6 @@ def static_ratio(evidence: Evidence) -> Measured:
     for rule in MEAN:
 
         def slope(curves: dict[str, np.ndarray], rule: str = rule) -> np.ndarray:
-            """Return the slope of mean depth / L on log10(parameters), `[resample]`."""
             ratios = [MEAN_DEPTH[rule](curves[m.name]) / m.n_layers for m in models]
             return np.asarray(np.stack(ratios, -1) @ weights)
 
@@ -72,8 +71,7 @@ def adaptive(evidence: Evidence) -> Measured:
 
 
 def deep_thinking(evidence: Evidence) -> Measured:
-    """Return the rank correlation over prompts of the share of written tokens with a divergence that falls late, with
-    whether the answer is correct."""
+    """Return the rank correlation over prompts of the deep-thinking ratio with whether the answer is right."""
     writing, answers = evidence.parts["writing"], evidence.parts["answers"]
     _, mine, theirs = np.intersect1d(writing.index, answers.index, return_indices=True)
     part = writing.keep(mine)
@@ -128,8 +126,7 @@ def likelihood_or_generation(evidence: Evidence) -> Measured:
 
 
 def reasoning_breaks(evidence: Evidence) -> Measured:
-    """Return the share of exact answers that a left-out layer costs, worked-out prompts minus one-step prompts, and the
-    same for two layers in a row."""
+    """Return the exact answers that one and two left-out layers cost, worked out minus one step."""
     parts = evidence.parts
     pairs, worked = _answered(parts["answers"], parts["worked"])
     pairs.require("pairs that the whole model answers correctly both in one step and worked out")
@@ -181,8 +178,7 @@ def headroom(evidence: Evidence) -> Measured:
 
 
 def _lost(n_layers: int, pairs: Part, worked: Part) -> Estimate:
-    """Return the mean over layers of the share of exact answers lost, worked out minus one step, for pairs in one
-    order."""
+    """Return the mean over layers of the share of exact answers lost, worked out minus one step."""
     lost = (1 - worked["exact"]) - (1 - pairs["exact"])
     layers = over_layers(lambda _, c: float(c.mean()), n_layers, pairs.mean(lost).value, mean=True)
     return Estimate.of(pairs.mean(lost.mean(1)), layers=layers)

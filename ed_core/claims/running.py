@@ -259,7 +259,6 @@ def measure(
     for i, label in enumerate((MODEL, TWIN) if REPLACEMENT in needed else ()):
 
         def within(done: float, i: int = i) -> None:
-            """Report the share `done` of the maps of the model with index `i`."""
             turn.tell(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
 
         try:
@@ -275,8 +274,7 @@ def measure(
 def _study(
     asked: Asked, needed: Collection[str], whole: sets.PromptSet, layers: int, others: Sequence[str], fits: str
 ) -> Study:
-    """Return the study that measures everything but the maps in place of layers. `needed`: names of `PARTS`; `layers`:
-    how many the model has."""
+    """Return the study that measures the parts `needed`, all but the maps, of a model with so many `layers`."""
     levels, answers = len(whole.levels), sum(bool(e.prompt.answer) for e in whole.examples)
     most = asked.capped(max(taken.prompts for taken in PARTS.values()))
     entries = [asked.entry(most, levels)]
@@ -330,8 +328,7 @@ def _plan(study: Study, out: Path, device: str) -> planning.Plan:
 
 
 def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable[[float], None]) -> Part:
-    """Return the losses with linear maps in place of layers, read where they were made before. `within`: gets the share
-    done."""
+    """Return the losses with linear maps in place of layers, kept from run to run. `within`: gets the share done."""
     from ..lenses import replacement
 
     spec = asked.ref(control="" if label == MODEL else "untrained")

@@ -34,8 +34,7 @@ def _interval(low: Number, high: Number, digits: int) -> str:
 
 
 def limits(q: Judged | Quantity) -> str:
-    """Return in words for which values the statement is true: "below 0.5", "within ±0.1", "above 0.35 and below
-    0.75"."""
+    """Return in words where the statement is true: "below 0.5", "within ±0.1", "above 0.35 and below 0.75"."""
     low, high = (None if end is None or not math.isfinite(end) else end for end in q.limits)
     if low is not None and high is not None and low == -high:
         return f"within ±{high:g}"
@@ -43,8 +42,7 @@ def limits(q: Judged | Quantity) -> str:
 
 
 def short(found: Found) -> str:
-    """Return the verdict for a cell, with the verdict before the adjustment for several claims where that changed
-    it."""
+    """Return the verdict for a cell, with the one before the adjustment where that changed it."""
     return found.verdict if found.unadjusted == found.verdict else f"{found.verdict} (alone: {found.unadjusted})"
 
 
@@ -83,8 +81,7 @@ def _distance(q: Judged) -> str:
 
 
 def counted(findings: Sequence[Found], adjusted: bool = True) -> str:
-    """Return how many claims have which verdict, "1 holds, 2 fail", and how many are decided before and after the
-    adjustment."""
+    """Return how many claims have which verdict, and how many are decided before and after the adjustment."""
     counts = Counter(one.verdict for one in findings)
     text = ", ".join(f"{counts[name]} {verbs[counts[name] > 1]}" for name, verbs in VERBS.items() if counts[name])
     before, after = (
@@ -96,8 +93,7 @@ def counted(findings: Sequence[Found], adjusted: bool = True) -> str:
 
 
 def rows(findings: Sequence[Found]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield a table's rows: claim, verdict, value, the paper's finding, untrained copy; one per quantity that
-    judges."""
+    """Yield a table's rows, one per quantity that judges; their head is `HEAD`."""
     for one in findings:
         if not one.judging:
             yield one.title, short(one), one.reason, "–", "–"

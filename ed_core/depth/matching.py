@@ -77,6 +77,5 @@ def raised(loss: np.ndarray, whole: float | np.ndarray) -> np.ndarray:
 
 
 def usefulness(loss: np.ndarray, whole: float) -> float:
-    """Return the share of blocks whose linear replacement raises the loss by more than 10 %, or leaves it not
-    finite."""
+    """Return the share of blocks whose linear replacement raises the loss by more than 10 %, or breaks it."""
     return float(np.mean(~(raised(loss, whole) <= RAISED)))

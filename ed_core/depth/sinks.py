@@ -79,8 +79,7 @@ class Sink:
 
 
 def times(resid_norm: ArrayLike) -> np.ndarray:
-    """Return every token's stream norm over the median token's (of those from the second on), `[L + 1, pos]`; 0 where
-    that median is 0. At least two tokens."""
+    """Return every token's norm over the median from the second token on, `[L + 1, pos]`; 0 for a median of 0."""
     stream = np.asarray(resid_norm, np.float64)
     median = np.median(stream[:, 1:], axis=1, keepdims=True)
     return np.divide(stream, median, out=np.zeros_like(stream), where=median > 0)
@@ -122,8 +121,7 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
 
 
 def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
-    """Return a span with its writer, from one token's rises `[depth]` and the lengths of what is added to it,
-    `[layer]`."""
+    """Return a span with its writer, from a token's rises `[depth]` and what is added to it `[layer]`."""
     depth = start + int(rise[start : end + 1].argmax())
     if depth == 0:
         return Span(start, end, end == last, None, "embedding", float(rise[0]))
@@ -141,8 +139,7 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
 
 
 def long_at_end(result: ProbeResult) -> tuple[int, ...]:
-    """Return the positions of tokens that are long at depth L only, where no attention reads them; () also where the
-    norms are missing."""
+    """Return the positions of tokens that are long at depth L only, where no attention reads them."""
     if "resid_norm" not in result.measures or not np.isfinite(result["resid_norm"]).all():
         return ()
     last = result.n_layers

@@ -13,15 +13,13 @@ from ..types import ProbeResult
 
 
 def best_stretch(kl: ArrayLike, n: int) -> list[int]:
-    """Return the `n` consecutive blocks, from 0, whose removal changes predictions least. `kl`: divergence by first
-    block; NaN never wins."""
+    """Return the `n` blocks in a row, from 0, of the least divergence `kl` by first block; NaN never wins."""
     start = int(np.argmin(np.nan_to_num(np.asarray(kl, np.float64), nan=np.inf)))
     return list(range(start, start + n))
 
 
 def whole_passes(n: int, pruned: ProbeResult) -> bool:
-    """Return whether every stretch of n blocks is one or more whole passes of a looped model: each leaves the same
-    layers."""
+    """Return whether every stretch of n blocks is whole passes of a looped model, which leave the same layers."""
     passes = int(pruned.provenance.get("passes", 1))
     return passes > 1 and n * passes % pruned.n_layers == 0
 
@@ -96,8 +94,7 @@ def kinds_of(curves: Curves) -> list[str]:
 
 
 def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Row]:
-    """Return the changes by length, shortest first; lengths without a finite loss are left out. `random_layer`: by
-    length the one that a control repeats."""
+    """Return the changes by length, without lengths of no finite loss. `random_layer`: a control's, by length."""
     loss, cheapest = np.asarray(curves[f"{kind}_loss"], np.float64), []
     for length in range(1, len(loss) + 1):
         places = [(i, i + length) for i in range(len(loss)) if i + length < loss.shape[1]]

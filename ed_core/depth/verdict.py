@@ -260,7 +260,6 @@ def resampled(rule: Rule, sample: Sample, variant: str, threshold: float) -> np.
         return None
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the rule's layer on each mean curve."""
         curves = np.mean(list(means.values()), 0)
         return depths(rule.name, curves[:, :-1] if rule.of_lens else curves, variant, threshold)
 

@@ -80,8 +80,7 @@ class Difficulty:
 
     @property
     def finding(self) -> str:
-        """What the slope's interval supports: "deeper", "less deep", "same" (within ±`MARGIN` of the layers) or
-        "unclear"."""
+        """What the slope's interval supports: deeper, less deep, same (within ±`MARGIN` of the layers) or unclear."""
         if self.trend.low > NOTHING or self.trend.high < -NOTHING:
             return "deeper" if self.trend.low > 0 else "less deep"
         return "same" if self._within_margin else "unclear"
@@ -138,8 +137,7 @@ def level_of(name: str, kind: str, part: Part) -> Level:
 
 
 def _of_lens(kind: str, part: Part) -> tuple[Resampled, np.ndarray]:
-    """Return the average depth of the prompts' mean lens curve, with resamples, and of each prompt's curve
-    `[prompt]`."""
+    """Return the average depth of the prompts' mean lens curve, with resamples, and of each prompt's curve."""
     sums, tokens = part.sums(kind)
     return mean_depth.resampled(kind, sums, tokens, part.units, part.seed), MEAN_DEPTH[kind](sums / tokens[:, None])
 
@@ -178,8 +176,7 @@ def trend(levels: Sequence[Level]) -> Trend:
 
 
 def slope_of(scores: ArrayLike) -> np.ndarray:
-    """Return the least-squares slope per level of `scores` `[…, level]`, the levels being equally spaced; NaN where a
-    score is missing."""
+    """Return the least-squares slope per level of `scores` `[…, level]`; NaN where a score is missing."""
     y = np.asarray(scores, float)
     x = np.arange(y.shape[-1]) - (y.shape[-1] - 1) / 2
     return np.asarray(y @ x / (x @ x))

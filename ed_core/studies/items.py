@@ -65,8 +65,7 @@ def compute(
     done: Callable[[], None] = lambda: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> pyarrow.Table:
-    """Run an item's probes on its prompts and return its table of sums. `done` is called after every prompt;
-    `cancelled` says whether to stop."""
+    """Return the table of an item's sums. `done` is called after every prompt; `cancelled` says whether to stop."""
     from ..work import compute as engine
 
     examples = item.chunk.examples
@@ -252,8 +251,7 @@ def packed(out: Path) -> Mapping[str, Mapping[str, range]]:
 
 @lru_cache(maxsize=32)
 def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
-    """Return the index of `packed` for one file; `changed`: the file's modification time, so that the cache notices a
-    new one."""
+    """Return the index of `packed` for one file; `changed`: its modification time, part of the cache's key."""
     index: dict[str, dict[str, range]] = {}
     with _opened(file, untrusted.ROWS, untrusted.SUMS) as opened:
         keys = opened.read(list(KEYS))
@@ -455,8 +453,7 @@ class Folder:
         return sha.hexdigest()
 
     def part(self, key: str) -> Stored:
-        """Return the table of an item's sums and the shapes of its columns, from its own file or else from
-        `sums.parquet`."""
+        """Return an item's sums and the shapes of their columns, from its own file or else from `sums.parquet`."""
         if (file := path(self.out, key)).is_file():
             with _opened(file, untrusted.CHUNK, untrusted.ITEM) as opened:
                 head = opened.schema_arrow.metadata[b"shapes"]
@@ -474,8 +471,7 @@ class Folder:
         return self._of_model(key.partition("/")[0])[1]["certificate"]
 
     def _of_model(self, digest: str) -> tuple[pyarrow.Table, Any]:
-        """Return a model's rows of `sums.parquet` without their keys, and its shapes and certificate from the file's
-        metadata."""
+        """Return a model's rows of `sums.parquet` without their keys, and its shapes and certificate."""
         file = self.out / SUMS
         state = digest, file.stat().st_mtime_ns
         if state not in self._group:

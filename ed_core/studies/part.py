@@ -76,13 +76,11 @@ class Part:
             require(len(self), what, forms=True)
 
     def sums(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a measure's sums over tokens `[prompt, layer]`, other dims flattened, and the number of tokens
-        `[prompt]`."""
+        """Return a measure's sums over tokens `[prompt, place]` and the number of tokens `[prompt]`."""
         return self[f"{name}.sum"].reshape(len(self), -1), counted(self.columns, name)
 
     def cosine(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return token sums and counts, as `sums` does, of the mean of attention's, the MLP's and the layer's
-        cosine."""
+        """Return sums and counts, as `sums` does, of the mean of attention's, the MLP's and the layer's cosine."""
         sums = [self.sums(name) for name in COSINES]
         return np.mean([one for one, _ in sums], 0), sums[0][1]
 
@@ -118,8 +116,7 @@ class Part:
         return statistics.percentile(lambda curves: read(curves[""]), {"": sums}, weights, self.units, self.seed)
 
     def order(self, name: str) -> RankOrder:
-        """Return how well a measure's mean curve ranks its layers: the reliability of the ranks, and the share of pairs
-        apart."""
+        """Return how well a measure's mean curve ranks its layers."""
         return statistics.rank_order(*self.sums(name), self.units, self.seed)
 
 

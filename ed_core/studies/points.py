@@ -68,8 +68,7 @@ class Point:
 
 @cache
 def published_points() -> tuple[Point, ...]:
-    """Return the published table (Hu et al. 2025) as points. Ratios are made of depth and layers, which the table
-    rounds."""
+    """Return the published table (Hu et al. 2025) as points; the table's own ratios are rounded."""
     return tuple(_published(p) for p in published())
 
 
@@ -135,7 +134,6 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
         measure = MEANS[own[0][1].criterion]
 
         def line(curves: dict[str, np.ndarray], own: Any = own, measure: str = measure) -> np.ndarray:
-            """Return `Σ weight · ratio` of the points of one set, read off each model's mean curves."""
             each = [a * MEAN_DEPTH[measure](curves[p.model]) / p.n_layers for a, p, _ in own]
             return np.asarray(np.sum(each, axis=0))
 
@@ -157,16 +155,14 @@ def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tup
 
 
 def published_name(folder: Folder, name: str) -> str:
-    """Return the published set that a study's set called `name` comes from, by its format or else by its name; "" for
-    none."""
+    """Return the published set that a study's set comes from, by its format or else its name; "" for none."""
     known = {p.dataset for p in published()}
     own = folder.sets[name].get("of") or name.partition(LEVEL_MARK)[0].lower()
     return own if own in known else ""
 
 
 def entry_of(model: str, n_layers: int, dataset: str, criterion: str) -> Published | None:
-    """Return the published depth of a model, by its name without the organisation and its number of layers; None for
-    none."""
+    """Return the published depth of a model, by its name without the organisation; None for none."""
     wanted = (model.rsplit("/", 1)[-1].lower(), n_layers, dataset, criterion)
     return next((p for p in published() if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == wanted), None)
 

@@ -52,8 +52,7 @@ def pairs(folder: Folder) -> list[tuple[str, str]]:
 
 
 def shifts(folder: Folder, group: str) -> list[Shift]:
-    """Return the shifts of every depth, rule and curve on a set or level, for all models that differ only in
-    precision."""
+    """Return the shifts of every depth, rule and curve on a set or level, for all models that differ so."""
     all_shifts = []
     for widest, narrow in pairs(folder):
         one, other = folder.models[widest], folder.models[narrow]
@@ -71,8 +70,7 @@ def shifts(folder: Folder, group: str) -> list[Shift]:
 
 
 def _of_depth(head: tuple[str, str, str], wide: points.Point, narrow: points.Point) -> Shift:
-    """Return the shift in layers of one depth or rule. `head`: the model's name, its precision, the widest
-    precision."""
+    """Return the shift in layers of one depth or rule. `head`: the first fields of `Shift`."""
     low = high = np.nan
     if np.isfinite([wide.ratio, narrow.ratio]).all():
         apart = trends.difference([wide, narrow], wide.model, narrow.model)
@@ -85,7 +83,6 @@ def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iter
     """Yield the shift of each curve that both samples have: the mean over layers of the absolute difference."""
 
     def apart(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the mean over layers of the absolute difference, `[resample]`."""
         return np.asarray(np.abs(means["narrow"] - means["wide"]).mean(1))
 
     for probe in (one for one in CURVES if one in wide.curves and one in narrow.curves):

@@ -35,8 +35,7 @@ View = tuple[Sequence[Row], Sequence[str]]
 
 
 def write(out: Path) -> str:
-    """Finish the run of the study in the folder `out`: pack its sums, write verdicts and report (Markdown and HTML),
-    and return the digest of the measures."""
+    """Pack the sums of the study in `out`, write verdicts and report, and return the digest of the measures."""
     with writing(out):
         folder = open_folder(out)
         pack(folder)

@@ -101,8 +101,7 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
 
 
 def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
-    """Return the study of Hu et al.'s protocol by its name; `limit`: prompts of each set, None for the paper's
-    number."""
+    """Return the study of Hu et al.'s protocol by its name. Arguments as of `Paper.parts`."""
     few = [one.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, one in sorted(sets.items())]
     probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
     return {"hu2025": _study("hu2025", CITATION, models, few, probes)}
@@ -155,8 +154,7 @@ def judged(depth: float | None, low: float | None, high: float | None, published
 
 
 def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
-    """Return the studies of Csordás et al.'s protocol, one per set; `limit`: prompts of each set or level, None as
-    published."""
+    """Return the studies of Csordás et al.'s protocol, one per set. Arguments as of `Paper.parts`."""
     parts = {}
     for name, entry in sets.items():
         if name == "gsm8k":
@@ -217,7 +215,6 @@ def _futures(entry: Entries, part: Part) -> Iterator[Entry]:
             continue
 
         def ratio(curves: np.ndarray) -> np.ndarray:
-            """Return the second half's mean over the first half's, `[resample]`."""
             with np.errstate(invalid="ignore", divide="ignore"):
                 return np.asarray(curves[:, half:].mean(1) / curves[:, :half].mean(1))
 
@@ -309,8 +306,7 @@ def model_of(text: str, precision: str) -> ModelEntry:
 
 
 def protocol(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None, precision: str, why: str) -> list[str]:
-    """Return sentences on how a run differs from the paper's protocol. `limit`: None for the paper's number of prompts;
-    `why`: why the precision is not the paper's, else ""."""
+    """Return sentences on how a run differs from the paper's; `why`: of the precision, as `precision_of` gives it."""
     given = {"paper": paper, "sets": sets, "limit": limit, "precision": precision, "why": why}
     text = templates().get_template("protocol.md").render(given, tokenizer=TOKENIZER)
     return [line for line in text.splitlines() if line]

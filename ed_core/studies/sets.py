@@ -109,8 +109,7 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
 
 def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
-    """Yield each prompt with its `other`: the next one of its form and level with another answer, the first ones
-    following the last."""
+    """Yield each prompt with its `other`: the next one of its form and level with another answer, in a circle."""
     alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
     for example in examples:
         alike[example.form, example.level] += [example.prompt] * bool(example.prompt.answer)
@@ -153,8 +152,7 @@ def ranks(keys: Iterable[Hashable]) -> list[int]:
 
 
 def in_turns(examples: Sequence[Example]) -> list[Example]:
-    """Return the first prompt of each form, then the second of each, and so on; as they come where they have no
-    forms."""
+    """Return the first prompt of each form, then the second of each, and so on."""
     if len({e.form for e in examples}) < 2:
         return list(examples)
     ranked = zip(ranks(e.form for e in examples), examples)
@@ -279,8 +277,7 @@ def _format(name: str, entry: SetEntry) -> Format | None:
 
 
 def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
-    """Return the rows of a file with the ending `kind`. Cells of a .csv are text: a reader that guesses types makes 7
-    of 007."""
+    """Return the rows of a file. Cells of a .csv are text: a reader that guesses types makes 7 of 007."""
     try:
         if kind == ".parquet":
             return list(parquet.read_table(file).to_pylist())
@@ -327,7 +324,6 @@ def _example(entry: SetEntry, row: Row, known: Format | None, columns: Columns, 
     """Return the prompt of one row, `i` being its place from 0."""
 
     def cell(name: str) -> str:
-        """Return the text in the column `name`, "" where `name` is empty."""
         return _text(row[name]) if name else ""
 
     text, answer, level = known.write(row) if known else map(cell, (columns.text, columns.answer, columns.level))
@@ -374,8 +370,7 @@ def _list(row: Row, name: str) -> list[Any]:
 
 
 def gsm8k(row: Row) -> tuple[str, str, str]:
-    """Return text, answer and level ("") of a row of GSM8K as [H25] writes it; the rationale keeps its `<<…>>`
-    marks."""
+    """Return text, answer and level ("") of a row of GSM8K as [H25] writes it, with its `<<…>>` marks."""
     rationale, marks, number = row["answer"].rpartition("####")
     if not marks:
         raise ValueError("an answer without ####")
@@ -420,8 +415,7 @@ EACH = 100  # made of each number of digits
 
 
 def arithmetic(name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield text, answer and level n of sums or products of two numbers of n digits, operands in `[10^(n-1), 10^n -
-    1]`; the same every time."""
+    """Yield text, answer and level n of sums or products of two n-digit numbers; the same every time."""
     sign = ARITHMETIC[name]
     for digits in DIGITS:
         rng, n = random.Random(f"{name} {digits}"), int(digits)

@@ -89,8 +89,7 @@ class ModelEntry(_Strict):
         return self.label or self.source.rstrip("/").rsplit("/", 1)[-1]
 
     def each(self) -> tuple[tuple[ModelEntry, int | None], ...]:
-        """Return each step as an entry of its own with its number, by number; the entry itself and None where it has no
-        steps."""
+        """Return each step as an entry of its own with its number; the entry itself and None where it has no steps."""
         if not self.steps:
             return ((self, None),)
         ordered = sorted((step_of(name) or 0, name) for name in self.steps)
@@ -207,7 +206,6 @@ def _entries(kind: str) -> BeforeValidator:
     """Return a validator of a list that turns an item which is just a name into a dict with the key `kind`."""
 
     def read(value: Any) -> Any:
-        """Return a list with its bare names turned into dicts, any other value as it is."""
         if not isinstance(value, (list, tuple)):
             return value
         return tuple({kind: item} if isinstance(item, str) else item for item in value)
@@ -283,8 +281,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 def wrong(error: ValidationError, name: str) -> str:
-    """Return the first problem of a validation error in a sentence: place, value, what is expected. `name`: of the
-    file."""
+    """Return the first problem of a validation error in a sentence; `name`: of the file."""
     problems = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
     first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")

@@ -162,8 +162,7 @@ def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "
 
 
 def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndarray, ...] | None:
-    """Return a measure along the layers, like "contributions.layer_cos": values, lower and upper ends of their
-    interval; None where it is not measured."""
+    """Return a measure along the layers, like "contributions.layer_cos", with the ends of its interval; or None."""
     probe, _, name = measure.partition(".")
     values = aggregates(folder, label, group, probe, name).get(name)
     n = folder.models[label].get("n_layers")
@@ -207,8 +206,7 @@ def store(folder: Folder) -> None:
 
 
 def stored(folder: Folder) -> pyarrow.Table:
-    """Return the table `VERDICT` of a study: the one in its folder where that is of its plan and its sums, else made
-    again, once."""
+    """Return the table `VERDICT` of a study, made again where the one in its folder is of another state."""
     now = _state(folder)
     if now not in folder.verdicts:
         folder.verdicts.clear()
@@ -235,15 +233,13 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
 
 
 def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
-    """Return the verdict on the model `label` on a set or level (`group`); None where no probe that it reads was
-    run."""
+    """Return the verdict on a model on a set or level; None where no probe that it reads was run."""
     measurements = sample(folder, label, group)
     return None if measurements is None else verdict_of(measurements)
 
 
 def cell(row: Mapping[str, Any] | None) -> str:
-    """Return the depth of a row of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)";
-    "–" for none."""
+    """Return a row's depth with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)", or "–"."""
     if row is None or row["depth"] is None:
         return "–"
     value = row["depth"] + (row["variant"] == TURN)  # "after layer n" counts from 1
@@ -251,8 +247,7 @@ def cell(row: Mapping[str, Any] | None) -> str:
 
 
 def sinks(folder: Folder, label: str, group: str) -> float | None:
-    """Return the mean number of attention sinks per prompt of a model on a set or level; None where they are
-    unknown."""
+    """Return the mean number of attention sinks per prompt on a set or level; None where unknown."""
     counts = folder.read(label, group).columns.get("contributions.n_sinks", np.empty(0))
     return float(counts.mean()) if len(counts) and np.isfinite(counts).all() else None
 
@@ -324,8 +319,7 @@ def _derived(
 
 
 def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyarrow.Schema) -> pyarrow.Table:
-    """Return a row for each number of an aggregate: `names` (model, set, …), its `layer`, the figures, its
-    `skipped`."""
+    """Return a row for each number of an aggregate: `names` (model, set, …), layer, figures, skipped."""
     shape, count = np.shape(figures[0]), np.size(figures[0])
     indices = np.indices(shape).reshape(len(shape), count)
     nothing = pyarrow.nulls(count, pyarrow.int32())

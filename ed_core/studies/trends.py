@@ -123,8 +123,7 @@ def _line(used: list[Point], seed: int) -> Slope:
 
 
 def _sizes(points: Sequence[Point]) -> np.ndarray:
-    """Return the number of each point's size, `[point]`, from 0 for the smallest: sizes less than a fifth apart are
-    one."""
+    """Return the number of each point's size, from 0 for the smallest; sizes less than a fifth apart are one."""
     log = np.log([float(p.parameters or 1) for p in points])
     order = np.argsort(log)
     size = np.zeros(len(log), int)
@@ -133,8 +132,7 @@ def _sizes(points: Sequence[Point]) -> np.ndarray:
 
 
 def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
-    """Return slopes `[resample]` of `y` `[resample, point]` on `x` `[point]` by least squares, an intercept for each
-    set; NaN where a value is missing."""
+    """Return least-squares slopes `[resample]` of `y` `[resample, point]` on `x`, an intercept for each set."""
     dx = x - np.array([x[of_set == s].mean() for s in of_set])
     return np.asarray(y @ dx / (dx @ dx))
 

@@ -37,8 +37,7 @@ def sentence(name: str, **values: Any) -> str:
 
 
 def measured(value: float, low: float | None, high: float | None, digits: int, sign: str = "") -> str:
-    """Return a value and its interval as text, like "18.3 (18.0 to 18.6)"; without interval where `low` is None or
-    NaN."""
+    """Return a value and its interval as text, like "18.3 (18.0 to 18.6)"; `low` None or NaN: no interval."""
     ends = f" ({say.interval(low, high, digits)})" if low is not None and high is not None and low == low else ""
     return say.number(value, f"{sign}.{digits}f") + ends
 
