@@ -15,6 +15,7 @@ from .. import disk
 from ..claims import CLAIMS
 from ..claims import running as claims
 from ..claims.claim import adjusted
+from ..claims.record import Value
 from ..claims.running import MODEL, TWIN, Measurement
 from ..depth import lenses, say
 from ..depth.rules import OF_LENS, RULES
@@ -27,13 +28,13 @@ from ..models import sizes
 from ..models.bundled import set_names
 from ..models.ref import ModelRef
 from ..probes.lenses import LENSES
-from ..statistics import Interval, Resampled, Units
+from ..statistics import Resampled, Units
 from ..studies import precisions, tables
 from ..studies.plan import writing
 from ..types import ENGINE_VERSION, command_line
 from ..work.turn import Turn
 from . import card, page
-from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth, Value
+from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth
 
 READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set
 CHECKS = {"miss": "sums of the parts", "closure": "output from the last residual", "replay": "layer by layer"}
@@ -127,8 +128,7 @@ def _depths(verdict: Verdict) -> Iterator[Depth]:
     """Yield the average depths, then the depths of the published rules."""
     for mean, each in ((True, verdict.means), (False, verdict.rules)):
         for name, one in each.items():
-            interval: Interval | None = one.interval
-            low, high = (interval.ends if interval is not None else None) or (None, None)
+            low, high = one.ends or (None, None)
             yield Depth(of=name, mean=mean, depth=one.depth, ratio=one.ratio, low=low, high=high)
 
 

@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..claims import words as claim_words
+from ..claims.record import Value
 from ..claims.running import MODEL, TWIN
 from ..depth import say
 from ..depth.rules import OF_LENS, RULES
 from ..figures import colours
 from ..studies import report
-from ..studies.words import templates
-from .card import Card, Curve, Cut, Value
+from ..studies.words import document, render
+from .card import Card, Curve, Cut
 
 CURVES = "Curves."  # their place in the text
 WIDTH, HEIGHT = 330, 150  # of a curve's drawing, in its own units
@@ -58,28 +59,16 @@ def _body(card: Card) -> str:
             svg = drawing(curves, axis, marks, BENT.get(name, 0.0))
             legend = [(LINES[key][1], LINES[key][0]) for key in curves if key in LINES]
             panels.append((heading, svg, legend))
-    figures: str = templates().get_template("curves.html").render(panels=panels)
-    return report.body(before) + figures + report.body(after)
+    return report.body(before) + render("curves.html", panels=panels) + report.body(after)
 
 
 def _text(card: Card, mark: str, title: str) -> str:
     """Return the card's text as Markdown; `mark`: "#" for a page, which gets curves, "##" for a section."""
-    text: str = (
-        templates()
-        .get_template("card.md")
-        .render(
-            card=card,
-            mark=mark,
-            title=title,
-            curves=CURVES if mark == "#" else "",
-            facts=facts(card),
-            rules=[list(card.rules[0]), *(list(row.values()) for row in card.rules)] if card.rules else [["Rule"]],
-            cuts=[cut(one) for one in card.cuts],
-            counted=counted(card),
-            claims=[claim_words.HEAD, *claim_words.rows(card.claims)],
-        )
-    )
-    return text.replace("<", "&lt;")  # names and prompts are anybody's, and Markdown passes HTML on
+    rules = [list(card.rules[0]), *(list(row.values()) for row in card.rules)] if card.rules else [["Rule"]]
+    claims = [claim_words.HEAD, *claim_words.rows(card.claims)]
+    cuts, curves = [cut(one) for one in card.cuts], CURVES if mark == "#" else ""
+    given = dict(card=card, mark=mark, title=title, facts=facts(card), counted=counted(card))
+    return document("card.md", **given, rules=rules, claims=claims, cuts=cuts, curves=curves)
 
 
 def headline(card: Card) -> str:
@@ -175,32 +164,12 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
         pairs = [f"{x(i)},{y(v)}" for i, v in enumerate(values) if v is not None]
         return " ".join(reversed(pairs) if backwards else pairs)
 
-    size = {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - RIGHT,
-        "top": TOP,
-        "bottom": HEIGHT - BOTTOM,
-    }
-    svg: str = (
-        templates()
-        .get_template("curve.svg")
-        .render(
-            size,
-            x=x,
-            y=y,
-            points=points,
-            number=lambda tick: say.number(tick, "g"),
-            axis=axis,
-            first=int(axis == "layer"),
-            marks=marks,
-            ticks=[tick for tick in POWERS if least <= tick <= most] if bent else _round(least, most),
-            places=range(0, n, max(1, math.ceil((n - 1) / 6))),
-            lines=[(*LINES[key][1:], curve) for key, curve in reversed(list(curves.items()))],
-        )
-    )
-    return svg
+    ticks = [tick for tick in POWERS if least <= tick <= most] if bent else _round(least, most)
+    places = range(0, n, max(1, math.ceil((n - 1) / 6)))
+    lines = [(*LINES[key][1:], curve) for key, curve in reversed(list(curves.items()))]
+    size = dict(width=WIDTH, height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, top=TOP, bottom=HEIGHT - BOTTOM)
+    drawn = dict(x=x, y=y, points=points, axis=axis, first=int(axis == "layer"))
+    return render("curve.svg", **size, **drawn, marks=marks, ticks=ticks, places=places, lines=lines)
 
 
 def _round(low: float, high: float) -> list[float]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..depth import say
-from ..studies.words import templates
+from ..studies.words import document
 from .judging import ALONE, DOES_NOT_APPLY, FAILS, HOLDS, LEVEL, UNDECIDED, Quantity
 from .record import Found, Judged, Number, Report, Value
 
@@ -80,16 +80,15 @@ def _distance(q: Judged) -> str:
     return f", {say.number(apart, f'.{q.digits}f')} from the value"
 
 
-def counted(findings: Sequence[Found], adjusted: bool = True) -> str:
+def counted(findings: Sequence[Found]) -> str:
     """Return how many claims have which verdict, and how many are decided before and after the adjustment."""
     counts = Counter(one.verdict for one in findings)
     text = ", ".join(f"{counts[name]} {verbs[counts[name] > 1]}" for name, verbs in VERBS.items() if counts[name])
-    before, after = (
-        sum(getattr(one, name) in (HOLDS, FAILS) for one in findings) for name in ("unadjusted", "verdict")
-    )
-    tested = max((one.together for one in findings), default=0)
-    several = f"; {before} decided alone, {after} after Holm's adjustment for {tested} claims tested together"
-    return text + several * (adjusted and tested > 1)
+    if (tested := max((one.together for one in findings), default=0)) < 2:
+        return text
+    before = sum(one.unadjusted in (HOLDS, FAILS) for one in findings)
+    after = sum(one.verdict in (HOLDS, FAILS) for one in findings)
+    return f"{text}; {before} decided alone, {after} after Holm's adjustment for {tested} claims tested together"
 
 
 def rows(findings: Sequence[Found]) -> Iterator[tuple[str, str, str, str, str]]:
@@ -109,5 +108,4 @@ def markdown(report: Report) -> str:
     table = [HEAD, *((f"**{title}**" if title else "", *more) for title, *more in rows(report.findings))]
     claims = [(find(one.id), one) for one in report.findings]
     words = {"counted": counted, "sentence": sentence, "reasons": reasons, "limits": limits}
-    text: str = templates().get_template("claims.md").render(report=report, claims=claims, rows=table, **words)
-    return text.replace("<", "&lt;")  # names are anybody's, and Markdown passes HTML on
+    return document("claims.md", report=report, claims=claims, rows=table, **words)

@@ -17,20 +17,7 @@ from .. import statistics
 from ..statistics import Interval
 from . import mean_depth, turn
 from .mean_depth import MEAN_DEPTH, MeanDepth
-from .rules import (
-    BEST,
-    FROM_DEPTH_1,
-    KL_THRESHOLD,
-    OVERLAP_THRESHOLD,
-    PAPER,
-    RULES,
-    STABLE,
-    WITHOUT_SINKS,
-    Rule,
-    depths,
-    near,
-    reason,
-)
+from .rules import BEST, FROM_DEPTH_1, PAPER, RULES, STABLE, WITHOUT_SINKS, Rule, depths, near, reason
 from .sample import CONTRIBUTIONS, LENS, UNTRAINED, Curves, Sample
 from .turn import Turn
 
@@ -195,7 +182,7 @@ class Verdict:
         return [depth for depth in depths if depth is not None]
 
 
-def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_THRESHOLD) -> Verdict:
+def verdict(sample: Sample, kl: float = RULES["kl"].threshold, overlap: float = RULES["overlap"].threshold) -> Verdict:
     """Return the verdict on a sample, with these thresholds of the KL and overlap rules."""
     twins = tuple(verdict(twin, kl, overlap) for twin in sample.twins)
     thresholds = {"kl": kl, "overlap": overlap}

@@ -110,37 +110,30 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
     for criterion, measure in MEANS.items():
         if (mean := depths.means.get(measure)) is not None:
             lens = sample.curves[LENS]
-            yield point(criterion, mean.ratio, mean.interval and mean.interval.ends, lens, 0, lens=lens)
+            yield point(criterion, mean.ratio, mean.ends, lens, 0, lens=lens)
     for criterion, rule in depths.rules.items():
         if rule.curve is not None and n > 1:
             drawn = resampled(RULES[criterion], sample, PAPER, rule.threshold)
             ratios = np.empty(0) if drawn is None else (drawn + 1) / n
             curves = sample.curves[RULES[criterion].probe]
-            yield point(criterion, rule.ratio, rule.interval and rule.interval.ends, curves, 1, drawn=ratios)
+            yield point(criterion, rule.ratio, rule.ends, curves, 1, drawn=ratios)
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:
-    """Return `Σ weight · ratio` of average depths, with its resamples: points of one set draw the same prompts
-    together, different sets are independent. None where a set's points do not share their prompts, or have too few."""
-    parts = []
-    for i, name in enumerate(dict.fromkeys(p.set for p in points)):
-        own = [(weight, p, p.lens) for weight, p in zip(weights, points, strict=True) if p.set == name]
-        lenses = {p.model: lens for _, p, lens in own if lens is not None}
-        first = next(iter(lenses.values()), None)
-        if first is None or len(lenses) < len(own) or not first.units.enough:
-            return None
-        if len({len(lens.tokens) for lens in lenses.values()}) > 1:
-            return None
-        measure = MEANS[own[0][1].criterion]
+    """Return `Σ weight · ratio` of average depths on one set, with its resamples, as all models have the same prompts;
+    None where these are too few or unknown."""
+    lenses = {p.model: p.lens for p in points if p.lens is not None}
+    if len(lenses) < len(points) or not all(lens.units.enough for lens in lenses.values()):
+        return None
+    first, measure = next(iter(lenses.values())), MEANS[points[0].criterion]
 
-        def line(curves: dict[str, np.ndarray], own: Any = own, measure: str = measure) -> np.ndarray:
-            each = [a * MEAN_DEPTH[measure](curves[p.model]) / p.n_layers for a, p, _ in own]
-            return np.asarray(np.sum(each, axis=0))
+    def line(curves: dict[str, np.ndarray]) -> np.ndarray:
+        each = [a * MEAN_DEPTH[measure](curves[p.model]) / p.n_layers for a, p in zip(weights, points, strict=True)]
+        return np.asarray(np.sum(each, axis=0))
 
-        sums = {model: lens.sums[measure] for model, lens in lenses.items()}
-        tokens = {model: lens.tokens for model, lens in lenses.items()}
-        parts.append(statistics.read_off(line, sums, tokens, first.units, seed + i))
-    return statistics.contrast(np.ones(len(parts)), parts)
+    sums = {model: lens.sums[measure] for model, lens in lenses.items()}
+    tokens = {model: lens.tokens for model, lens in lenses.items()}
+    return statistics.read_off(line, sums, tokens, first.units, seed)
 
 
 def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tuple[str, str], dict[str, Point]]:

@@ -20,7 +20,7 @@ from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from . import difficulty, precisions, steps, tables
 from .items import Folder, open_folder, pack
 from .plan import writing
-from .words import TEMPLATES, Row, measured, templates
+from .words import PAGE, TEMPLATES, Row, document, measured, render
 
 COLUMNS = {
     ("kl", tables.MEAN): "average depth, KL",
@@ -53,13 +53,12 @@ def markdown(folder: Folder, measures: str) -> str:
     parts = {name: _part(folder, name) for name in folder.sets}
     numbers = {"resamples": RESAMPLES, "fewest": FEWEST, "fewest_forms": FEWEST_FORMS}
     given = {"folder": folder, "computed": computed, "planned": planned, "parts": parts, "measures": measures}
-    text: str = templates().get_template("report.md").render(given, **numbers)
-    return text.replace("<", "&lt;")  # names and notes are anybody's, and Markdown passes HTML on
+    return document("report.md", **given, **numbers)
 
 
 def page(title: str, html: str) -> str:
     """Return an HTML page around the `body` of a report; it loads nothing from elsewhere."""
-    return templates(escaped=True).get_template("page.html").render(title=title, body=html)
+    return render(PAGE, title=title, body=html)
 
 
 def body(text: str) -> str:

@@ -33,7 +33,7 @@ from .items import Folder
 from .part import Part
 from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from .words import Row, measured, templates
+from .words import Row, measured, render
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
 SAME, NOT_DEFINED, NO_ENTRY = "the same layer", "not defined", "no published entry"
@@ -270,7 +270,7 @@ def rows(entries: Sequence[Entry]) -> list[Row]:
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
     """Return the Markdown report: what was run, measured next to published, and notes on both."""
     given = {"paper": paper, "rows": rows(entries), "notes": notes, "fewest": FEWEST, "caveats": CAVEATS}
-    return templates().get_template("reproduce.md").render(given)
+    return render("reproduce.md", **given)
 
 
 def counted(entries: Sequence[Entry]) -> str:
@@ -308,7 +308,7 @@ def model_of(text: str, precision: str) -> ModelEntry:
 def protocol(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None, precision: str, why: str) -> list[str]:
     """Return sentences on how a run differs from the paper's; `why`: of the precision, as `precision_of` gives it."""
     given = {"paper": paper, "sets": sets, "limit": limit, "precision": precision, "why": why}
-    text = templates().get_template("protocol.md").render(given, tokenizer=TOKENIZER)
+    text = render("protocol.md", **given, tokenizer=TOKENIZER)
     return [line for line in text.splitlines() if line]
 
 
