@@ -18,7 +18,7 @@ import numpy as np
 
 from ed_core import statistics
 from ed_core.claims import find
-from ed_core.claims.evidence import Evidence, Sized
+from ed_core.claims.claim import Evidence, Sized
 from ed_core.claims.judging import FAILS, HOLDS, UNDECIDED
 from ed_core.claims.judging import verdict as judged
 from ed_core.depth import kinds

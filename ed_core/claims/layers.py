@@ -16,7 +16,7 @@ from ..errors import ClaimRefused
 from ..probes.base import layer_effect
 from ..statistics import Resampled, all_above, beyond, over_layers, rank_correlations, some_below, stretch_mean
 from ..studies.part import Part
-from .evidence import Evidence, Measured, fisher
+from .claim import Evidence, Measured, fisher
 from .judging import ALONE, Estimate, Range
 
 

@@ -11,7 +11,7 @@ from ..errors import ClaimRefused
 from ..probes.base import depth_score, layer_effect
 from ..statistics import over_layers
 from ..studies.part import Part, require
-from .evidence import Evidence, Measured, fisher, line
+from .claim import Evidence, Measured, fisher, line
 from .judging import Estimate
 
 MEAN = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}

@@ -32,8 +32,7 @@ from ..types import changed, command_line
 from ..work.resolve import resolve
 from ..work.turn import Turn
 from . import CLAIMS, find, words
-from .claim import Claim, adjusted
-from .evidence import Evidence, Measured, Sized
+from .claim import Claim, Evidence, Measured, Sized, adjusted
 from .record import KIND, Report
 
 MODEL, TWIN, REPLACEMENT = "model", "untrained copy", "replacement"

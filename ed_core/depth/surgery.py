@@ -124,20 +124,14 @@ def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:
 def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarray]:
     """Return by name the loss above the whole model's by length, `[length]` from 0: of the cheapest change, the median
     one, and those that the proxies choose, or the random layer."""
-    baseline = float(curves["loss_whole"])
-    lines: dict[str, list[tuple[int, float]]] = {}
+    n, baseline = max(row.length for row in found) + 1, float(curves["loss_whole"])
+    lines: dict[str, np.ndarray] = {}
     for row in found:
-        lines.setdefault("least", []).append((row.length, row.best.loss))
-        lines.setdefault("median", []).append((row.length, row.median))
+        losses = {"least": row.best.loss, "median": row.median}
         for name in ("angular_distance", "update_cosine") if row.chosen else ():  # block influence is nearly the angle
-            lines.setdefault(PROXIES[name][0], []).append((row.length, row.chosen[name].loss))
+            losses[PROXIES[name][0]] = row.chosen[name].loss
         if kind == "repeat":
-            lines.setdefault("random layer", []).append((row.length, row.random_loss))
-    out = {}
-    for name, points in lines.items():
-        values = np.full(max(row.length for row in found) + 1, np.nan)
-        values[0] = 0.0
-        for length, loss in points:
-            values[length] = loss - baseline
-        out[name] = values
-    return out
+            losses["random layer"] = row.random_loss
+        for name, loss in losses.items():
+            lines.setdefault(name, np.append(0.0, np.full(n - 1, np.nan)))[row.length] = loss - baseline
+    return lines

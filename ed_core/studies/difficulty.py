@@ -132,7 +132,7 @@ def level_of(name: str, kind: str, part: Part) -> Level:
     low, high, mean = np.nan, np.nan, float(depth.value)
     if part.units.enough:
         depths = [mean, *own[np.isfinite(own)]]
-        low, high = depth.bounded(min(depths), max(depths)).interval.ends or (np.nan, np.nan)
+        low, high = depth.bounded(min(depths), max(depths)).interval[:2]
     return Level(name, mean, low, high, own, part, depth)
 
 
@@ -160,7 +160,7 @@ def trend(levels: Sequence[Level]) -> Trend:
     scores, first, _ = in_pairs([level.own[own] for level, own in zip(levels, finite)], parts)
     if first.units.enough:
         slopes = first.mean(slope_of(scores))
-        low, high = slopes.interval.ends or (np.nan, np.nan)
+        low, high = slopes.interval[:2]
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
         return Trend(*ends, float(slopes.value), float(low), float(high), len(first), first.units.groups)
     slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
@@ -168,7 +168,7 @@ def trend(levels: Sequence[Level]) -> Trend:
     if not all(one.enough for one in units) or not np.isfinite(slope):
         return Trend(*ends, slope, np.nan, np.nan, 0)
     x = np.arange(len(levels)) - (len(levels) - 1) / 2
-    low, high = statistics.contrast(x / (x @ x), [level.drawn for level in levels]).interval.ends or (np.nan, np.nan)
+    low, high = statistics.contrast(x / (x @ x), [level.drawn for level in levels]).interval[:2]
     numbers, templates = sorted({len(one.of) for one in units}), min(one.forms for one in units)
     prompts = f"{' to '.join(dict.fromkeys(map(str, (numbers[0], numbers[-1]))))} prompts per level"
     over_words = f"{prompts} of {say.count(templates, 'template')}" if templates else prompts

@@ -90,7 +90,7 @@ def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iter
         for measure in (one for one in CURVES[probe] if one in a.sums and one in b.sums):
             sums, tokens = {"wide": a.sums[measure], "narrow": b.sums[measure]}, {"wide": a.tokens, "narrow": b.tokens}
             shift = statistics.read_off(apart, sums, tokens, a.units, wide.seed).bounded(low=0.0)
-            ends = (shift.interval.ends if a.units.enough else None) or (np.nan, np.nan)
+            ends = shift.interval[:2] if a.units.enough else (np.nan, np.nan)
             yield Shift(*head, f"{probe}.{measure}", np.nan, np.nan, float(shift.value), *ends, a.units.words)
 
 

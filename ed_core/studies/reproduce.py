@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import machine, statistics
+from .. import machine
 from ..depth import say
 from ..depth.published import CAVEATS, CITATION
 from ..depth.rules import RULES
@@ -199,7 +199,8 @@ def _ratios(entry: Entries, part: Part, anchored: bool) -> Iterator[Entry]:
         middle = part.read_curve(lambda curves: np.asarray(np.median(curves, 1)), own, tokens).bounded(low=0.0)
         paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (middle.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        text = measured(float(middle.value), *_ends(middle, part.units.enough), 3)
+        low, high, _ = middle.interval if part.units.enough else (None,) * 3
+        text = measured(float(middle.value), low, high, 3)
         yield entry(f"layer ratio, {which} half", text, paper if anchored else "", verdict)
 
 
@@ -220,14 +221,10 @@ def _futures(entry: Entries, part: Part) -> Iterator[Entry]:
 
         sums = np.where(finite[:, None], effects, 0.0)
         quotient = part.read_curve(ratio, sums, finite.astype(float)).bounded(low=0.0)
-        text = measured(float(quotient.value), *_ends(quotient, part.units.enough and finite.sum() >= FEWEST), 3)
+        low, high, _ = quotient.interval if part.units.enough and finite.sum() >= FEWEST else (None,) * 3
+        text = measured(float(quotient.value), low, high, 3)
         words = "almost none in the second half (no figure given)"
         yield entry(f"future {effect}, second half over first", text, words, NO_ENTRY)
-
-
-def _ends(found: statistics.Resampled, enough: bool) -> tuple[float, float]:
-    """Return the 5 and 95 % of a number, NaN where `enough` is false or the interval is unknown."""
-    return (found.interval.ends if enough else None) or (np.nan, np.nan)
 
 
 def _scores(entry: Entries, folder: Folder, label: str, name: str) -> Iterator[Entry]:

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -113,20 +113,11 @@ def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
     alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
     for example in examples:
         alike[example.form, example.level] += [example.prompt] * bool(example.prompt.answer)
-    others = {group: iter(_next_others(prompts)) for group, prompts in alike.items()}
-    for example in examples:
-        yield replace(example, other=next(others[example.form, example.level]) if example.prompt.answer else None)
-
-
-def _next_others(prompts: Sequence[Prompt]) -> list[Prompt | None]:
-    """Return for each prompt the next one with another answer, the first ones following the last; None without one."""
-    others: list[Prompt | None] = []
-    backwards, later = [*prompts, *prompts][::-1], None
-    for prompt, following in zip(backwards, [None, *backwards]):
-        if following is not None and following.answer != prompt.answer:
-            later = following
-        others.append(later)
-    return others[: len(prompts) - 1 : -1] if prompts else []
+    places = ranks((e.form, e.level, bool(e.prompt.answer)) for e in examples)
+    for example, place in zip(examples, places):
+        prompts, answer = alike[example.form, example.level], example.prompt.answer
+        later = (prompts[at] for at in chain(range(place + 1, len(prompts)), range(place)) if answer)
+        yield replace(example, other=next((prompt for prompt in later if prompt.answer != answer), None))
 
 
 def published(entry: SetEntry) -> str:
