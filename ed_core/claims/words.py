@@ -65,19 +65,14 @@ def reasons(found: Found) -> list[str]:
     for q in found.judging:
         if q.chosen and q.flips:
             less, more = q.flips
+            at = None if q.value is None else q.value.value
+            apart = [abs(at - end) for end in q.limits if end is not None and at is not None]
+            distance = f", {say.number(min(apart), f'.{q.digits}f')} from the value" if apart else ""
             same = {less, more} == {found.unadjusted}
             moved = "20 % more or less changes nothing" if same else f"20 % less: {less}; 20 % more: {more}"
-            out.append(f"The limit of {q.name}, {limits(q)}, is chosen here{_distance(q)}. {moved}.")
+            out.append(f"The limit of {q.name}, {limits(q)}, is chosen here{distance}. {moved}.")
     out += [f"Shown only, {q.name}: {value(q, q.value)}." for q in found.quantities if q.shown]
     return [*filter(None, out), *([f"One untrained copy: {found.twin}."] if found.twin else [])]
-
-
-def _distance(q: Judged) -> str:
-    """Return how far the value is from its nearest limit, in words; "" without a value."""
-    if q.value is None or q.value.value is None:
-        return ""
-    apart = min(abs(q.value.value - end) for end in q.limits if end is not None)
-    return f", {say.number(apart, f'.{q.digits}f')} from the value"
 
 
 def counted(findings: Sequence[Found]) -> str:

@@ -1,6 +1,4 @@
-"""Numbers in words: the only module that formats the numbers of a verdict and writes sentences about them.
-
-The terms are those of the glossary: first choice, average depth, untrained copy, attention sink, not robust. Layers
+"""Numbers in words: the only module that formats the numbers of a verdict and writes sentences about them. Layers
 count from 1, so that layer n ends at depth n; a published rule's layer is its block index, in the papers' count."""
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from .lenses import UNCALIBRATED, below
 from .matching import RAISED, match, reading, usefulness
 from .mean_depth import MEAN_DEPTH, MeanDepth, middle_half
 from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS, first_pass
-from .sample import ALL, ANSWER, UNTRAINED, Sample, Tokens
+from .sample import ALL, ANSWER, Sample, Tokens
 from .side_by_side import Pair, relative_depth
 from .sinks import FACTOR, Sink, Span
 from .turn import Turn
@@ -35,9 +33,9 @@ POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 LONGEST = 40  # characters of a token that a sentence repeats
 NAMED = 3  # sinks that a sentence names
 NUMBERS = ("No", "One", "Two", "Three")
-COPIES = {  # of the model: one, several
-    "untrained": ("untrained copy", "untrained copies"),
-    "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
+COPIES = {  # of the model: one, several, and what is not needed for what they share
+    "untrained": ("untrained copy", "untrained copies", "training"),
+    "shuffled": ("copy with shuffled layers", "copies with shuffled layers", "the trained order of layers"),
 }
 SHAPES = ("the same shape", "partly the same shape", "another shape")  # of two curves, by `Likeness.shape`
 NO_TURN = {  # why there is no clear switch
@@ -75,8 +73,7 @@ def share(value: float) -> str:
 
 
 def interval(low: float, high: float, digits: int = 1, over: str = "") -> str:
-    """Return an interval as text, "20.7 to 22.2 (50 prompts)", with up to three more decimals where the ends would
-    print alike; one number where they are equal."""
+    """Return an interval as text, "20.7 to 22.2 (50 prompts)", with more decimals where the ends would print alike."""
     n = next((n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), digits)
     both = dict.fromkeys(number(end, f".{n}f") for end in (low, high))
     return " to ".join(both) + (f" ({over})" if over else "")
@@ -364,8 +361,7 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     """Return the sentence on how many controls of one kind have the model's curves. `found`: each one's likenesses."""
     n, alike = len(found), [sum(one.shape == 0 for one in likenesses) for likenesses in zip(*found, strict=True)]
     shares = (f"{same} of {n} for {_lower(one.curve.title)}" for same, one in zip(alike, found[0]))
-    needs = "training" if kind == UNTRAINED else "the trained order of layers"
-    means = f" What most copies show does not need {needs}." if n >= FIVE and 2 * max(alike) > n else ""
+    means = f" What most copies show does not need {COPIES[kind][2]}." if n >= FIVE and 2 * max(alike) > n else ""
     return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(shares)}.{means}"
 
 
@@ -593,16 +589,14 @@ def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: 
 
 def mix(found: Mix, n_layers: int) -> str:
     """Return the sentence on how deep a prompt's tokens settle, and how deep their kinds let expect."""
-    mean = f"The words settle by layer {found.depth:.1f} of {n_layers} on average"
+    alone = f"their mix of kinds alone would give {found.expected:.1f}"
     others = f"{count(found.n, 'other prompt')} settle by {found.others:.1f}"
-    return f"{mean}; their mix of kinds alone would give {found.expected:.1f}, and {others}."
+    return f"The words settle by layer {found.depth:.1f} of {n_layers} on average; {alone}, and {others}."
 
 
 def headroom(found: Headroom) -> str:
     """Return the sentence on what leaving early could spare at most, and how much of it before the tokens settle."""
     over = f" ({interval(*found.headroom.interval[:2])})" if found.over.enough else ""
-    spared, more = float(found.oracle.value), float(found.headroom.value)
-    return (
-        f"An exit that knew the answer would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than "
-        f"waiting until the first choice has settled ({count(found.n, 'token')}, {found.over.words})."
-    )
+    spared = f"An exit that knew the answer would spare {float(found.oracle.value):.1f} of {found.n_layers} layers"
+    more = f"{float(found.headroom.value):.1f}{over} more than waiting until the first choice has settled"
+    return f"{spared}, {more} ({count(found.n, 'token')}, {found.over.words})."

@@ -36,11 +36,10 @@ class Span:
 
     `layer` (from 0) and `branch` ("attention" or "mlp"; attention, of equals; a family's third branch is not
     distinguished): the longer addition at the largest rise; at depth 0 None and "embedding". `rise`: `|h[d]| - |h[d -
-    1]|` of that depth d. `lasts`: whether it ends at L."""
+    1]|` of that depth d."""
 
     start: int
     end: int
-    lasts: bool
     layer: int | None
     branch: str
     rise: float
@@ -109,24 +108,21 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
     ratio, rise, last = times(stream), np.diff(stream, axis=0, prepend=0.0), len(stream) - 1
     sinks = []
     for pos, stretches in runs(stream, factor).items():
-        spans = [
-            _written(start, end, last, rise[:, pos], *(a[:, pos] for a in added))
-            for start, end in stretches
-            if start < last
-        ]
+        places = [(start, end) for start, end in stretches if start < last]
+        spans = [_written(*place, rise[:, pos], *(a[:, pos] for a in added)) for place in places]
         if spans:
             most = max(ratio[span.start : span.end + 1, pos].max() for span in spans)
             sinks.append(Sink(pos, float(most), tuple(spans)))
     return tuple(sinks)
 
 
-def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
+def _written(start: int, end: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
     """Return a span with its writer, from a token's rises `[depth]` and what is added to it `[layer]`."""
     depth = start + int(rise[start : end + 1].argmax())
     if depth == 0:
-        return Span(start, end, end == last, None, "embedding", float(rise[0]))
+        return Span(start, end, None, "embedding", float(rise[0]))
     branch = BRANCHES[int(mlp[depth - 1] > attn[depth - 1])]
-    return Span(start, end, end == last, depth - 1, branch, float(rise[depth]))
+    return Span(start, end, depth - 1, branch, float(rise[depth]))
 
 
 def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:

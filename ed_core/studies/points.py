@@ -3,7 +3,7 @@ set, by which criterion. Numpy only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -92,7 +92,8 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
         model, sample = folder.models[label], tables.sample(folder, label, group, chosen)
         kind = "" if model.get("control") else training(model.get("name", label))
         if sample is not None:
-            head = (label, parameters_of(model), kind, group, published_name(folder, name))
+            size = model.get("parameters") or _parameters(model.get("name", ""))
+            head = (label, size, kind, group, published_name(folder, name))
             points += _points(head, replace(sample, twins=()))
     return points
 
@@ -158,11 +159,6 @@ def entry_of(model: str, n_layers: int, dataset: str, criterion: str) -> Publish
     """Return the published depth of a model, by its name without the organisation; None for none."""
     wanted = (model.rsplit("/", 1)[-1].lower(), n_layers, dataset, criterion)
     return next((p for p in published() if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == wanted), None)
-
-
-def parameters_of(model: Mapping[str, Any]) -> int | None:
-    """Return the number of parameters of a model in a plan, by the plan or else by its name; None where unknown."""
-    return model.get("parameters") or _parameters(model.get("name", ""))
 
 
 @lru_cache(maxsize=256)

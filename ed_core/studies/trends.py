@@ -72,11 +72,6 @@ class Slope:
         return bool(self.trend) and max(abs(self.low), abs(self.high)) < self.finest
 
     @property
-    def rests_on(self) -> str:
-        """The model that moves the slope most, "" below four models."""
-        return next((name for name in self.models if self.without and name not in self.without.models), "")
-
-    @property
     def sentence(self) -> str:
         """The trend as a sentence, with its numbers."""
         return words.sentence("slope", one=self, depth=CALLED[self.criterion])
