@@ -22,7 +22,7 @@ from .lenses import UNCALIBRATED, below
 from .matching import RAISED, match, reading, usefulness
 from .mean_depth import MEAN_DEPTH, MeanDepth, middle_half
 from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS, first_pass
-from .sample import ALL, ANSWER, Sample, Tokens
+from .sample import ALL, ANSWER, UNTRAINED, Sample, Tokens
 from .side_by_side import Pair, relative_depth
 from .sinks import FACTOR, Sink, Span
 from .turn import Turn
@@ -33,9 +33,9 @@ POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 LONGEST = 40  # characters of a token that a sentence repeats
 NAMED = 3  # sinks that a sentence names
 NUMBERS = ("No", "One", "Two", "Three")
-COPIES = {  # of the model: one, several, and what is not needed for what they share
-    "untrained": ("untrained copy", "untrained copies", "training"),
-    "shuffled": ("copy with shuffled layers", "copies with shuffled layers", "the trained order of layers"),
+COPIES = {  # of the model: one, several
+    "untrained": ("untrained copy", "untrained copies"),
+    "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
 }
 SHAPES = ("the same shape", "partly the same shape", "another shape")  # of two curves, by `Likeness.shape`
 NO_TURN = {  # why there is no clear switch
@@ -361,7 +361,8 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     """Return the sentence on how many controls of one kind have the model's curves. `found`: each one's likenesses."""
     n, alike = len(found), [sum(one.shape == 0 for one in likenesses) for likenesses in zip(*found, strict=True)]
     shares = (f"{same} of {n} for {_lower(one.curve.title)}" for same, one in zip(alike, found[0]))
-    means = f" What most copies show does not need {COPIES[kind][2]}." if n >= FIVE and 2 * max(alike) > n else ""
+    needs = "training" if kind == UNTRAINED else "the trained order of layers"
+    means = f" What most copies show does not need {needs}." if n >= FIVE and 2 * max(alike) > n else ""
     return f"{COPIES[kind][n > 1].capitalize()} with the same shape: {listed(shares)}.{means}"
 
 

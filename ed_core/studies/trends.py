@@ -163,7 +163,8 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
     of_base, of_other = ({p.set: p for p in points if p.model == n and np.isfinite(p.ratio)} for n in (base, other))
     pairs = [(p, of_other[name]) for name, p in of_base.items() if name in of_other]
     if not pairs:
-        raise StudyError(f"{base} and {other} have no set on which both have this depth.")
+        by = "".join(f" by {CALLED[p.criterion]}" for p in points[:1])
+        raise StudyError(f"{base} and {other} have no set on which both have a depth{by}.")
     layers = {p.n_layers for pair in pairs for p in pair}
     one, two = pairs[0]
     each = np.array([b.ratio - a.ratio for a, b in pairs])
