@@ -104,15 +104,8 @@ def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit:
     """Return the study of Hu et al.'s protocol by its name. Arguments as of `Paper.parts`."""
     few = [one.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, one in sorted(sets.items())]
     probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
-    return {"hu2025": _study("hu2025", CITATION, models, few, probes)}
-
-
-def _study(
-    name: str, paper: str, models: Sequence[ModelEntry], sets: Sequence[SetEntry], probes: Sequence[ProbeEntry]
-) -> Study:
-    """Return a study with a note that names the paper."""
-    note = f"The protocol of {paper}."
-    return Study(name=name, note=note, models=tuple(models), sets=tuple(sets), probes=tuple(probes))
+    note = f"The protocol of {CITATION}."
+    return {"hu2025": Study(name="hu2025", note=note, models=tuple(models), sets=tuple(few), probes=tuple(probes))}
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
@@ -165,8 +158,9 @@ def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], l
             boundaries, levels = LEVELS[name]
             probes = [ProbeEntry(name="layer_skip", mode="future", boundaries=boundaries)]
             few = {"levels": levels, "per_level": limit or 20, "seed": 42}
-        part = f"csordas2025-{name}"
-        parts[part] = _study(part, f"{C25} on {name}", models, [entry.model_copy(update=few)], probes)
+        part, note = f"csordas2025-{name}", f"The protocol of {C25} on {name}."
+        own = (entry.model_copy(update=few),)
+        parts[part] = Study(name=part, note=note, models=tuple(models), sets=own, probes=tuple(probes))
     return parts
 
 
