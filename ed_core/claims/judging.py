@@ -53,10 +53,10 @@ class Quantity:
 class Estimate:
     """A measured quantity. `draws`: over prompts or their forms, `[resample]`; more than one kind must agree. `layers`:
     draws over layers, which must agree too; None where the statement is not about layers. `errors`: those of a
-    statement about every place of a curve, which has no draws. `unclear`: the error of saying that the
-    criterion is clear at all. `contrary`: the errors of other ways to contradict the statement, by the limits. `ranks`:
-    of each order that is read. `forms`: how many forms were held out, of a quantity that rests on a fit. `why`: why it
-    is not judged. `value` NaN: undefined, and then `nothing` is shown instead."""
+    statement about every place of a curve, which has no draws. `unclear`: the error of saying that the criterion is
+    clear at all. `contrary`: the errors of other ways to contradict the statement, by the limits. `ranks`: of each
+    order that is read. `forms`: how many were held out, of a fit. `why`: why it is not judged. `value` NaN: undefined,
+    and then `nothing` is shown."""
 
     value: float
     draws: tuple[np.ndarray, ...] = field(default=(), repr=False, compare=False)

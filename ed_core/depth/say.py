@@ -139,7 +139,8 @@ def headline(model: str, found: Course, right: bool | None, said: str, answer: s
     word, n = found.word.strip(), len(found.ranks) - 1
     spoken = answer.strip() if right else said or word or found.word
     part = "it" if word in ("", spoken) else f"its part {quoted(word)}"
-    when = f"only after the last of its {n} layers" if found.first == n else _by(found.first, n)
+    when = f"by {layers(found.first, n)}" if found.first else "before any layer"
+    when = f"only after the last of its {n} layers" if found.first == n else when
     verdict = {True: ", correctly,", False: f", not {quoted(answer.strip())},", None: ""}[right]
     return f"{model} says {quoted(spoken)}{verdict} and decides {part} {when}."
 
@@ -171,11 +172,6 @@ def _answer(seen: Sequence[Seen]) -> str:
     if one.best is None:
         return f"{name} is not the first choice{f', but {top}' if top else ''}; the model says {quoted(one.instead)}."
     return f"{name} is the first choice{_since(one.best, one.n_layers)}{f'; it is {top}' if top else ''}."
-
-
-def _by(depth: int, n_layers: int) -> str:
-    """Return "by layer 3 of 30"."""
-    return f"by {layers(depth, n_layers)}" if depth else "before any layer"
 
 
 def _since(depth: int, n_layers: int) -> str:
@@ -585,7 +581,8 @@ def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: 
     if decided is None:
         return f"Carried into this prompt, {other} never replaces {own} as the first choice."
     read = f"the lens can read it from layer {lens} on" if lens is not None else "the lens never stays on it"
-    return f"{other} is decided {_by(decided, n_layers)}; {read}."
+    when = f"by {layers(decided, n_layers)}" if decided else "before any layer"
+    return f"{other} is decided {when}; {read}."
 
 
 def mix(found: Mix, n_layers: int) -> str:

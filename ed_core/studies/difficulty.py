@@ -2,8 +2,7 @@
 
 Two kinds of depth. *Average depth* (`depth.mean_depth`, in 0..L): where the lens' distribution settles. *Depth scores*
 (`probes.base.depth_score`, Csordás et al. 2025 §5, layers from 0): where the effects of skipped layers are centred. A
-level's depth is read off the mean curve of its prompts, a prompt's off its own curve, by which pairs are compared.
-Intervals are bootstrap-t over the templates of the prompts (or pairs) where enough are known, else over prompts."""
+level's depth is read off the mean curve of its prompts, a prompt's off its own curve, by which pairs are compared."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ Sums are a row per prompt and a column per small sum of `results.aggregate`, nev
 `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over
 tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks are unknown); `logit_lens.echo` the
 share of tokens that the lens at depth 0 takes for the token just read, `logit_lens.kinds` sums by the kind of token
-(`depth.kinds`). A sum that a prompt lacks (of a probe with a
-limit) is null.
+(`depth.kinds`). A sum that a prompt lacks (of a probe with a limit) is null.
 
 An item's file has the columns' shapes and the first result's certificate, without its prompt, in its metadata. `pack`
 moves items into `sums.parquet`: a row group per model, with the digests `model` and `chunk` of an item in each row, and

@@ -1,8 +1,6 @@
-"""Models of a study that differ in their precision alone: how far each curve and each depth is from the widest one's.
-Numpy only.
-
-A shift is paired: both precisions have read the same prompts, which are drawn together. Of a curve it is the mean over
-the layers of the absolute difference, of an average depth or a rule the difference in layers."""
+"""Models of a study that differ in their precision alone: how far each curve and each depth is from the widest one's,
+over the prompts that both have read, drawn together. Of a curve it is the mean over the layers of the absolute
+difference, of an average depth or a rule the difference in layers. Numpy only."""
 
 from __future__ import annotations
 

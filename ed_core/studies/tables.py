@@ -1,10 +1,5 @@
-"""What a study comes to, made of its sums alone. `verdict.parquet`: mean depth, turn, and the papers' rules with their
-variants, with intervals; aggregates with intervals, the numbers of each prompt, arrays, figures. Numpy and pyarrow; no
-torch.
-
-Uncertainty is a seeded bootstrap over what is independent (`statistics`: the forms of the prompts where enough are
-known, else the prompts; 1 000 resamples, 5 to 95 %): bootstrap-t for what is smooth, percentiles for the papers' rules,
-which return whole layers."""
+"""What a study comes to, made of its sums alone: `verdict.parquet` (mean depth, turn, and the papers' rules with their
+variants), aggregates, the numbers of each prompt, figures. Intervals are those of `statistics`. Numpy and pyarrow."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 interval. Numpy only.
 
 Measured and published points never share a line. Measured points have an interval over prompts (or their templates),
-which all models share, that holds for these models alone: bootstrap-t of average depths, percentiles of the papers'
-rules. Published ones have no prompts: their line has no interval, their differences have Student's t over sets or over
-pairs of models."""
+which all models share, that holds for these models alone. Published ones have no prompts: their line has no interval,
+their differences have Student's t over sets."""
 
 from __future__ import annotations
 
