@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from .. import disk, settings
-from ..claims.record import Found, Number, Record, Value
+from ..claims.record import Found, Number, Record
 from ..depth.rules import RULES
 from ..errors import CardError
 from ..files import Bounds, Head, Kind, open_sealed, seal
@@ -58,6 +58,14 @@ class PromptSet(Record):
     digest: str
     levels: tuple[str, ...]
     prompts: tuple[Prompt, ...] = Field(min_length=1)
+
+
+class Value(Record):
+    """A number with its 5 and 95 % over prompts, None where unknown."""
+
+    value: Number
+    low: Number = None
+    high: Number = None
 
 
 class Depth(Record):

@@ -15,7 +15,6 @@ from .. import disk
 from ..claims import CLAIMS
 from ..claims import running as claims
 from ..claims.claim import adjusted
-from ..claims.record import Value
 from ..claims.running import MODEL, TWIN, Measurement
 from ..depth import lenses, say
 from ..depth.rules import OF_LENS, RULES
@@ -34,7 +33,7 @@ from ..studies.plan import writing
 from ..types import ENGINE_VERSION, command_line
 from ..work.turn import Turn
 from . import card, page
-from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth
+from .card import OTHERS, PROMPTS, Card, Curve, Cut, Depth, Value
 
 READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set
 CHECKS = {"miss": "sums of the parts", "closure": "output from the last residual", "replay": "layer by layer"}

@@ -7,14 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..claims import words as claim_words
-from ..claims.record import Value
 from ..claims.running import MODEL, TWIN
 from ..depth import say
 from ..depth.rules import OF_LENS, RULES
 from ..figures import colours
 from ..studies import report
 from ..studies.words import document, render
-from .card import Card, Curve, Cut
+from .card import Card, Curve, Cut, Value
 
 CURVES = "Curves."  # their place in the text
 WIDTH, HEIGHT = 330, 150  # of a curve's drawing, in its own units
