@@ -18,6 +18,7 @@ from .judging import DOES_NOT_APPLY, Estimate, Quantity, flips, together, verdic
 from .record import Found, Judged, Value
 
 SHALLOWEST = 4  # layers, below which there is no middle
+LOOPED = "The model runs its layers several times, so every stretch as long as a pass leaves out the same ones."
 
 
 class Sized(NamedTuple):
@@ -121,24 +122,19 @@ class Claim:
     def refusal(self, of: Evidence) -> str:
         """Return why this evidence cannot answer the claim, "" where it can."""
         levels = len(of.level_names)
-        needs = (
-            (of.n_layers >= SHALLOWEST, f"It needs {SHALLOWEST} layers at least; the model has fewer."),
-            (
-                not self.stretches or of.passes == 1,
-                "The model runs its layers several times, so every stretch as long as a pass leaves out the same ones.",
-            ),
-            (
-                self.models <= of.models,
-                f"It needs {self.models} models of one family, and there {_are(of.models)}; name more with --also.",
-            ),
-            (not self.answers or of.answers, "It needs prompts with known answers, and these have none."),
-            (not self.worked or of.worked, "It needs a set with a worked-out counterpart, like sum_mod10."),
-            (
-                not self.levels or levels > 1,
-                f"It needs 2 levels of difficulty, and there {_are(levels)}; choose a set with levels.",
-            ),
-        )
-        return next((why for met, why in needs if not met), of.trouble)
+        if of.n_layers < SHALLOWEST:
+            return f"It needs {SHALLOWEST} layers at least; the model has fewer."
+        if self.stretches and of.passes > 1:
+            return LOOPED
+        if self.models > of.models:
+            return f"It needs {self.models} models of one family, and there {_are(of.models)}; name more with --also."
+        if self.answers and not of.answers:
+            return "It needs prompts with known answers, and these have none."
+        if self.worked and not of.worked:
+            return "It needs a set with a worked-out counterpart, like sum_mod10."
+        if self.levels and levels < 2:
+            return f"It needs 2 levels of difficulty, and there {_are(levels)}; choose a set with levels."
+        return of.trouble
 
     def of(self, evidence: Evidence) -> Measured:
         """Return the estimates of the claim's quantities; `ClaimRefused` where the evidence cannot answer."""
