@@ -30,7 +30,6 @@ TOKENIZER = 64 << 20  # tokenizer.json, and the lists of its tokens; one takes 1
 WEIGHTS = 1 << 46  # a file of weights, which is never read whole
 SET = 1 << 30  # a table that a study's set reads
 ITEM = 256 << 20  # the sums of one item of a study
-UNPACKED = 256 << 20  # numbers and text of a parquet file
 SUMS, ROWS = 4 << 30, 10_000_000  # all sums of a study: bytes, prompts of all its models
 FOOTER, PARTS = 64 << 20, 20_000  # of a parquet file: its metadata; columns and groups of rows, each
 PLAN = 256 << 20  # the plan of a study, which names each of its prompts

@@ -366,7 +366,7 @@ def _compared(
     spreads = among_others.spreads(probe, this, others[len(own) - 1 :], first_token)
     for column, spread in zip(st.columns(2), spreads, strict=False):
         curve, over = spread.curve, " over the others" if len(spread.quantiles) else ""
-        look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=behind.get(curve.name, {}))
+        look = dict(x=curve.x, others=say.spread(spread.n), log=curve.log, behind=behind.get(curve.name, {}))
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         title = f"{curve.title}: this prompt{over}{remark}"
         show.figure(f"spread-{curve.name}", fig, title, results=[result], place=column)

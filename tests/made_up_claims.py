@@ -18,7 +18,7 @@ import numpy as np
 
 from ed_core import statistics
 from ed_core.claims import find
-from ed_core.claims.evidence import Evidence, Sized
+from ed_core.claims.claim import Evidence, Sized
 from ed_core.claims.judging import FAILS, HOLDS, UNDECIDED
 from ed_core.claims.judging import verdict as judged
 from ed_core.depth import kinds
@@ -87,14 +87,14 @@ class Draw:
         """Prompts of these columns; with `levels` in triples, each of one form."""
         n = len(next(iter(columns.values())))
         if not levels:
-            return Part(columns, (), (), np.arange(n), tuple(f"f{i}" for i in self.form_of(n)))
+            return Part(columns, (), (), tuple(f"f{i}" for i in self.form_of(n)), np.arange(n))
         triple = np.arange(n) // 3
         return Part(
             columns,
             tuple(LEVELS[i % 3] for i in range(n)),
             tuple(map(str, triple)),
-            np.arange(n),
             tuple(f"f{i % self.forms}" for i in triple),
+            np.arange(n),
         )
 
     def triples(self, n: int, sd: float) -> np.ndarray:
@@ -267,7 +267,7 @@ def reasoning(d: Draw) -> Evidence:
         columns = {"exact": exact, "exact_whole": np.ones(n), "answer_length": np.full(n, length)}
         marks = tuple(str(i // 2) for i in range(n))
         forms = tuple(f"f{i // 2 % d.forms}" for i in range(n))
-        parts[name] = Part(columns, tuple(LEVELS[i % 2] for i in range(n)), marks, np.arange(n), forms)
+        parts[name] = Part(columns, tuple(LEVELS[i % 2] for i in range(n)), marks, forms, np.arange(n))
     return d.evidence(**parts)
 
 

@@ -13,8 +13,7 @@ from made_up_claims import MADE_UP, Draw
 from small_models import opened_models, save_random
 
 from ed_core.claims import CLAIMS, find, running, words
-from ed_core.claims.claim import Claim, adjusted
-from ed_core.claims.evidence import Evidence, Measured
+from ed_core.claims.claim import Claim, Evidence, Measured, adjusted
 from ed_core.claims.judging import DOES_NOT_APPLY, FAILS, HOLDS, UNDECIDED, Estimate, Quantity, judge, verdict
 from ed_core.cli import main
 from ed_core.depth.matching import usefulness
@@ -46,7 +45,7 @@ def per_token(**curves) -> Part:
         n = TOKENS - name.startswith("nll")
         columns |= {f"{name}.sum": values * n, f"{name}.count": np.full(N, float(n))}
     levels = tuple(LEVELS[i % 3] for i in range(N))
-    return Part(columns, levels, tuple(str(i // 3) for i in range(N)), np.arange(N))
+    return Part(columns, levels, tuple(str(i // 3) for i in range(N)), index=np.arange(N))
 
 
 def evidence(layers: int = L, **parts: Part) -> Evidence:

@@ -8,7 +8,7 @@ import pytest
 
 from ed_core.models.bundled import STUDIES
 from ed_core.studies import difficulty, sets
-from ed_core.studies.items import Folder, Sums, open_folder
+from ed_core.studies.items import Folder, open_folder
 from ed_core.studies.part import Part
 from ed_core.types import Prompt
 
@@ -36,7 +36,8 @@ class Made(Folder):
         columns = {"layer_skip.n_tokens": n, "layer_skip.effect": effect, "layer_skip.output": output}
         lens = {"kl.sum": 3 * far * n[:, None], "overlap.sum": (1 - far) * n[:, None], "n_tokens": n}
         columns |= {f"logit_lens.{name}": values for name, values in lens.items()}
-        object.__setattr__(self, "made", Sums(columns, np.arange(len(flat))))
+        own = tuple(level for level, _ in flat), tuple(marks), tuple(forms)
+        object.__setattr__(self, "made", Part(columns, *own, index=np.arange(len(flat))))
 
     def sums(self, label, name):
         return self.made

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ed_core.studies import precisions
-from ed_core.studies.items import Folder, Sums
+from ed_core.studies.items import Folder
+from ed_core.studies.part import Part
 
 L, N = 8, 24
 
@@ -24,7 +25,7 @@ class Made(Folder):
             far = np.clip(np.round(of_prompt)[:, None] - np.arange(L + 1), 0, 1) * 10
             columns = {"kl.sum": 3 * far, "overlap.sum": 10 - far, "n_tokens": n, "settle_depth.sum": of_prompt * n}
             named = {f"logit_lens.{name}": values for name, values in columns.items()}
-            made[precision] = Sums(named, np.arange(N))
+            made[precision] = Part(named, index=np.arange(N))
         super().__init__("made", plan)
         object.__setattr__(self, "made", made)
 

@@ -87,7 +87,7 @@ def test_what_published_rules_say_and_why_they_are_not_robust():
 
 
 def test_attention_sinks():
-    spans = (Span(3, 8, False, 2, "mlp", 1.0), Span(12, 30, True, None, "embedding", 1.0))
+    spans = (Span(3, 8, 2, "mlp", 1.0), Span(12, 30, None, "embedding", 1.0))
     found = (Sink(0, 120.4, spans),)
     said = say.sinks(found, ("The",))
     assert said.startswith("1 attention sink: token 0 “The”, up to 120 times as long as the median token")

@@ -59,7 +59,7 @@ def naive(stream, attn, mlp, factor):
             rises = {d: float(stream[d][t]) - (float(stream[d - 1][t]) if d else 0.0) for d in span}
             d = max(rises, key=rises.get)  # of equal ones the first
             branch = "embedding" if d == 0 else "mlp" if mlp[d - 1][t] > attn[d - 1][t] else "attention"
-            written.append((span[0], span[-1], span[-1] == n_depths - 1, d - 1 if d else None, branch, rises[d]))
+            written.append((span[0], span[-1], d - 1 if d else None, branch, rises[d]))
         if written:
             most = max(ratios[d] for start, end, *_ in written for d in range(start, end + 1))
             *_, layer, branch, _rise = max(written, key=lambda one: one[-1])
@@ -90,7 +90,7 @@ def test_the_naive_search_finds_the_same(seed):
         expected = naive(*arrays, factor)
         assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(e[0], e[1], e[3], e[4]) for e in expected]
         assert [s.ratio for s in found] == pytest.approx([e[2] for e in expected])
-        spans = [[(p.start, p.end, p.lasts, p.layer, p.branch, p.rise) for p in s.spans] for s in found]
+        spans = [[(p.start, p.end, p.layer, p.branch, p.rise) for p in s.spans] for s in found]
         assert spans == [[pytest.approx(span) for span in e[5]] for e in expected]
     named = {s.pos for s in sinks.find(*arrays)}
     last = [t for t in range(arrays[0].shape[1]) if sinks.times(arrays[0])[-1, t] >= sinks.FACTOR and t not in named]

@@ -174,14 +174,6 @@ def test_any_table_with_its_columns_named_is_a_set(files, name):
     assert {e.prompt.template for e in found.examples} == {"chat"} and found.levels == ("1", "2")
 
 
-def test_a_small_table_that_unpacks_to_much_is_refused(tmp_path):
-    many, long = pd.DataFrame({"text": ["x"] * 100_001}), pd.DataFrame({"text": ["x" * 2**20] * 300})
-    for table, why in ((many, "more than 100000 rows"), (long, "unpacked")):
-        table.to_parquet(tmp_path / "t.parquet", compression="zstd")
-        with pytest.raises(StudyError, match=why):
-            load(tmp_path, 'file = "t.parquet"\ncolumns = {text = "text"}')
-
-
 def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
     cells = ["12", "007", "3.10", " 12", "None", "NA", "true", "1e3", '"a, ""b"""', '"c\nd"']
     rows = "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))
@@ -519,7 +511,7 @@ def test_a_prompt_whose_answer_is_too_short_for_split_points_is_left_out_of_that
     made, out = planned(HEAD.replace('"contributions", "logit_lens"', skip) + OWN, tmp_path, tmp_path / "out")
     assert running.run(made, out).counts["computed"] == 1
     found = open_folder(out).sums("ed-demo-8", "local")
-    assert found.ran("contributions").tolist() == [0, 1] and found.ran("layer_skip").tolist() == [1]
+    assert [found.probe(name).index.tolist() for name in ("contributions", "layer_skip")] == [[0, 1], [1]]
 
 
 @pytest.mark.parametrize("out", shipped(), ids=lambda out: out.name)

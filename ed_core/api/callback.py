@@ -228,7 +228,7 @@ def depth_rows(step: int, by_probe: dict[str, list[ProbeResult]], forms: Sequenc
     reached = verdict(Sample.of(written, lens, forms=forms))
     figures: dict[str, float | None] = {}
     for name, mean in reached.means.items():
-        low, high = (mean.interval.ends if mean.interval else None) or (None, None)
+        low, high = mean.ends or (None, None)
         figures |= {f"mean_depth.{name}": mean.depth, f"mean_depth.{name}.low": low, f"mean_depth.{name}.high": high}
     if reached.turn is not None:
         figures |= {"turn": reached.turn.layer, "turn.p": reached.turn.p}

@@ -129,8 +129,7 @@ class Card(Record):
         return self
 
     def depth(self, of: str, mean: bool) -> Depth | None:
-        """Return the average depth (`mean`) or the published rule's depth by the measure `of`; None where the card has
-        none."""
+        """Return the average depth (`mean`) or the published rule's by the measure `of`; None where there is none."""
         return next((one for one in self.depths if (one.of, one.mean) == (of, mean)), None)
 
 
@@ -162,8 +161,7 @@ def place(
     most: int = PROMPTS,
     seed: int = 0,
 ) -> Path:
-    """Return the folder of the card with this model and these settings; `prompts`: a bundled set's name, or the digest
-    of other prompts."""
+    """Return the folder of a card; `prompts`: a bundled set's name, or the digest of other prompts."""
     return folder() / digest_of("card", model.identity(), prompts, also, others, most, seed)
 
 

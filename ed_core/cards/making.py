@@ -27,7 +27,7 @@ from ..models import sizes
 from ..models.bundled import set_names
 from ..models.ref import ModelRef
 from ..probes.lenses import LENSES
-from ..statistics import Interval, Resampled, Units
+from ..statistics import Resampled, Units
 from ..studies import precisions, tables
 from ..studies.plan import writing
 from ..types import ENGINE_VERSION, command_line
@@ -127,14 +127,12 @@ def _depths(verdict: Verdict) -> Iterator[Depth]:
     """Yield the average depths, then the depths of the published rules."""
     for mean, each in ((True, verdict.means), (False, verdict.rules)):
         for name, one in each.items():
-            interval: Interval | None = one.interval
-            low, high = (interval.ends if interval is not None else None) or (None, None)
+            low, high = one.ends or (None, None)
             yield Depth(of=name, mean=mean, depth=one.depth, ratio=one.ratio, low=low, high=high)
 
 
 def _curves(m: Measurement, fits: Mapping[str, Fit]) -> dict[str, dict[str, Curve]]:
-    """Return the curves that the rules read, by rule and then by model or lens; and as "loss" what leaving out one
-    layer adds."""
+    """Return the curves that the rules read, and the loss added by leaving out a layer, by model or lens."""
     curves: dict[str, dict[str, Curve]] = {name: {} for name in (*RULES, "loss")}
     for label in (MODEL, TWIN):
         for name in curves:

@@ -12,7 +12,7 @@ from ..depth import say
 from ..depth.rules import OF_LENS, RULES
 from ..figures import colours
 from ..studies import report
-from ..studies.words import templates
+from ..studies.words import document, render
 from .card import Card, Curve, Cut, Value
 
 CURVES = "Curves."  # their place in the text
@@ -58,28 +58,16 @@ def _body(card: Card) -> str:
             svg = drawing(curves, axis, marks, BENT.get(name, 0.0))
             legend = [(LINES[key][1], LINES[key][0]) for key in curves if key in LINES]
             panels.append((heading, svg, legend))
-    figures: str = templates().get_template("curves.html").render(panels=panels)
-    return report.body(before) + figures + report.body(after)
+    return report.body(before) + render("curves.html", panels=panels) + report.body(after)
 
 
 def _text(card: Card, mark: str, title: str) -> str:
     """Return the card's text as Markdown; `mark`: "#" for a page, which gets curves, "##" for a section."""
-    text: str = (
-        templates()
-        .get_template("card.md")
-        .render(
-            card=card,
-            mark=mark,
-            title=title,
-            curves=CURVES if mark == "#" else "",
-            facts=facts(card),
-            rules=[list(card.rules[0]), *(list(row.values()) for row in card.rules)] if card.rules else [["Rule"]],
-            cuts=[cut(one) for one in card.cuts],
-            counted=counted(card),
-            claims=[claim_words.HEAD, *claim_words.rows(card.claims)],
-        )
-    )
-    return text.replace("<", "&lt;")  # names and prompts are anybody's, and Markdown passes HTML on
+    rules = [list(card.rules[0]), *(list(row.values()) for row in card.rules)] if card.rules else [["Rule"]]
+    claims = [claim_words.HEAD, *claim_words.rows(card.claims)]
+    cuts, curves = [cut(one) for one in card.cuts], CURVES if mark == "#" else ""
+    given = dict(card=card, mark=mark, title=title, facts=facts(card), counted=counted(card))
+    return document("card.md", **given, rules=rules, claims=claims, cuts=cuts, curves=curves)
 
 
 def headline(card: Card) -> str:
@@ -107,8 +95,7 @@ def facts(card: Card) -> str:
 
 
 def value(of: Value, form: str = "+.2f", scale: float = 1.0, unit: str = "") -> str:
-    """Return a value and its interval, multiplied by `scale`, as text; "not finite" for None. `form`: as in
-    `format`."""
+    """Return a value and its interval, times `scale`, as text; "not finite" for None."""
     if of.value is None:
         return "not finite"
     digits = int(form.strip("+.f"))
@@ -161,11 +148,9 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
         least, most = least - 0.5, most + 0.5
 
     def bend(value: float) -> float:
-        """Return the value on the axis's scale."""
         return math.asinh(value / bent) if bent else value
 
     def x(at: float | int) -> str:
-        """Return the x coordinate of a layer or depth."""
         return f"{LEFT + (WIDTH - LEFT - RIGHT) * at / max(n - 1, 1):.1f}"
 
     def y(value: float, lower: float = 0.0) -> str:
@@ -178,32 +163,12 @@ def drawing(curves: Mapping[str, Curve], axis: str, marks: Sequence[float | int]
         pairs = [f"{x(i)},{y(v)}" for i, v in enumerate(values) if v is not None]
         return " ".join(reversed(pairs) if backwards else pairs)
 
-    size = {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - RIGHT,
-        "top": TOP,
-        "bottom": HEIGHT - BOTTOM,
-    }
-    svg: str = (
-        templates()
-        .get_template("curve.svg")
-        .render(
-            size,
-            x=x,
-            y=y,
-            points=points,
-            number=lambda tick: say.number(tick, "g"),
-            axis=axis,
-            first=int(axis == "layer"),
-            marks=marks,
-            ticks=[tick for tick in POWERS if least <= tick <= most] if bent else _round(least, most),
-            places=range(0, n, max(1, math.ceil((n - 1) / 6))),
-            lines=[(*LINES[key][1:], curve) for key, curve in reversed(list(curves.items()))],
-        )
-    )
-    return svg
+    ticks = [tick for tick in POWERS if least <= tick <= most] if bent else _round(least, most)
+    places = range(0, n, max(1, math.ceil((n - 1) / 6)))
+    lines = [(*LINES[key][1:], curve) for key, curve in reversed(list(curves.items()))]
+    size = dict(width=WIDTH, height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, top=TOP, bottom=HEIGHT - BOTTOM)
+    drawn = dict(x=x, y=y, points=points, axis=axis, first=int(axis == "layer"))
+    return render("curve.svg", **size, **drawn, marks=marks, ticks=ticks, places=places, lines=lines)
 
 
 def _round(low: float, high: float) -> list[float]:

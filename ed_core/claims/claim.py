@@ -1,21 +1,95 @@
-"""A claim: a published statement about depth that a measurement can contradict, and the record of how it came out."""
+"""A claim: a published statement about depth that a measurement can contradict; the evidence that it is read off, and
+the record of how it came out. Numpy only."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import statistics
 from ..errors import ClaimRefused
 from ..statistics import interval
-from .evidence import Evidence, Measured
+from ..studies.part import Part, in_pairs
 from .judging import DOES_NOT_APPLY, Estimate, Quantity, flips, together, verdict
 from .record import Found, Judged, Value
 
 SHALLOWEST = 4  # layers, below which there is no middle
+LOOPED = "The model runs its layers several times, so every stretch as long as a pass leaves out the same ones."
+
+
+class Sized(NamedTuple):
+    """A model of a family: its name, parameters and layers, and its logit lens."""
+
+    name: str
+    parameters: int | None
+    n_layers: int
+    lens: Part
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured of one model on one prompt set. `parts`: by their names (`running.PARTS`). `family`: the model
+    and others of its family. `twins`: the contributions of five untrained copies. `answers`: every prompt has a known
+    answer, or enough have. `worked`: the set has a worked-out counterpart. `passes`: how often the layers run.
+    `trouble`: why the model could not be measured."""
+
+    n_layers: int
+    parts: Mapping[str, Part]
+    answers: bool = True
+    level_names: tuple[str, ...] = ()
+    family: tuple[Sized, ...] = ()
+    models: int = 1
+    twins: tuple[Part, ...] = ()
+    worked: bool = False
+    passes: int = 1
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The estimates of a claim's quantities, in their order; `prompts`: how many they rest on; `over`: in words what is
+    independent among these; `note`: a remark."""
+
+    estimates: tuple[Estimate, ...]
+    prompts: int
+    over: str
+    note: str = ""
+
+    @classmethod
+    def of(cls, part: Part, *estimates: Estimate, note: str = "") -> Measured:
+        """Return the estimates with the number of prompts of a part, and in words what is independent among them."""
+        return cls(estimates, len(part), part.units.words, note)
+
+
+def fisher(correlation: np.ndarray) -> np.ndarray:
+    """Return correlations on Fisher's scale, on which their spread does not depend on them."""
+    bound = 1 - statistics.SMALLEST
+    return np.asarray(np.arctanh(np.clip(correlation, -bound, bound)))
+
+
+def line(values: Sequence[np.ndarray], parts: Sequence[Part], scale: float = 1.0) -> tuple[Estimate, str]:
+    """Return the slope of the straight line through the prompts' own `values` `[prompt]` of each level, in units of
+    `scale` a level, and in words what is independent: pairs (a mark that each level has once) where enough, else each
+    level's prompts. A NaN is left out. Undefined, with no words, where a level is left with too few prompts."""
+    finite = [np.isfinite(v) for v in values]
+    values, parts = [v[f] for v, f in zip(values, finite)], [p.keep(f) for p, f in zip(parts, finite)]
+    steps = np.arange(len(parts)) - (len(parts) - 1) / 2
+    weights = steps / (steps @ steps)
+    own, first, marks = in_pairs(values, parts)
+    order = np.array(sorted(range(len(marks)), key=marks.__getitem__), int)
+    if first.units.enough:
+        slope, over = first.keep(order).mean(own[order] @ weights), first.units.groups
+    elif (few := next((len(p) for p in parts if not p.units.enough), None)) is not None:
+        return Estimate.undefined(f"a level has only {few} prompts with a value"), ""
+    else:
+        means = [statistics.mean(v, None, p.units, p.seed + i) for i, (v, p) in enumerate(zip(values, parts))]
+        forms = [form for p in parts for form in p.forms] if all(p.forms for p in parts) else ()
+        slope, over = statistics.contrast(weights, means), statistics.units(sum(map(len, parts)), forms).words
+    return Estimate(float(slope.value) / scale, (slope.draws / scale,)), over
 
 
 @dataclass(frozen=True)
@@ -48,24 +122,19 @@ class Claim:
     def refusal(self, of: Evidence) -> str:
         """Return why this evidence cannot answer the claim, "" where it can."""
         levels = len(of.level_names)
-        needs = (
-            (of.n_layers >= SHALLOWEST, f"It needs {SHALLOWEST} layers at least; the model has fewer."),
-            (
-                not self.stretches or of.passes == 1,
-                "The model runs its layers several times, so every stretch as long as a pass leaves out the same ones.",
-            ),
-            (
-                self.models <= of.models,
-                f"It needs {self.models} models of one family, and there {_are(of.models)}; name more with --also.",
-            ),
-            (not self.answers or of.answers, "It needs prompts with known answers, and these have none."),
-            (not self.worked or of.worked, "It needs a set with a worked-out counterpart, like sum_mod10."),
-            (
-                not self.levels or levels > 1,
-                f"It needs 2 levels of difficulty, and there {_are(levels)}; choose a set with levels.",
-            ),
-        )
-        return next((why for met, why in needs if not met), of.trouble)
+        if of.n_layers < SHALLOWEST:
+            return f"It needs {SHALLOWEST} layers at least; the model has fewer."
+        if self.stretches and of.passes > 1:
+            return LOOPED
+        if self.models > of.models:
+            return f"It needs {self.models} models of one family, and there {_are(of.models)}; name more with --also."
+        if self.answers and not of.answers:
+            return "It needs prompts with known answers, and these have none."
+        if self.worked and not of.worked:
+            return "It needs a set with a worked-out counterpart, like sum_mod10."
+        if self.levels and levels < 2:
+            return f"It needs 2 levels of difficulty, and there {_are(levels)}; choose a set with levels."
+        return of.trouble
 
     def of(self, evidence: Evidence) -> Measured:
         """Return the estimates of the claim's quantities; `ClaimRefused` where the evidence cannot answer."""
@@ -107,12 +176,6 @@ class Claim:
             quantities=quantities,
             twin=verdict(self.quantities, control.estimates)[0] if control else "",
         )
-
-
-def claim(id: str, title: str, **about: Any) -> Callable[[Callable[[Evidence], Measured]], Claim]:
-    """Return a decorator that makes a `Claim` of the function that measures it; `about`: the other fields of
-    `Claim`."""
-    return lambda measure: Claim(id, title, measure, **about)
 
 
 def adjusted(findings: Sequence[Found]) -> tuple[Found, ...]:

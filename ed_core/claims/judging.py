@@ -41,8 +41,7 @@ class Quantity:
     shown: bool = False
 
     def moved(self, share: float) -> Quantity:
-        """Return the quantity with its limits moved by `share` (0.2 is 20 %): a range grows about its middle, a single
-        limit itself does."""
+        """Return the quantity with its limits moved by a share: a range about its middle, a single limit itself."""
         low, high = self.limits
         if math.isfinite(low) and math.isfinite(high):
             middle, half = (low + high) / 2, (high - low) / 2 * (1 + share)
@@ -54,10 +53,10 @@ class Quantity:
 class Estimate:
     """A measured quantity. `draws`: over prompts or their forms, `[resample]`; more than one kind must agree. `layers`:
     draws over layers, which must agree too; None where the statement is not about layers. `errors`: those of a
-    statement about every place of a curve, which has no draws. `unclear`: the error of saying that the
-    criterion is clear at all. `contrary`: the errors of other ways to contradict the statement, by the limits. `ranks`:
-    of each order that is read. `forms`: how many forms were held out, of a quantity that rests on a fit. `why`: why it
-    is not judged. `value` NaN: undefined, and then `nothing` is shown instead."""
+    statement about every place of a curve, which has no draws. `unclear`: the error of saying that the criterion is
+    clear at all. `contrary`: the errors of other ways to contradict the statement, by the limits. `ranks`: of each
+    order that is read. `forms`: how many were held out, of a fit. `why`: why it is not judged. `value` NaN: undefined,
+    and then `nothing` is shown."""
 
     value: float
     draws: tuple[np.ndarray, ...] = field(default=(), repr=False, compare=False)
@@ -113,8 +112,7 @@ def judge(quantity: Quantity, estimate: Estimate) -> Errors:
     sides = [(end, above) for end, above in ((low, True), (high, False)) if math.isfinite(end)]
 
     def error(end: float, above: bool) -> float:
-        """Return the error of saying that the quantity is above (or below) `end`, the largest over all kinds of
-        draws."""
+        """Return the error of saying that the quantity is above (or below) `end`, the largest of all draws."""
         return max(beyond(one, end, above) for one in draws)
 
     holds = max(error(end, above) for end, above in sides)  # rule 2: within a margin fixed before, not just near it

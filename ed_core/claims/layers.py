@@ -16,34 +16,12 @@ from ..errors import ClaimRefused
 from ..probes.base import layer_effect
 from ..statistics import Resampled, all_above, beyond, over_layers, rank_correlations, some_below, stretch_mean
 from ..studies.part import Part
-from .claim import claim
-from .evidence import Evidence, Measured, fisher
-from .judging import ALONE, Estimate, Quantity, Range
-
-INF = math.inf
+from .claim import Evidence, Measured, fisher
+from .judging import ALONE, Estimate, Range
 
 
-@claim(
-    "turn",
-    "Layers turn from erasing to strengthening near the middle",
-    source="Csordás et al. 2025 §3.1 (2505.13898); Hu et al. 2025 (2512.14064)",
-    formula="c = mean of attention's, the MLP's and the layer's cosine with the stream over all tokens; (k + 1) / L, k "
-    "the split into two levels that explains most of c's variance",
-    protocol="A turn needs a first level below 0 and a second above it, at most 5 % of random orders of the layers "
-    "that split as well, and fewer than half of five untrained copies turning there too. It fails with a turn "
-    "elsewhere, or where the cosine of the first third of the layers is above 0 or that of the last quarter below.",
-    quantities=(
-        Quantity(
-            "share of the layers up to the turn", (0.35, 0.75), "0.43 to 0.75, 15 of 24 at 0.6 to 0.7", chosen=True
-        ),
-        Quantity("mean cosine up to the split", (-INF, 0.0), "below 0", shown=True),
-        Quantity("mean cosine after the split", (0.0, INF), "above 0", shown=True),
-    ),
-    parts=("contributions",),
-)
 def turn(evidence: Evidence) -> Measured:
-    """Return the share of the layers up to the turn (NaN where they do not turn), and the mean cosine before and
-    after."""
+    """Return the share of the layers up to the turn (NaN without one), and the mean cosine before and after."""
     part, n = evidence.parts["contributions"], evidence.n_layers
     part.require()
     fit = _two_levels(part)
@@ -63,8 +41,7 @@ def turn(evidence: Evidence) -> Measured:
         return max(beyond(over_prompts, 0.0, above), beyond(stretch_mean(curve, at), 0.0, above))
 
     def contrary(limits: Range) -> tuple[float, float]:
-        """Return the errors of saying that the layers before the lower limit strengthen, and those after the upper
-        erase."""
+        """Return the errors of saying that the layers before the lower limit strengthen, and the last ones erase."""
         first, last = slice(math.ceil(limits[0] * n)), slice(math.ceil(limits[1] * n) - 1, None)
         return one_sign(first, True), one_sign(last, False)
 
@@ -87,18 +64,6 @@ def _two_levels(part: Part) -> turns.Turn | None:
     return turns.fit_over_prompts({"": sums}, tokens, part.units, part.seed) if np.isfinite(sums).all() else None
 
 
-@claim(
-    "second-half-weak",
-    "Second-half skips change later layers at later tokens less than half as much as first-half skips",
-    source="Csordás et al. 2025 §3.2 (2505.13898)",
-    formula="mean of e[s] over s ≥ L/2, over the mean over s < L/2; e[s]: mean over later layers l of the largest "
-    "|D[l] - D'[l]| / |D[l]| over later tokens where layer s is skipped before a split point",
-    protocol="Up to about 40 prompts, split where the answer begins, or at up to four sampled places.",
-    quantities=(
-        Quantity("effect of second-half skips over first-half skips", (-INF, 0.5), "almost no effect", chosen=True),
-    ),
-    parts=("future",),
-)
 def second_half_weak(evidence: Evidence) -> Measured:
     """Return the effect of skipping a second-half layer on later tokens, over that of a first-half layer."""
     part, half, least = evidence.parts["future"], (evidence.n_layers + 1) // 2, 1e-12
@@ -120,23 +85,8 @@ def second_half_weak(evidence: Evidence) -> Measured:
     return Measured.of(part, Estimate(float(np.exp(ratio.value)), (draws,), layers))
 
 
-@claim(
-    "one-layer-robust",
-    "At least 72 % of the best guesses stay, whichever inner layer is left out",
-    source="Lad et al. 2024 (2406.19384)",
-    formula="share of tokens with the same best guess without layer s, 0 < s < L - 1: the smallest",
-    protocol="Up to about 30 prompts, all tokens. It holds where every inner layer keeps enough, and fails where one "
-    "does not.",
-    quantities=(
-        Quantity("best guesses kept without the worst inner layer", (0.72, INF), "0.72 to 0.95 kept without a layer"),
-        Quantity("mean over the inner layers", (0.72, INF), "0.72 to 0.95", shown=True),
-        Quantity("share of the inner layers below 0.72", (-INF, 0.0), "0", shown=True),
-    ),
-    parts=("one",),
-)
 def one_layer_robust(evidence: Evidence) -> Measured:
-    """Return the share of best guesses kept without the worst inner layer, its mean, and the share of layers below
-    0.72."""
+    """Return the best guesses kept without the worst inner layer, their mean, and the share below 0.72."""
     part, bound = evidence.parts["one"], 0.72
     part.require()
     kept = part.per_token("top1_kept")
@@ -153,27 +103,6 @@ def one_layer_robust(evidence: Evidence) -> Measured:
     )
 
 
-@claim(
-    "cosine-weak-proxy",
-    "How far a layer turns the stream predicts its worth at most moderately",
-    source="Hinostroza et al. 2026 (2605.14075)",
-    formula="Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss "
-    "without the layer",
-    protocol="Up to about 30 prompts, loss on the prompt's own text. Both orders of layers need a reliability of 0.8 "
-    "between halves of the prompts. Over layers: blocks of them in random order.",
-    quantities=(
-        Quantity(
-            "rank correlation of 1 − cos(layer's input, output) with the loss",
-            (-0.5, 0.5),
-            "weak to moderate",
-            chosen=True,
-        ),
-        Quantity(
-            "rank correlation of cos(update, stream) with the loss, ours", (-0.5, 0.5), "not measured", shown=True
-        ),
-    ),
-    parts=("one",),
-)
 def cosine_weak_proxy(evidence: Evidence) -> Measured:
     """Return the rank correlation of two cosine scores of a layer, over layers, with the loss without that layer."""
     part = evidence.parts["one"]
@@ -181,7 +110,6 @@ def cosine_weak_proxy(evidence: Evidence) -> Measured:
     loss, order = part.per_token("nll").value, part.order("nll")
 
     def against_loss(name: str) -> Estimate:
-        """Return the rank correlation of the score `name` with the loss without the layer."""
         score = part.read(lambda c: fisher(rank_correlations(c[name], c["nll"])), name, "nll")
         value, own = float(score.value), part.per_token(name).value
         layers = np.tanh(statistics.correlated_layers(value, own, loss, evidence.n_layers))
@@ -191,28 +119,6 @@ def cosine_weak_proxy(evidence: Evidence) -> Measured:
     return Measured.of(part, against_loss("block_influence"), against_loss("update_cosine"))
 
 
-@claim(
-    "even-turns",
-    "Middle layers turn the stream by small, even angles, each its own way",
-    source="arXiv 2602.05970",
-    formula="arccos cos(h[l], h[l+1]) and arccos cos(D[l], D[l+1]), means over all tokens; middle: without the first "
-    "and last quarter",
-    protocol="Up to about 30 prompts, all tokens.",
-    quantities=(
-        Quantity(
-            "turns of the middle layers, standard deviation over mean", (-INF, 0.5), "turns of even size", chosen=True
-        ),
-        Quantity("mean turn of the middle layers, degrees", (-INF, 30.0), "small turns", digits=1, chosen=True),
-        Quantity(
-            "mean angle between the updates of neighbouring middle layers, degrees",
-            (75.0, 105.0),
-            "updates nearly uncorrelated",
-            digits=1,
-            chosen=True,
-        ),
-    ),
-    parts=("turns",),
-)
 def even_turns(evidence: Evidence) -> Measured:
     """Return the relative spread and the mean of the angles by which middle layers turn the stream, and the mean angle
     between neighbouring updates, in degrees."""
@@ -221,7 +127,6 @@ def even_turns(evidence: Evidence) -> Measured:
     middle, between = slice(n // 4, n - n // 4), slice(n // 4, n - n // 4 - 1)
 
     def variation(angles: np.ndarray) -> np.ndarray:
-        """Return the angles' standard deviation over their mean, NaN for a single layer."""
         several = angles.shape[-1] > 1  # one layer has none
         return np.asarray(angles.std(-1) / angles.mean(-1)) if several else np.full(angles.shape[:-1], np.nan)
 
@@ -244,25 +149,8 @@ def even_turns(evidence: Evidence) -> Measured:
     )
 
 
-@claim(
-    "usefulness",
-    "A linear map can replace some layers, deep ones above all",
-    source="arXiv 2603.15389",
-    formula="share of layers whose least-squares map h[s] → h[s+1] in their place raises the loss by more than 10 %, "
-    "and the rank correlation of that rise with s",
-    protocol="Up to about 100 prompts of at least five forms in five folds of whole forms: each is judged by maps "
-    "fitted on the other four. The paper fits and judges on the same text.",
-    quantities=(
-        Quantity("share of layers that a linear map cannot replace", (-INF, 1.0), "a share below 1"),
-        Quantity(
-            "rank correlation of what the replacement costs with depth", (-INF, 0.0), "costs that fall with depth"
-        ),
-    ),
-    parts=("replacement",),
-)
 def usefulness(evidence: Evidence) -> Measured:
-    """Return the share of layers that no linear map can replace, and the rank correlation of a map's cost with
-    depth."""
+    """Return the share of layers that no linear map can replace, and its cost's rank correlation with depth."""
     part, limit = evidence.parts["replacement"], 1 + RAISED
     part.require()
     loss, whole_loss = part["loss"], part["whole"]  # costs are shares of the whole model's loss
@@ -274,7 +162,6 @@ def usefulness(evidence: Evidence) -> Measured:
     finite = replace(cost, value=value, error=error)
 
     def falls(costs: np.ndarray) -> np.ndarray:
-        """Return the rank correlation of costs with depth, on Fisher's scale."""
         return fisher(rank_correlations(costs, np.broadcast_to(depths, costs.shape)))
 
     falling = part.read_curve(falls, loss, whole_loss)
@@ -304,28 +191,6 @@ def usefulness(evidence: Evidence) -> Measured:
     )
 
 
-@claim(
-    "deep-skips-late",
-    "The angle at the last token finds a deep, cheap stretch",
-    source="Gromov et al. 2024 (2403.17887)",
-    formula="of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token: "
-    "its middle (s + n/2) / L, and its loss less the median stretch's",
-    protocol="Up to about 30 prompts, loss on the prompt's own text. The paper heals the model afterwards; here "
-    "nothing is trained.",
-    quantities=(
-        Quantity(
-            "middle of the stretch that the angle chooses, share of the depth",
-            (0.5, INF),
-            "deep stretches",
-            chosen=True,
-        ),
-        Quantity("loss without it minus that without the median stretch, nats", (-INF, 0.0), "little loss"),
-        Quantity("middle of the stretch by all tokens without sinks, ours", (0.5, INF), "not measured", shown=True),
-        Quantity("loss without it minus the median's, nats, ours", (-INF, 0.0), "not measured", shown=True),
-    ),
-    parts=("stretch",),
-    stretches=True,
-)
 def deep_skips_late(evidence: Evidence) -> Measured:
     """Return the middle of the stretch with the smallest angle, as a share of the depth, and its loss minus the median
     stretch's: by the last token, then by all tokens without sinks."""

@@ -1,42 +1,22 @@
-"""Claims about prompts and models: size, difficulty, and right answers."""
+"""Claims about prompts, tokens and models: size, difficulty, right answers, where an answer is decided."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from .. import statistics
+from ..depth import kinds
 from ..depth.mean_depth import MEAN_DEPTH
 from ..errors import ClaimRefused
 from ..probes.base import depth_score, layer_effect
 from ..statistics import over_layers
 from ..studies.part import Part, require
-from .claim import claim
-from .evidence import Evidence, Measured, fisher, line
-from .judging import Estimate, Quantity
+from .claim import Evidence, Measured, fisher, line
+from .judging import Estimate
 
-INF = math.inf
 MEAN = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
 
 
-@claim(
-    "static-ratio",
-    "Mean depth / L changes by less than 0.1 per tenfold increase in size",
-    source="Hu et al. 2025 (2512.14064)",
-    formula="slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap",
-    protocol="At least three models of one family (--also), up to about 50 prompts that all share. The paper takes "
-    "Qwen 2.5 of 1.5B to 32B.",
-    quantities=tuple(
-        Quantity(
-            f"slope of {name} / L, per tenfold size", (-0.1, 0.1), "about the same ratio ED / L", digits=3, chosen=True
-        )
-        for name in MEAN.values()
-    ),
-    parts=("logit_lens",),
-    models=3,
-    twin=False,
-)
 def static_ratio(evidence: Evidence) -> Measured:
     """Return the slope of mean depth / L per tenfold parameters over a family's models, by KL and by overlap."""
     models = sorted((m for m in evidence.family if m.parameters), key=lambda m: m.parameters or 0)
@@ -52,7 +32,6 @@ def static_ratio(evidence: Evidence) -> Measured:
     for rule in MEAN:
 
         def slope(curves: dict[str, np.ndarray], rule: str = rule) -> np.ndarray:
-            """Return the slope of mean depth / L on log10(parameters), `[resample]`."""
             ratios = [MEAN_DEPTH[rule](curves[m.name]) / m.n_layers for m in models]
             return np.asarray(np.stack(ratios, -1) @ weights)
 
@@ -63,22 +42,6 @@ def static_ratio(evidence: Evidence) -> Measured:
     return Measured.of(first, *estimates, note=f"These are {len(models)} models.")
 
 
-@claim(
-    "no-harder-deeper",
-    "Harder prompts go deeper by less than 2 % of the layers a level",
-    source="Csordás et al. 2025 §5 (2505.13898); Hu et al. 2025 (2512.14064)",
-    formula="slope of a straight line through the levels, over L: of each prompt's depth score Σ s e[s] / Σ e[s] "
-    "(effects of skips on later tokens, split at the answer) and of its mean depth by KL and by overlap",
-    protocol="Up to about 40 prompts over the levels for skips, 50 for the lens; over groups of a prompt from each "
-    "level, where the set has them.",
-    quantities=tuple(
-        Quantity(f"slope of the {name}, of the layers a level", (-INF, 0.02), "no increase", digits=4, chosen=True)
-        for name in ("depth score", *MEAN.values())
-    ),
-    parts=("future", "logit_lens"),
-    answers=True,
-    levels=True,
-)
 def no_harder_deeper(evidence: Evidence) -> Measured:
     """Return the slope over levels, in shares of the layers, of the depth score and of mean depth by KL and overlap."""
     names, n = evidence.level_names, float(evidence.n_layers)
@@ -94,21 +57,6 @@ def no_harder_deeper(evidence: Evidence) -> Measured:
     return Measured(tuple(slope for slope, _ in lines), len(evidence.parts["logit_lens"]), over[-1])
 
 
-@claim(
-    "adaptive",
-    "Answers to harder prompts stay among the best five only from a greater depth on",
-    source="Curth et al. 2026 (2604.12426)",
-    formula="slope over levels of the first depth from which every token of the answer stays among the lens's best "
-    "five",
-    protocol="Up to about 50 prompts over the levels; over groups of a prompt from each level, where the set has them. "
-    "The paper takes family relations by hops.",
-    quantities=(
-        Quantity("slope of the depth from which the answer stays, layers a level", (0.0, INF), "some increase"),
-    ),
-    parts=("answers",),
-    answers=True,
-    levels=True,
-)
 def adaptive(evidence: Evidence) -> Measured:
     """Return the slope over levels, in layers, of the depth from which the answer stays among the lens's best five."""
     part, names = evidence.parts["answers"], evidence.level_names
@@ -122,25 +70,8 @@ def adaptive(evidence: Evidence) -> Measured:
     return Measured((slope,), len(part) - never, over, note)
 
 
-@claim(
-    "deep-thinking",
-    "Answers with a larger share of tokens whose divergence falls late are right more often",
-    source="Chen et al. 2026 (2602.13517)",
-    formula="Spearman's rank correlation over prompts of the share of written tokens whose divergence first falls to "
-    "0.5 only in the last 15 % of the depth, with whether the answer is exact",
-    protocol="Up to about 50 prompts, up to 16 tokens written, always the best one. The paper takes long chains of "
-    "thought.",
-    quantities=(
-        Quantity(
-            "rank correlation of the deep-thinking ratio with a correct answer", (0.0, INF), "a positive correlation"
-        ),
-    ),
-    parts=("writing", "answers"),
-    answers=True,
-)
 def deep_thinking(evidence: Evidence) -> Measured:
-    """Return the rank correlation over prompts of the share of written tokens with a divergence that falls late, with
-    whether the answer is correct."""
+    """Return the rank correlation over prompts of the deep-thinking ratio with whether the answer is right."""
     writing, answers = evidence.parts["writing"], evidence.parts["answers"]
     _, mine, theirs = np.intersect1d(writing.index, answers.index, return_indices=True)
     part = writing.keep(mine)
@@ -165,21 +96,6 @@ def deep_thinking(evidence: Evidence) -> Measured:
     return Measured.of(part, estimate, note=f"{right.sum():.0f} of {len(part)} prompts are answered correctly.")
 
 
-@claim(
-    "likelihood-or-generation",
-    "Written answers rest on deeper layers than likelihood does",
-    source="arXiv 2510.02091",
-    formula="Σ s g[s] / Σ g[s] - Σ s n[s] / Σ n[s]; g[s]: share of exact answers lost without layer s, n[s]: loss "
-    "added on the answers' tokens",
-    protocol="Up to about 50 prompts, always the best token. The paper measures accuracy on benchmarks.",
-    quantities=(
-        Quantity(
-            "centre of loss, generation minus likelihood, layers", (0.0, INF), "deep layers matter more for generation"
-        ),
-    ),
-    parts=("answers",),
-    answers=True,
-)
 def likelihood_or_generation(evidence: Evidence) -> Measured:
     """Return by how many layers the centre of generation is deeper than that of likelihood. A centre is the mean
     layer, weighted by what leaving out each layer costs: correct answers for generation, loss on the answers for
@@ -209,29 +125,8 @@ def likelihood_or_generation(evidence: Evidence) -> Measured:
     return Measured.of(part, Estimate.of(centre, layers=layers), note=note)
 
 
-@claim(
-    "reasoning-breaks",
-    "Without a layer, long reasoning breaks first",
-    source="arXiv 2510.22228",
-    formula="mean over layers of the share of exact answers lost without the layer (and without two in a row), of "
-    "worked-out prompts less that of prompts in one step",
-    protocol="Up to about 40 pairs of a prompt and its worked-out counterpart (the set <set>_worked) that the whole "
-    "model answers both. The paper tests long chains of thought.",
-    quantities=tuple(
-        Quantity(name, (0.0, INF), "long reasoning breaks first")
-        for name in (
-            "answers lost without one layer, worked out minus one step",
-            "the same without two layers in a row",
-        )
-    ),
-    parts=("answers", "two", "worked", "worked_two"),
-    answers=True,
-    levels=True,
-    worked=True,
-)
 def reasoning_breaks(evidence: Evidence) -> Measured:
-    """Return the share of exact answers that a left-out layer costs, worked-out prompts minus one-step prompts, and the
-    same for two layers in a row."""
+    """Return the exact answers that one and two left-out layers cost, worked out minus one step."""
     parts = evidence.parts
     pairs, worked = _answered(parts["answers"], parts["worked"])
     pairs.require("pairs that the whole model answers correctly both in one step and worked out")
@@ -242,9 +137,48 @@ def reasoning_breaks(evidence: Evidence) -> Measured:
     return Measured((one, estimate), len(pairs), pairs.units.called("pair"))
 
 
+def decided_before_read(evidence: Evidence) -> Measured:
+    """Return the mean over prompts of the commitment depth minus the lens's settle depth, as a share of the depth."""
+    part = evidence.parts["patching"]
+    apart = (part["commitment"] - part["settle_depth"]) / evidence.n_layers
+    finite = np.isfinite(apart)
+    kept = part.keep(finite)
+    kept.require("prompts into which another answer can be carried")
+    lost = int((~finite).sum())
+    note = f"{lost} prompts into which no answer could be carried are left out." if lost else ""
+    return Measured.of(kept, Estimate.of(kept.mean(apart[finite])), note=note)
+
+
+def kinds_explain_depth(evidence: Evidence) -> Measured:
+    """Return the share of the variance of prompts' mean settle depth that their mix of kinds of tokens explains."""
+    part = evidence.parts["logit_lens"]
+    part.require()
+    depth, expected = kinds.by_prompt(part["kinds"])
+
+    def share(means: np.ndarray) -> np.ndarray:
+        """Return the share of variance explained, from means and mean squares; NaN without variance."""
+        depths, squares, left, left_squares = np.moveaxis(means, -1, 0)
+        variance = squares - depths**2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.where(variance > 0, 1 - (left_squares - left**2) / variance, np.nan))
+
+    depth, left = depth - depth.mean(), depth - expected
+    return Measured.of(
+        part, Estimate.of(part.read_curve(share, np.stack([depth, depth**2, left, left**2], 1)).bounded(high=1.0))
+    )
+
+
+def headroom(evidence: Evidence) -> Measured:
+    """Return the mean over tokens of the settle depth minus the first depth with the output's best token, over L."""
+    part = evidence.parts["logit_lens"]
+    part.require()
+    sums = kinds.over_kinds(part["kinds"])
+    spared = (sums[:, kinds.SETTLE] - sums[:, kinds.ORACLE]) / evidence.n_layers
+    return Measured.of(part, Estimate.of(part.mean(spared, sums[:, kinds.TOKENS])))
+
+
 def _lost(n_layers: int, pairs: Part, worked: Part) -> Estimate:
-    """Return the mean over layers of the share of exact answers lost, worked out minus one step, for pairs in one
-    order."""
+    """Return the mean over layers of the share of exact answers lost, worked out minus one step."""
     lost = (1 - worked["exact"]) - (1 - pairs["exact"])
     layers = over_layers(lambda _, c: float(c.mean()), n_layers, pairs.mean(lost).value, mean=True)
     return Estimate.of(pairs.mean(lost.mean(1)), layers=layers)

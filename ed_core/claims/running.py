@@ -32,8 +32,7 @@ from ..types import changed, command_line
 from ..work.resolve import resolve
 from ..work.turn import Turn
 from . import CLAIMS, find, words
-from .claim import Claim, adjusted
-from .evidence import Evidence, Measured, Sized
+from .claim import Claim, Evidence, Measured, Sized, adjusted
 from .record import KIND, Report
 
 MODEL, TWIN, REPLACEMENT = "model", "untrained copy", "replacement"
@@ -259,7 +258,6 @@ def measure(
     for i, label in enumerate((MODEL, TWIN) if REPLACEMENT in needed else ()):
 
         def within(done: float, i: int = i) -> None:
-            """Report the share `done` of the maps of the model with index `i`."""
             turn.tell(share + (1 - share) * (i + done) / 2, "maps in the layers' place")
 
         try:
@@ -275,8 +273,7 @@ def measure(
 def _study(
     asked: Asked, needed: Collection[str], whole: sets.PromptSet, layers: int, others: Sequence[str], fits: str
 ) -> Study:
-    """Return the study that measures everything but the maps in place of layers. `needed`: names of `PARTS`; `layers`:
-    how many the model has."""
+    """Return the study that measures the parts `needed`, all but the maps, of a model with so many `layers`."""
     levels, answers = len(whole.levels), sum(bool(e.prompt.answer) for e in whole.examples)
     most = asked.capped(max(taken.prompts for taken in PARTS.values()))
     entries = [asked.entry(most, levels)]
@@ -330,8 +327,7 @@ def _plan(study: Study, out: Path, device: str) -> planning.Plan:
 
 
 def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable[[float], None]) -> Part:
-    """Return the losses with linear maps in place of layers, read where they were made before. `within`: gets the share
-    done."""
+    """Return the losses with linear maps in place of layers, kept from run to run. `within`: gets the share done."""
     from ..lenses import replacement
 
     spec = asked.ref(control="" if label == MODEL else "untrained")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..depth import say
-from ..studies.words import templates
+from ..studies.words import document
 from .judging import ALONE, DOES_NOT_APPLY, FAILS, HOLDS, LEVEL, UNDECIDED, Quantity
 from .record import Found, Judged, Number, Report, Value
 
@@ -34,8 +34,7 @@ def _interval(low: Number, high: Number, digits: int) -> str:
 
 
 def limits(q: Judged | Quantity) -> str:
-    """Return in words for which values the statement is true: "below 0.5", "within ±0.1", "above 0.35 and below
-    0.75"."""
+    """Return in words where the statement is true: "below 0.5", "within ±0.1", "above 0.35 and below 0.75"."""
     low, high = (None if end is None or not math.isfinite(end) else end for end in q.limits)
     if low is not None and high is not None and low == -high:
         return f"within ±{high:g}"
@@ -43,8 +42,7 @@ def limits(q: Judged | Quantity) -> str:
 
 
 def short(found: Found) -> str:
-    """Return the verdict for a cell, with the verdict before the adjustment for several claims where that changed
-    it."""
+    """Return the verdict for a cell, with the one before the adjustment where that changed it."""
     return found.verdict if found.unadjusted == found.verdict else f"{found.verdict} (alone: {found.unadjusted})"
 
 
@@ -67,37 +65,29 @@ def reasons(found: Found) -> list[str]:
     for q in found.judging:
         if q.chosen and q.flips:
             less, more = q.flips
+            at = None if q.value is None else q.value.value
+            apart = [abs(at - end) for end in q.limits if end is not None and at is not None]
+            distance = f", {say.number(min(apart), f'.{q.digits}f')} from the value" if apart else ""
             same = {less, more} == {found.unadjusted}
             moved = "20 % more or less changes nothing" if same else f"20 % less: {less}; 20 % more: {more}"
-            out.append(f"The limit of {q.name}, {limits(q)}, is chosen here{_distance(q)}. {moved}.")
+            out.append(f"The limit of {q.name}, {limits(q)}, is chosen here{distance}. {moved}.")
     out += [f"Shown only, {q.name}: {value(q, q.value)}." for q in found.quantities if q.shown]
     return [*filter(None, out), *([f"One untrained copy: {found.twin}."] if found.twin else [])]
 
 
-def _distance(q: Judged) -> str:
-    """Return how far the value is from its nearest limit, in words; "" without a value."""
-    if q.value is None or q.value.value is None:
-        return ""
-    apart = min(abs(q.value.value - end) for end in q.limits if end is not None)
-    return f", {say.number(apart, f'.{q.digits}f')} from the value"
-
-
-def counted(findings: Sequence[Found], adjusted: bool = True) -> str:
-    """Return how many claims have which verdict, "1 holds, 2 fail", and how many are decided before and after the
-    adjustment."""
+def counted(findings: Sequence[Found]) -> str:
+    """Return how many claims have which verdict, and how many are decided before and after the adjustment."""
     counts = Counter(one.verdict for one in findings)
     text = ", ".join(f"{counts[name]} {verbs[counts[name] > 1]}" for name, verbs in VERBS.items() if counts[name])
-    before, after = (
-        sum(getattr(one, name) in (HOLDS, FAILS) for one in findings) for name in ("unadjusted", "verdict")
-    )
-    tested = max((one.together for one in findings), default=0)
-    several = f"; {before} decided alone, {after} after Holm's adjustment for {tested} claims tested together"
-    return text + several * (adjusted and tested > 1)
+    if (tested := max((one.together for one in findings), default=0)) < 2:
+        return text
+    before = sum(one.unadjusted in (HOLDS, FAILS) for one in findings)
+    after = sum(one.verdict in (HOLDS, FAILS) for one in findings)
+    return f"{text}; {before} decided alone, {after} after Holm's adjustment for {tested} claims tested together"
 
 
 def rows(findings: Sequence[Found]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield a table's rows: claim, verdict, value, the paper's finding, untrained copy; one per quantity that
-    judges."""
+    """Yield a table's rows, one per quantity that judges; their head is `HEAD`."""
     for one in findings:
         if not one.judging:
             yield one.title, short(one), one.reason, "–", "–"
@@ -113,5 +103,4 @@ def markdown(report: Report) -> str:
     table = [HEAD, *((f"**{title}**" if title else "", *more) for title, *more in rows(report.findings))]
     claims = [(find(one.id), one) for one in report.findings]
     words = {"counted": counted, "sentence": sentence, "reasons": reasons, "limits": limits}
-    text: str = templates().get_template("claims.md").render(report=report, claims=claims, rows=table, **words)
-    return text.replace("<", "&lt;")  # names are anybody's, and Markdown passes HTML on
+    return document("claims.md", report=report, claims=claims, rows=table, **words)

@@ -90,7 +90,8 @@ def run(
     )
     by_name = {probe.name: of_probe for probe, of_probe in by_probe.items()}
     if sinks.PROBE in by_name:
-        print(say.sinks_of_prompts([sinks.of_result(result) for result in by_name[sinks.PROBE]]))
+        known = [of_one for result in by_name[sinks.PROBE] if (of_one := sinks.of_result(result)) is not None]
+        print(f"{say.count(sum(map(len, known)), 'attention sink')} in {say.count(len(known), 'prompt')}")
     if by_name.keys() >= {*READS}:
         first = next(counts_first(probe) for probe in chosen if probe.name == READS[0])
         reached = verdict(Sample.of(*(by_name[name] for name in READS), first_token=first, forms=forms))

@@ -40,8 +40,7 @@ class Spread:
 def curves_of(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Return by name a probe's mean curves over these prompts, and those derived from them. `first_token`: whether it
-    counts."""
+    """Return a probe's mean curves over these prompts by name, and those derived from them."""
     curves = aggregate(probe, summaries, first_token)
     return curves | probe.derive(curves)
 
@@ -57,8 +56,7 @@ def spreads(
 
 
 def quantiles_of(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
-    """Return the quantiles `ends` over curves of one length, `[3, layer]`, and the number of curves used. Curves with a
-    NaN are left out; fewer than `FEWEST` give an empty array."""
+    """Return the quantiles `ends` over the finite curves, `[3, layer]` (empty below `FEWEST`), and their number."""
     finite = [c for c in curves if np.isfinite(c).all()]
     if len(finite) < FEWEST:
         return np.empty((0, 0)), len(finite)
@@ -66,8 +64,7 @@ def quantiles_of(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
 
 
 def ends(n: int) -> tuple[float, float, float]:
-    """Return the three quantiles, in [0, 1], that a spread over `n` prompts shows: `QUANTILES`, or minimum, median and
-    maximum for fewer than `FOR_QUANTILES`."""
+    """Return the three quantiles that a spread shows: `QUANTILES`, or the whole range below `FOR_QUANTILES`."""
     return QUANTILES if n >= FOR_QUANTILES else (0.0, 0.5, 1.0)
 
 

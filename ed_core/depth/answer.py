@@ -63,8 +63,7 @@ def _seen(lens: ProbeResult, pos: int, given: bool) -> Seen:
 
 
 def first_choice(seen: Sequence[Seen]) -> int | None:
-    """Return the depth from which every token is the lens's first choice through the output; None if one never is, or
-    without tokens."""
+    """Return the depth from which every token is the lens's first choice through the output; None if one never is."""
     depths = [one.best for one in seen if one.best is not None]
     return max(depths) if depths and len(depths) == len(seen) else None
 
@@ -90,8 +89,7 @@ def is_right(continuation: ProbeResult) -> bool | None:
 
 
 def echo(lens: ProbeResult) -> float:
-    """Return the share of tokens, in [0, 1], for which the lens at depth 0 puts the token just read first, as with tied
-    embedding and head; 0 without best tokens."""
+    """Return the share of tokens for which the lens at depth 0 puts the token just read first, as with tied weights."""
     if "top_ids" not in lens.measures:
         return 0.0
     return float(np.mean(lens["top_ids"][0, :, 0] == np.asarray(lens.token_ids)))
@@ -116,15 +114,13 @@ class Course:
 
     @classmethod
     def of(cls, lens: ProbeResult) -> Course:
-        """Return the course of the answer's token that is decided last, or of the first wrong one; at the end where no
-        answer is known."""
+        """Return the course of the answer's token that is decided last, or of the first wrong one; else at the end."""
         places, start, ids = predicting(lens), lens.answer_start, lens.token_ids
         wrong = [pos for pos in places if start and int(lens["top_ids"][-1, pos, 0]) != ids[pos + 1]]
         pos = wrong[0] if wrong else max(places, key=lambda pos: lasting(lens["rank"][:, pos] == 1))
         best, before = lens["top_ids"][:, pos], lens.tokens[: pos + 1]
 
         def name(token: int) -> str:
-            """Return a token's text by its id."""
             if start and token == ids[pos + 1]:
                 return spelled(lens.tokens)[pos + 1]
             return following(before, lens.token_text.get(token, f"id {token}"))

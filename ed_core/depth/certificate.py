@@ -9,8 +9,7 @@ from .say import number
 
 
 def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the checks of tokenizer, positions and head in a model's birth certificate as (name, text) rows; [] where
-    the certificate has none."""
+    """Return the checks of text, positions and head in a birth certificate as (name, text) rows; [] without any."""
     text, sums = certificate.get("text"), certificate.get("identities") or {}
     if not text or "samples" not in text:
         return []

@@ -100,8 +100,7 @@ class Tokens:
         return np.asarray(self.agreement.argmax(0))
 
     def leaving(self, threshold: float) -> np.ndarray:
-        """Return the first depth at which each token's confidence reaches `threshold`, at the latest the output
-        `[token]`."""
+        """Return the first depth at which each token's confidence reaches `threshold`, else the output's, `[token]`."""
         leaves = self.confidence >= threshold
         leaves[-1] = True
         return np.asarray(leaves.argmax(0))
@@ -131,12 +130,10 @@ class Headroom:
 
 
 def headroom(prompts: Sequence[Tokens], over: Units, seed: int = 0) -> Headroom:
-    """Return the layers that early exits spare over these prompts, at least one token each, with intervals over
-    `over`."""
+    """Return the layers that early exits spare over prompts of one token or more, with intervals over `over`."""
     n_layers, n = len(prompts[0].agreement) - 1, np.array([one.agreement.shape[1] for one in prompts])
 
     def over_tokens(sums: Sequence[np.ndarray]) -> Resampled:
-        """Return per-prompt sums as a mean over tokens."""
         return mean(np.stack(sums), n, over, seed)
 
     agreeing = np.stack([one.agreement.sum(1) for one in prompts])

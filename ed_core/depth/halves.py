@@ -22,8 +22,7 @@ def has_halves(result: ProbeResult) -> bool:
 
 
 def interleaved(layers: ArrayLike, half: ArrayLike) -> np.ndarray:
-    """Return rows `[L + 1, …]` of depths 0 to L merged with rows `[L, …]` of depths ½, 1½, …: `[2 L + 1, …]` by
-    depth."""
+    """Return rows `[L + 1, …]` of depths 0, 1, … merged with rows `[L, …]` of depths ½, 1½, …: `[2 L + 1, …]`."""
     layers, half = np.asarray(layers), np.asarray(half)
     both = np.empty((len(layers) + len(half), *layers.shape[1:]), np.result_type(layers, half))
     both[::2], both[1::2] = layers, half
@@ -73,7 +72,6 @@ def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
 
 
 def mean_depth_of(result: ProbeResult, name: str) -> float | None:
-    """Return the average depth of a prompt's curve `name` ("kl" or "overlap"), averaged over all tokens and read every
-    half layer."""
+    """Return the average depth of a prompt's mean curve "kl" or "overlap", read every half layer."""
     layers, half = (result[key].astype(np.float64).mean(1) for key in (name, f"half_{name}"))
     return mean_depth(name, layers, half)

@@ -25,7 +25,6 @@ ALL = (*KINDS, *PLACES, *RANKS)
 MEASURES = ("tokens", "settle depth", "mean depth", "first guesses", "flips", "oracle depth")
 TOKENS, SETTLE, DEPTH, GUESSES, FLIPS, ORACLE = range(len(MEASURES))
 SURE = 2.0  # times the runner-up's probability, from which a best token counts as a guess
-COLUMN = "logit_lens.kinds"  # of a study
 _ENGLISH = (
     "a about above after again against all am an and any are as at be because been before being below between "
     "both but by can could did do does doing down during each few for from had has have having he her here "
@@ -52,8 +51,7 @@ def kind_of(text: str, before: str = "") -> str:
 
 
 def kinds_at(lens: ProbeResult) -> np.ndarray:
-    """Return which kinds of token (`ALL`) each position predicts, `[kind, pos]`, by the output's best token in a logit
-    lens."""
+    """Return the kinds of token (`ALL`) that each position predicts, `[kind, pos]`, by the output's best token."""
     ids, n = lens["top_ids"][-1, :, 0], lens.n_tokens
     texts = [lens.token_text.get(int(token), "") for token in ids]
     member = np.zeros((len(ALL), n), bool)
@@ -103,8 +101,7 @@ class Mix:
 
 
 def mix(own: np.ndarray, others: np.ndarray, n: int, measure: int = SETTLE) -> Mix:
-    """Return a prompt's `Mix`, from its sums by kind (`sums`) and those of `n` other prompts added up. A kind that none
-    of the others has counts as their overall mean."""
+    """Return a prompt's `Mix`, from its sums by kind (`sums`) and those of `n` other prompts added up."""
     tokens, depth = others[TOKENS, : len(KINDS)], others[measure, : len(KINDS)]
     mean, mine = (float(over_kinds(one)[measure] / over_kinds(one)[TOKENS]) for one in (others, own))
     shares = own[TOKENS, : len(KINDS)] / over_kinds(own)[TOKENS]
@@ -124,7 +121,6 @@ def equal_mix(a: np.ndarray, b: np.ndarray, over: Units, seed: int = 0, measure:
     weighted by the kind's tokens in both. `a`, `b`: `[prompt, measure, kind]`, of the same prompts."""
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the difference in depth, b - a, of every resample."""
         n_a, n_b, d_a, d_b = np.moveaxis(means[""].reshape(len(means[""]), 4, -1), 1, 0)
         weights = np.where((n_a > 0) & (n_b > 0), n_a + n_b, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -136,8 +132,7 @@ def equal_mix(a: np.ndarray, b: np.ndarray, over: Units, seed: int = 0, measure:
 
 
 def table(by_kind: np.ndarray) -> list[tuple[str, int, float, float, float]]:
-    """Return rows of kind, tokens, mean settle depth, mean depth and flip rate (NaN without a guess); kinds without
-    tokens are left out."""
+    """Return rows of kind, tokens, mean settle depth, mean depth and flip rate (NaN without a guess)."""
     return [
         (kind, int(n), settle / n, depth / n, flips / guesses if guesses else float("nan"))
         for kind, (n, settle, depth, guesses, flips, _) in zip(ALL, by_kind.T)

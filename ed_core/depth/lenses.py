@@ -83,7 +83,6 @@ def held_out(certificate: Mapping[str, Any]) -> HeldOut:
     judged, names = certificate["held_out"], {"lens": LENSES[certificate["kind"]], "logit": LENSES["logit"]}
 
     def curves(of: str, named: Mapping[str, str]) -> dict[str, np.ndarray]:
-        """Return by label the curves of one figure."""
         return {
             name: np.asarray(judged[of][key], np.float32) for key, name in named.items() if key in judged.get(of, {})
         }
@@ -93,7 +92,6 @@ def held_out(certificate: Mapping[str, Any]) -> HeldOut:
 
 
 def below(ends: Mapping[str, Sequence[float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return at which depths the interval (`ends`: "low", "high") of a difference is wholly below 0, and at which
-    above, `[depth]` each."""
+    """Return at which depths a difference's whole interval is below 0, and at which above, `[depth]` each."""
     low, high = (np.asarray(ends[name], float) for name in ("low", "high"))
     return high < 0, low > 0

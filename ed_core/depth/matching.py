@@ -71,12 +71,6 @@ def reading(found: Matching) -> str:
 # ---------------------------------------------------------------- one model
 
 
-def raised(loss: np.ndarray, whole: float | np.ndarray) -> np.ndarray:
-    """Return the share by which a replacement raises the loss: `loss / whole - 1`, `whole` being the whole model's."""
-    return loss / whole - 1
-
-
 def usefulness(loss: np.ndarray, whole: float) -> float:
-    """Return the share of blocks whose linear replacement raises the loss by more than 10 %, or leaves it not
-    finite."""
-    return float(np.mean(~(raised(loss, whole) <= RAISED)))
+    """Return the share of blocks whose linear replacement raises the loss by more than 10 %, or breaks it."""
+    return float(np.mean(~(loss / whole - 1 <= RAISED)))

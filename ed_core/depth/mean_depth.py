@@ -64,6 +64,11 @@ class MeanDepth:
     interval: Interval | None = None
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """5 and 95 % over prompts; None where unknown."""
+        return self.interval.ends if self.interval is not None else None
+
+    @property
     def ratio(self) -> float | None:
         """The average depth as a share of the layers."""
         return None if self.depth is None else self.depth / self.n_layers
@@ -76,8 +81,7 @@ def of_curve(name: str, curve: ArrayLike) -> MeanDepth:
 
 
 def resampled(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed: int = 0, **more: int) -> Resampled:
-    """Return the average depth of the mean curve over prompts, with its resamples over `over`. `sums` `[prompt, L + 1]`
-    over `tokens` `[prompt]`."""
+    """Return the average depth of the mean curve `Σ sums / Σ tokens`, with its resamples over `over`."""
     depth = statistics.read_off(lambda c: MEAN_DEPTH[name](c[name]), {name: sums}, tokens, over, seed, **more)
     return depth.bounded(LOWEST[name], np.asarray(sums).shape[1] - 1.0)
 

@@ -37,18 +37,9 @@ CAVEATS = (
 LONG, INSTRUCT, MATHEMATICS, BASE = "long chain of thought", "instruct", "mathematics", "base"
 TRAINING = (BASE, MATHEMATICS, INSTRUCT, LONG)
 # What each distilled model was trained from (DeepSeek-AI 2025, arXiv 2501.12948), and the instruct model of its shape.
-PAIRS = (
-    ("Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-1.5B"),
-    ("Qwen2.5-Math-7B", "DeepSeek-R1-Distill-Qwen-7B"),
-    ("Qwen2.5-14B", "DeepSeek-R1-Distill-Qwen-14B"),
-    ("Qwen2.5-32B", "DeepSeek-R1-Distill-Qwen-32B"),
-)
-INSTRUCT_PAIRS = (
-    ("Qwen2.5-1.5B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B"),
-    ("Qwen2.5-7B-Instruct", "DeepSeek-R1-Distill-Qwen-7B"),
-    ("Qwen2.5-14B-Instruct", "DeepSeek-R1-Distill-Qwen-14B"),
-    ("Qwen2.5-32B-Instruct", "DeepSeek-R1-Distill-Qwen-32B"),
-)
+BASES = {"1.5B": "Qwen2.5-Math-1.5B", "7B": "Qwen2.5-Math-7B", "14B": "Qwen2.5-14B", "32B": "Qwen2.5-32B"}
+PAIRS = tuple((base, f"DeepSeek-R1-Distill-Qwen-{size}") for size, base in BASES.items())
+INSTRUCT_PAIRS = tuple((f"Qwen2.5-{size}-Instruct", f"DeepSeek-R1-Distill-Qwen-{size}") for size in BASES)
 
 
 def training(name: str) -> str:

@@ -72,8 +72,7 @@ class Rule:
     def layers(
         self, curve: ArrayLike, variant: str = PAPER, threshold: float | None = None
     ) -> tuple[int | None, int | None]:
-        """Return the layer that a variant gives on one curve `[layer]`, and that from which the rule is true to the
-        end; None where not defined."""
+        """Return the layer of a variant on one curve `[layer]`, and the one from which the rule stays true, or None."""
         c = np.asarray(curve, np.float64)[None]
         both = (depths(self.name, c, variant, threshold, lasting)[0] for lasting in (False, True))
         depth, stable = (int(one) if np.isfinite(c).all() and not np.isnan(one) else None for one in both)

@@ -212,7 +212,6 @@ def _curves(
     names = [n for n in measures if all(f"{n}.sum" in r.summary and (not others or n in r.measures) for r in results)]
 
     def read(left_out: Sequence[Collection[int]] | None) -> Curves:
-        """Return the curves without these positions."""
         sums, counts = prompt_sums(results, names, first_token, left_out)
         return Curves(sums, np.asarray(counts), forms)
 
@@ -229,7 +228,6 @@ def _of_columns(own: Mapping[str, np.ndarray], names: Sequence[str], first: bool
     """Return a probe's curves from its columns of stored sums (`own`); `first`: whether the first token counts."""
 
     def read(sums: str, tokens: str, dropped: np.ndarray) -> Curves:
-        """Return the curves from the columns of these names."""
         return Curves(
             {n: own[f"{n}.{sums}"] - (dropped[:, None] * own[f"{n}.first"] if dropped.any() else 0) for n in names},
             own[tokens] - dropped,

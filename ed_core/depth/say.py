@@ -1,12 +1,9 @@
-"""Numbers in words: the only module that formats the numbers of a verdict and writes sentences about them.
-
-The terms are those of the glossary: first choice, average depth, untrained copy, attention sink, not robust. Layers
+"""Numbers in words: the only module that formats the numbers of a verdict and writes sentences about them. Layers
 count from 1, so that layer n ends at depth n; a published rule's layer is its block index, in the papers' count."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -57,8 +54,7 @@ MATCHES = {  # by `matching.reading`
 
 
 def number(value: float | np.floating[Any], form: str = ".3g") -> str:
-    """Return a number in a format such as `+.2g`, with a true minus sign; as a power from 10⁹ on and below 10⁻⁴; "–"
-    where not finite."""
+    """Return a number in a format such as `+.2g`; as a power from 10⁹ on and below 10⁻⁴; "–" where not finite."""
     if not np.isfinite(value):
         return "–"
     text = f"{value:{form}}"
@@ -77,8 +73,7 @@ def share(value: float) -> str:
 
 
 def interval(low: float, high: float, digits: int = 1, over: str = "") -> str:
-    """Return an interval as text, "20.7 to 22.2 (50 prompts)", with up to three decimals more than `digits` where the
-    ends would print alike; one number where they are equal."""
+    """Return an interval as text, "20.7 to 22.2 (50 prompts)", with more decimals where the ends would print alike."""
     n = next((n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), digits)
     both = dict.fromkeys(number(end, f".{n}f") for end in (low, high))
     return " to ".join(both) + (f" ({over})" if over else "")
@@ -122,8 +117,7 @@ def lines(found: Verdict) -> list[str]:
 
 
 def lead(found: Verdict) -> str:
-    """Return the sentence on where the answer, or the model's next token, is the first choice; "" where no lens was
-    read."""
+    """Return the sentence on where the answer or the next token is the first choice; "" where no lens was read."""
     looks = [look for look in found.sample.answers if look]
     if len(looks) == found.sample.n_prompts == 1:
         return _answer(looks[0])
@@ -141,30 +135,26 @@ def lead(found: Verdict) -> str:
 
 
 def headline(model: str, found: Course, right: bool | None, said: str, answer: str = "") -> str:
-    """Return the sentence on what the model says and after which layer it is decided. `right`: whether that is the
-    `answer`, None without one; `said`: how its own text begins."""
+    """Return the sentence on what the model says (its text begins with `said`), and after which layer it is decided."""
     word, n = found.word.strip(), len(found.ranks) - 1
     spoken = answer.strip() if right else said or word or found.word
     part = "it" if word in ("", spoken) else f"its part {quoted(word)}"
     when = f"by {layers(found.first, n)}" if found.first else "before any layer"
-    if found.first == n:
-        when = f"only after the last of its {n} layers"
+    when = f"only after the last of its {n} layers" if found.first == n else when
     verdict = {True: ", correctly,", False: f", not {quoted(answer.strip())},", None: ""}[right]
     return f"{model} says {quoted(spoken)}{verdict} and decides {part} {when}."
 
 
 def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
-    """Return a line on how far one prompt's answer can be trusted. `kl`: the prompt's mean divergence at every
-    depth."""
-    mean = next((mean for mean in found.means.values() if mean.depth is not None), None)
-    among = f"in the top {course.listed} from layer {course.among}" if 0 < course.among < course.first else ""
-    settle = ""
-    if mean is not None and mean.depth is not None:
+    """Return a line on how far one prompt's answer can be trusted. `kl`: its mean divergence at every depth."""
+    parts = [f"in the top {course.listed} from layer {course.among}"] if 0 < course.among < course.first else []
+    parts.append("one prompt")
+    if mean := _average(found):
         ends = middle_half(kl) if len(kl) else None
         other = f" ({interval(*ends, 0)} at other thresholds)" if ends else ""
-        words = "its words" if found.sample.read_for == ALL else f"the predictions {_where(found)}"
-        settle = f"{words} settle by layer {mean.depth:.0f} on average{other}{_copies(found, mean.name, 0)}"
-    line = " · ".join(filter(None, [among, "one prompt", settle]))
+        words = _subject(found, "its words")
+        parts.append(f"{words} settle by layer {mean[1]:.0f} on average{other}{_copies(found, mean[0], 0)}")
+    line = " · ".join(parts)
     return f"{line[0].upper()}{line[1:]}"
 
 
@@ -191,25 +181,28 @@ def _since(depth: int, n_layers: int) -> str:
     return f" from {layers(depth, n_layers)} on" if depth else " from the start, before any layer"
 
 
+def _average(found: Verdict) -> tuple[str, float] | None:
+    """Return name and value of the first average depth that is defined."""
+    return next(((name, mean.depth) for name, mean in found.means.items() if mean.depth is not None), None)
+
+
 def average(found: Verdict) -> str:
-    """Return the sentence on the average depth, with its interval over prompts and that of copies of the model; ""
-    without a lens."""
-    mean, n = next((mean for mean in found.means.values() if mean.depth is not None), None), found.sample.n_prompts
-    if mean is None or mean.depth is None:
+    """Return the sentence on the average depth, with the copies' and intervals over prompts; "" without a lens."""
+    if (mean := _average(found)) is None:
         return "No average depth: the lens is the output from layer 1 on, or not finite." if found.means else ""
-    subject = "the words of this prompt" if n == 1 else f"the words of {n} prompts"
-    if found.sample.read_for != ALL:
-        subject = f"the predictions {_where(found)}"
-    bounds = mean.interval.ends if mean.interval is not None else None
-    digits, over = (1, f" ({interval(*bounds)} over {found.sample.units.words})") if bounds else (0, "")
-    place = f"layer {mean.depth:.{digits}f} of {found.n_layers}{over}"
-    return f"On average {subject} settle by {place}{_copies(found, mean.name, digits)}."
+    (name, depth), ends = mean, found.means[mean[0]].ends
+    subject = _subject(found, f"the words of {'this prompt' if (n := found.sample.n_prompts) == 1 else f'{n} prompts'}")
+    digits, over = (1, f" ({interval(*ends)} over {found.sample.units.words})") if ends else (0, "")
+    place = f"layer {depth:.{digits}f} of {found.n_layers}{over}"
+    return f"On average {subject} settle by {place}{_copies(found, name, digits)}."
 
 
-def _where(found: Verdict) -> str:
-    """Return where a verdict's predictions are read, "of the answer" or "at token 5"."""
+def _subject(found: Verdict, words: str) -> str:
+    """Return `words` where all tokens count, else "the predictions of the answer" or "… at token 5"."""
+    if found.sample.read_for == ALL:
+        return words
     of_answer = any(look and look[0].given for look in found.sample.answers) and found.sample.read_for == ANSWER
-    return "of the answer" if of_answer else f"at {read_for(found.sample.read_for, False)}"
+    return f"the predictions {'of the answer' if of_answer else f'at {read_for(found.sample.read_for, False)}'}"
 
 
 def _copies(found: Verdict, name: str, digits: int = 1) -> str:
@@ -224,12 +217,10 @@ def turn(found: Turn | None) -> str:
     """Return the sentence on whether the layers switch from erasing to strengthening; "" without a fit."""
     if found is None:
         return ""
-    after = f"after {layers(found.split + 1, found.n_layers)}"
-    if not found.failed:
-        return f"The layers switch from erasing to strengthening {after}."
-    if found.failed == "twins":
-        return f"The layers switch from erasing to strengthening {after}, but so do untrained copies."
-    return "The layers show no clear switch from erasing to strengthening."
+    if found.failed not in ("", "twins"):
+        return "The layers show no clear switch from erasing to strengthening."
+    copies = ", but so do untrained copies" if found.failed else ""
+    return f"The layers switch from erasing to strengthening after {layers(found.split + 1, found.n_layers)}{copies}."
 
 
 def rules(found: Verdict) -> str:
@@ -254,19 +245,13 @@ def rule_name(found: RuleVerdict) -> str:
 
 def rule(found: RuleVerdict) -> str:
     """Return the sentence on the layer that one rule gives, and why that is not robust."""
-    ends = found.interval.ends if found.interval is not None and found.depth is not None else None
-    over = f" ({interval(*ends, 0)} over prompts)" if ends else ""
-    papers = ", in the papers' count" if found.depth is not None else ""
-    return f"{rule_name(found)} gives {_layer(found.depth)}{over}{papers}; {robust(found)}."
-
-
-def robust(found: RuleVerdict) -> str:
-    """Return "robust here", "not robust here because of nearby thresholds", or why the rule gives no layer."""
     if found.depth is None:
-        return found.reason
+        return f"{rule_name(found)} gives no layer; {found.reason}."
+    over = f" ({interval(*found.ends, 0)} over prompts)" if found.ends else ""
+    robust = "robust here" if found.clear else "robust so far, with fewer than five untrained copies"
     if found.doubts:
-        return f"not robust here because of {listed(found.doubts)}"
-    return "robust here" if found.clear else "robust so far, with fewer than five untrained copies"
+        robust = f"not robust here because of {listed(found.doubts)}"
+    return f"{rule_name(found)} gives layer {found.depth}{over}, in the papers' count; {robust}."
 
 
 def _layer(depth: int | None) -> str:
@@ -275,11 +260,9 @@ def _layer(depth: int | None) -> str:
 
 
 def rule_table(found: Verdict) -> list[dict[str, str]]:
-    """Return a row per rule: its layer (in the papers' count, from 0), over nearby thresholds, from where it lasts,
-    without sinks, over prompts, in copies of the model, and whether it is robust."""
+    """Return a row per rule: its layer (in the papers' count, from 0), its variants, and whether it is robust."""
     rows = []
     for one in found.rules.values():
-        ends = one.interval.ends if one.interval is not None else None
         copies = [depth for depth in one.twins if depth is not None]
         of_copies = f"{interval(min(copies), max(copies), 0)} ({one.near} of {len(one.twins)} near)" if copies else "–"
         robust = "yes" if one.clear else "so far" if one.so_far else f"no: {', '.join(one.doubts) or one.reason}"
@@ -292,7 +275,7 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
             "Nearby thresholds": interval(*one.band, 0) if one.band else "no layer",
             "Lasts from": cells[STABLE],
             "Without sinks": cells.get(WITHOUT_SINKS, "–"),
-            "Over prompts": interval(*ends, 0) if ends else "–",
+            "Over prompts": interval(*one.ends, 0) if one.ends else "–",
             COPIES[found.sample.control][1].capitalize(): of_copies,
             "Robust": robust,
         }
@@ -301,7 +284,7 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
 
 
 def why(found: Verdict) -> list[str]:
-    """Return sentences behind the verdict: the average depth by both measures, and why no switch is clear."""
+    """Return the sentences behind the verdict: average depths by both measures, and why no switch is clear."""
     by = [f"{depth(mean)} by {RULES[name].label}{_copies(found, name)}" for name, mean in found.means.items()]
     out = [f"Average depth, over all thresholds of the lens: {'; '.join(by)}."] if by else []
     if found.turn is not None and found.turn.failed:
@@ -311,8 +294,7 @@ def why(found: Verdict) -> list[str]:
 
 def depth(mean: MeanDepth) -> str:
     """Return an average depth as a table cell: "18.3 (18.0 to 18.6)", "–" where not defined."""
-    ends = mean.interval.ends if mean.interval is not None else None
-    return "–" if mean.depth is None else f"{mean.depth:.1f}{f' ({interval(*ends)})' if ends else ''}"
+    return "–" if mean.depth is None else f"{mean.depth:.1f}{f' ({interval(*mean.ends)})' if mean.ends else ''}"
 
 
 def read_for(of: Tokens, answered: bool = True) -> str:
@@ -326,15 +308,10 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str]) -> str:
     longer = "times as long as the median token"
     if not found:
         return f"No attention sink: before the output no token is {FACTOR:g} {longer}."
-
-    def span(one: Span) -> str:
-        """Return a span in words."""
-        return f"at depth {interval(one.start, one.end, 0)} (written by {writer(one)})"
-
-    named = (
-        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(span, s.spans))}"
-        for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
-    )
+    named = []
+    for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]:
+        spans = listed(f"at depth {interval(one.start, one.end, 0)} (written by {writer(one)})" for one in s.spans)
+        named.append(f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {spans}")
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return f"{count(len(found), 'attention sink')}: {'; '.join(named)}{more}."
 
@@ -345,8 +322,7 @@ def writer(found: Span) -> str:
 
 
 def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -> str:
-    """Return the sentence on which tokens are attention sinks, and whether the maps' averages count them; "" without
-    any."""
+    """Return the sentence on which tokens are attention sinks, and whether averages count them; "" without any."""
     if not found:
         return ""
     more = [f"{len(found) - NAMED} more"] * (len(found) > NAMED)
@@ -360,14 +336,6 @@ def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
     return f"Long only after the last layer, so no attention sink: token {named}." if positions else ""
 
 
-def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
-    """Return the number of attention sinks of several prompts in words. `found`: of each, None where unknown."""
-    known = [sinks for sinks in found if sinks is not None]
-    writers = Counter(writer(s.written) for sinks in known for s in sinks)
-    some = f"{count(writers.total(), 'attention sink')} in {sum(map(bool, known))} of {count(len(known), 'prompt')}"
-    return some + (f", most often written by {writers.most_common(1)[0][0]}" if writers else "")
-
-
 def among_others(found: Comparison) -> str:
     """Return the sentence comparing this prompt's score with those of other prompts."""
     form = "layer {:.3g}" if found.score.criterion else "{:.1f}"
@@ -377,12 +345,12 @@ def among_others(found: Comparison) -> str:
     if not len(found.quantiles):
         return f"{text}."
     low, middle, high = map(form.format, found.quantiles + first)
-    return f"{text}; the median of others is {middle} ({spread(found.n, 'others')}: {low} to {high})."
+    return f"{text}; the median of others is {middle} ({spread(found.n)}: {low} to {high})."
 
 
-def spread(n: int, what: str) -> str:
-    """Return the words for a spread over `n` others: "10–90 % of 12 others", "all 4 others"."""
-    return f"{'10–90 % of' if ends(n) == QUANTILES else 'all'} {n} {what}"
+def spread(n: int) -> str:
+    """Return the words for a spread over `n` other prompts: "10–90 % of 12 others", "all 4 others"."""
+    return f"{'10–90 % of' if ends(n) == QUANTILES else 'all'} {n} others"
 
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
@@ -411,11 +379,8 @@ def both(a: Verdict, b: Verdict) -> str:
     x, y = (side.means.get("kl") for side in (a, b))
     if x is None or y is None or x.ratio is None or y.ratio is None:
         return ""
-    first, other = share(x.ratio), share(y.ratio)
     ends = f"{x.depth:.1f} of {x.n_layers} layers, {y.depth:.1f} of {y.n_layers}"
-    if first == other:
-        return f"Both settle at {first} of their depth: {ends}."
-    return f"A settles at {first} of its depth, B at {other}: {ends}."
+    return f"A settles at {share(x.ratio)} of its depth, B at {share(y.ratio)}: {ends}."
 
 
 def checks(result: ProbeResult) -> str:
@@ -451,8 +416,7 @@ def cheapest(whole: float, kind: str, found: Sequence[surgery.Row]) -> str:
 
 
 def cheapest_cut(curves: Mapping[str, np.ndarray], n: int, pruned: ProbeResult) -> str:
-    """Return the sentence on which `n` layers in a row cost least to remove, from the aggregates of `prune`.
-    `pruned`: one of the aggregated results, which tells whether `n` layers are whole passes of a looped model."""
+    """Return the sentence on which `n` layers cost least to remove, by aggregates of `prune` over results like this."""
     start = surgery.best_stretch(curves["kl"], n)[0]
     costs = surgery.costs(curves, start)
     kept = f"{share(costs['top1_kept'])} of first choices stay"
@@ -483,17 +447,15 @@ def by_lens(verdicts: Mapping[str, Verdict]) -> str:
     out = []
     for name, spec in OF_LENS.items():
         known = {kind: v for kind, v in verdicts.items() if name in v.means}
-        means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in known.items())
-        gives = listed(_layer(v.rules[name].depth) for v in known.values())
         if len(known) > 1:
+            means = listed(f"{depth(v.means[name])} ({lens(kind).removesuffix(' lens')})" for kind, v in known.items())
+            gives = listed(_layer(v.rules[name].depth) for v in known.values())
             out.append(f"Average depth by {spec.label}: {means}; Hu et al.'s rule gives {gives}, in the papers' count.")
     return " ".join(out) or "One lens does not show whether depth depends on the lens."
 
 
 def certificate(kind: str, found: Mapping[str, Any]) -> str:
-    """Return sentences on how close a fitted lens comes to the output on held-out prompts: at how many depths it is
-    closer, and farther, than a constant prediction and the logit lens. A depth counts where the whole interval of
-    the difference is on one side of 0."""
+    """Return sentences on how close a fitted lens comes to the output on held-out prompts, next to its controls."""
     judged, prompts = found["held_out"], found["prompts"]
     over = f"on {judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     out = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
@@ -551,14 +513,12 @@ def loops(aggregates: Mapping[str, np.ndarray]) -> str:
 
 def exits(found: Exits) -> str:
     """Return the sentence on what early exits would change and save."""
-    settled = (
-        ""
-        if found.settled is None
-        else f"Half of the words are the first choice from {layers(found.settled, found.n_layers)} on. "
-    )
     would = f"would change {found.changed} of {count(found.n, 'first choice' if found.guesses else 'word')}"
     gain = f" and save {found.n_layers - found.depth:.1f} layers on average" if found.usable else ""
-    return f"{settled}Leaving at {found.threshold:g} confidence {would}{gain}."
+    text = f"Leaving at {found.threshold:g} confidence {would}{gain}."
+    if found.settled is None:
+        return text
+    return f"Half of the words are the first choice from {layers(found.settled, found.n_layers)} on. {text}"
 
 
 def contributions(result: ProbeResult) -> tuple[str, str]:
@@ -599,8 +559,7 @@ def erasure(result: ProbeResult, left_out: Collection[int] = ()) -> tuple[str, s
 
 
 def gradients(result: ProbeResult, blank: Sequence[int] = ()) -> tuple[str, str]:
-    """Return a sentence on the tokens that the answer rests on most, and a note. `blank`: layers that did not
-    settle."""
+    """Return a sentence on the tokens that the answer rests on, and a note. `blank`: layers that did not settle."""
     size = np.nansum(np.abs(result["attribution"]), axis=0)
     if not size.max() > 0:
         return "", ""
@@ -616,30 +575,26 @@ def _one_prompt(result: ProbeResult) -> str:
 
 
 def patched(answers: Sequence[str], depths: Mapping[str, int | None], n_layers: int) -> str:
-    """Return the sentence on where the other prompt's answer is decided, and where the lens reads it. `answers`: own
-    and other; `depths`: of `Patching.depths`."""
+    """Return the sentence on where the other of the `answers` (own, other) is decided, and where the lens reads it."""
     own, other = (quoted(answer.strip()) for answer in answers)
     decided, lens = depths["decided"], depths["lens"]
     if decided is None:
         return f"Carried into this prompt, {other} never replaces {own} as the first choice."
-    when = f"by {layers(decided, n_layers)}" if decided else "before any layer"
     read = f"the lens can read it from layer {lens} on" if lens is not None else "the lens never stays on it"
+    when = f"by {layers(decided, n_layers)}" if decided else "before any layer"
     return f"{other} is decided {when}; {read}."
 
 
 def mix(found: Mix, n_layers: int) -> str:
     """Return the sentence on how deep a prompt's tokens settle, and how deep their kinds let expect."""
-    return (
-        f"The words settle by layer {found.depth:.1f} of {n_layers} on average; their mix of kinds alone would give "
-        f"{found.expected:.1f}, and {count(found.n, 'other prompt')} settle by {found.others:.1f}."
-    )
+    alone = f"their mix of kinds alone would give {found.expected:.1f}"
+    others = f"{count(found.n, 'other prompt')} settle by {found.others:.1f}"
+    return f"The words settle by layer {found.depth:.1f} of {n_layers} on average; {alone}, and {others}."
 
 
 def headroom(found: Headroom) -> str:
     """Return the sentence on what leaving early could spare at most, and how much of it before the tokens settle."""
     over = f" ({interval(*found.headroom.interval[:2])})" if found.over.enough else ""
-    spared, more = float(found.oracle.value), float(found.headroom.value)
-    return (
-        f"An exit that knew the answer would spare {spared:.1f} of {found.n_layers} layers, {more:.1f}{over} more than "
-        f"waiting until the first choice has settled ({count(found.n, 'token')}, {found.over.words})."
-    )
+    spared = f"An exit that knew the answer would spare {float(found.oracle.value):.1f} of {found.n_layers} layers"
+    more = f"{float(found.headroom.value):.1f}{over} more than waiting until the first choice has settled"
+    return f"{spared}, {more} ({count(found.n, 'token')}, {found.over.words})."

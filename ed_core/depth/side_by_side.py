@@ -23,8 +23,7 @@ DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different d
 
 
 def relative_depth(n: int, n_layers: int) -> np.ndarray:
-    """Return the relative depth, in [0, 1], of each entry of a curve over layers (`n == L`) or depths (`n == L +
-    1`)."""
+    """Return the relative depth, in [0, 1], of each entry of a curve over layers (`n == L`) or depths."""
     return (np.arange(n) + (n == n_layers)) / n_layers
 
 
@@ -110,8 +109,7 @@ def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
 
 
 def common(a: ProbeResult, b: ProbeResult, measure: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arrays that maps of both results show, of one shape: of models of different depth at the shallower
-    one's layers."""
+    """Return the arrays that maps of both results show, of one shape: at the shallower model's layers."""
     both, n = [], min(a.n_layers, b.n_layers)
     for result in (a, b):
         values = shown_values(result, measure).astype(np.float64)

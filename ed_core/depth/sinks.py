@@ -36,11 +36,10 @@ class Span:
 
     `layer` (from 0) and `branch` ("attention" or "mlp"; attention, of equals; a family's third branch is not
     distinguished): the longer addition at the largest rise; at depth 0 None and "embedding". `rise`: `|h[d]| - |h[d -
-    1]|` of that depth d. `lasts`: whether it ends at L."""
+    1]|` of that depth d."""
 
     start: int
     end: int
-    lasts: bool
     layer: int | None
     branch: str
     rise: float
@@ -79,8 +78,7 @@ class Sink:
 
 
 def times(resid_norm: ArrayLike) -> np.ndarray:
-    """Return every token's stream norm over the median token's (of those from the second on), `[L + 1, pos]`; 0 where
-    that median is 0. At least two tokens."""
+    """Return every token's norm over the median from the second token on, `[L + 1, pos]`; 0 for a median of 0."""
     stream = np.asarray(resid_norm, np.float64)
     median = np.median(stream[:, 1:], axis=1, keepdims=True)
     return np.divide(stream, median, out=np.zeros_like(stream), where=median > 0)
@@ -110,25 +108,21 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
     ratio, rise, last = times(stream), np.diff(stream, axis=0, prepend=0.0), len(stream) - 1
     sinks = []
     for pos, stretches in runs(stream, factor).items():
-        spans = [
-            _written(start, end, last, rise[:, pos], *(a[:, pos] for a in added))
-            for start, end in stretches
-            if start < last
-        ]
+        places = [(start, end) for start, end in stretches if start < last]
+        spans = [_written(*place, rise[:, pos], *(a[:, pos] for a in added)) for place in places]
         if spans:
             most = max(ratio[span.start : span.end + 1, pos].max() for span in spans)
             sinks.append(Sink(pos, float(most), tuple(spans)))
     return tuple(sinks)
 
 
-def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
-    """Return a span with its writer, from one token's rises `[depth]` and the lengths of what is added to it,
-    `[layer]`."""
+def _written(start: int, end: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
+    """Return a span with its writer, from a token's rises `[depth]` and what is added to it `[layer]`."""
     depth = start + int(rise[start : end + 1].argmax())
     if depth == 0:
-        return Span(start, end, end == last, None, "embedding", float(rise[0]))
+        return Span(start, end, None, "embedding", float(rise[0]))
     branch = BRANCHES[int(mlp[depth - 1] > attn[depth - 1])]
-    return Span(start, end, end == last, depth - 1, branch, float(rise[depth]))
+    return Span(start, end, depth - 1, branch, float(rise[depth]))
 
 
 def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
@@ -141,8 +135,7 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
 
 
 def long_at_end(result: ProbeResult) -> tuple[int, ...]:
-    """Return the positions of tokens that are long at depth L only, where no attention reads them; () also where the
-    norms are missing."""
+    """Return the positions of tokens that are long at depth L only, where no attention reads them."""
     if "resid_norm" not in result.measures or not np.isfinite(result["resid_norm"]).all():
         return ()
     last = result.n_layers

@@ -13,15 +13,13 @@ from ..types import ProbeResult
 
 
 def best_stretch(kl: ArrayLike, n: int) -> list[int]:
-    """Return the `n` consecutive blocks, from 0, whose removal changes predictions least. `kl`: divergence by first
-    block; NaN never wins."""
+    """Return the `n` blocks in a row, from 0, of the least divergence `kl` by first block; NaN never wins."""
     start = int(np.argmin(np.nan_to_num(np.asarray(kl, np.float64), nan=np.inf)))
     return list(range(start, start + n))
 
 
 def whole_passes(n: int, pruned: ProbeResult) -> bool:
-    """Return whether every stretch of n blocks is one or more whole passes of a looped model: each leaves the same
-    layers."""
+    """Return whether every stretch of n blocks is whole passes of a looped model, which leave the same layers."""
     passes = int(pruned.provenance.get("passes", 1))
     return passes > 1 and n * passes % pruned.n_layers == 0
 
@@ -96,8 +94,7 @@ def kinds_of(curves: Curves) -> list[str]:
 
 
 def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Row]:
-    """Return the changes by length, shortest first; lengths without a finite loss are left out. `random_layer`: by
-    length the one that a control repeats."""
+    """Return the changes by length, without lengths of no finite loss. `random_layer`: a control's, by length."""
     loss, cheapest = np.asarray(curves[f"{kind}_loss"], np.float64), []
     for length in range(1, len(loss) + 1):
         places = [(i, i + length) for i in range(len(loss)) if i + length < loss.shape[1]]
@@ -127,20 +124,14 @@ def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:
 def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarray]:
     """Return by name the loss above the whole model's by length, `[length]` from 0: of the cheapest change, the median
     one, and those that the proxies choose, or the random layer."""
-    baseline = float(curves["loss_whole"])
-    lines: dict[str, list[tuple[int, float]]] = {}
+    n, baseline = max(row.length for row in found) + 1, float(curves["loss_whole"])
+    lines: dict[str, np.ndarray] = {}
     for row in found:
-        lines.setdefault("least", []).append((row.length, row.best.loss))
-        lines.setdefault("median", []).append((row.length, row.median))
+        losses = {"least": row.best.loss, "median": row.median}
         for name in ("angular_distance", "update_cosine") if row.chosen else ():  # block influence is nearly the angle
-            lines.setdefault(PROXIES[name][0], []).append((row.length, row.chosen[name].loss))
+            losses[PROXIES[name][0]] = row.chosen[name].loss
         if kind == "repeat":
-            lines.setdefault("random layer", []).append((row.length, row.random_loss))
-    out = {}
-    for name, points in lines.items():
-        values = np.full(max(row.length for row in found) + 1, np.nan)
-        values[0] = 0.0
-        for length, loss in points:
-            values[length] = loss - baseline
-        out[name] = values
-    return out
+            losses["random layer"] = row.random_loss
+        for name, loss in losses.items():
+            lines.setdefault(name, np.append(0.0, np.full(n - 1, np.nan)))[row.length] = loss - baseline
+    return lines

@@ -80,15 +80,13 @@ def fit_over_prompts(sums: Mapping[str, ArrayLike], tokens: ArrayLike, over: Uni
 
 
 def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
-    """Return the turn, failed as "twins" where half or more of the untrained copies turn near it (a tenth of the
-    depth)."""
+    """Return the turn, failed as "twins" where half or more of the untrained copies turn near it."""
     near_it = sum(t is not None and t.layer is not None and near(t.split, turn.split, turn.n_layers) for t in twins)
     return replace(turn, failed="twins") if twins and not turn.failed and 2 * near_it >= len(twins) else turn
 
 
 def best_split(curves: ArrayLike) -> np.ndarray:
-    """Return the last layer of the first of two levels that explain each curve best, `[n, layer]` → `[n]`; of equals
-    the first."""
+    """Return the last layer of the first of the two levels that explain each curve best, `[n, layer]` → `[n]`."""
     return np.asarray(_between(curves).argmax(1))
 
 
@@ -101,7 +99,6 @@ def orders(n_layers: int, seed: int = 0) -> np.ndarray:
     draw, own = np.random.default_rng(seed), np.arange(n_layers)
 
     def order() -> np.ndarray:
-        """Return one random order."""
         if n_layers < DEEP:
             return draw.permutation(n_layers)
         ring = np.roll(own, draw.integers(n_layers))

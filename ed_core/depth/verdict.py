@@ -17,20 +17,7 @@ from .. import statistics
 from ..statistics import Interval
 from . import mean_depth, turn
 from .mean_depth import MEAN_DEPTH, MeanDepth
-from .rules import (
-    BEST,
-    FROM_DEPTH_1,
-    KL_THRESHOLD,
-    OVERLAP_THRESHOLD,
-    PAPER,
-    RULES,
-    STABLE,
-    WITHOUT_SINKS,
-    Rule,
-    depths,
-    near,
-    reason,
-)
+from .rules import BEST, FROM_DEPTH_1, PAPER, RULES, STABLE, WITHOUT_SINKS, Rule, depths, near, reason
 from .sample import CONTRIBUTIONS, LENS, UNTRAINED, Curves, Sample
 from .turn import Turn
 
@@ -93,6 +80,11 @@ class RuleVerdict:
         return self.intervals.get(PAPER)
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """5 and 95 % of the paper's rule over prompts; None where unknown."""
+        return self.interval.ends if self.interval is not None else None
+
+    @property
     def variants(self) -> dict[str, int | None]:
         """The layer of every variant that is known, the paper's rule first."""
         layers = {variant: depth for variant, (depth, _) in self.layers.items()}
@@ -108,7 +100,7 @@ class RuleVerdict:
     def range(self) -> tuple[int, int] | None:
         """The smallest and largest layer that rule, variants, thresholds and interval give."""
         depths = [float(layer) for both in self.layers.values() for layer in both if layer is not None]
-        depths += [*map(float, self.band or ()), *((self.interval and self.interval.ends) or ())]
+        depths += [*map(float, self.band or ()), *(self.ends or ())]
         return (math.floor(min(depths)), math.ceil(max(depths))) if depths else None
 
     def far(self, depth: float | None) -> bool:
@@ -135,7 +127,7 @@ class RuleVerdict:
             DEPTH_0: self.far(later) or (lasting != self.stable and self.far(lasting)),
             SINKS: self.far(without_sinks),
             FEW: self.several and interval is None,
-            INTERVAL: interval is not None and (interval.ends is None or any(map(self.far, interval.ends))),
+            INTERVAL: interval is not None and (self.ends is None or any(map(self.far, self.ends))),
             UNDEFINED: interval is not None and interval.undefined > OFTEN,
             TWINS: self.tested and self.shared,
         }
@@ -190,7 +182,7 @@ class Verdict:
         return [depth for depth in depths if depth is not None]
 
 
-def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_THRESHOLD) -> Verdict:
+def verdict(sample: Sample, kl: float = RULES["kl"].threshold, overlap: float = RULES["overlap"].threshold) -> Verdict:
     """Return the verdict on a sample, with these thresholds of the KL and overlap rules."""
     twins = tuple(verdict(twin, kl, overlap) for twin in sample.twins)
     thresholds = {"kl": kl, "overlap": overlap}
@@ -255,7 +247,6 @@ def resampled(rule: Rule, sample: Sample, variant: str, threshold: float) -> np.
         return None
 
     def read(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the rule's layer on each mean curve."""
         curves = np.mean(list(means.values()), 0)
         return depths(rule.name, curves[:, :-1] if rule.of_lens else curves, variant, threshold)
 

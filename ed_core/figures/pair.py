@@ -324,7 +324,7 @@ def replacement_bars(found: Replacement) -> go.Figure:
         ("scatter", "prompts fitted on", found.loss_fitted, found.whole_fitted, dots),
     ):
         text = [f"{number(one)} instead of {number(baseline)} nats per token" for one in loss]
-        canvas.curve(kind, 100 * matching.raised(loss, baseline), name, unit="%<br>%{text}", text=text, **look)
+        canvas.curve(kind, 100 * (loss / baseline - 1), name, unit="%<br>%{text}", text=text, **look)
     canvas.across(10, colours.FAILED, 1.5, "dash", name="useful from here")
     canvas.across(0, colours.GREY, 1, layer="below")
     canvas.layout["showlegend"] = True

@@ -61,8 +61,7 @@ def packed(out: str | Path) -> bytes:
 
 
 def name_of(file: str | Path | BufferedIOBase) -> str:
-    """Return the name of the study in a `.edstudy` file, without reading its measures; `ImportRefused` for any other
-    file."""
+    """Return the name of the study in a `.edstudy` file; `ImportRefused` for any other file."""
     with _opened(file) as sealed:
         return sealed.head.name
 
@@ -101,8 +100,7 @@ def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator
 
 
 def _unpack(sealed: Sealed[Header], part: Path) -> str:
-    """Write the members of a `.edstudy` into the folder `part`, check that they fit, and return the digest of the
-    measures."""
+    """Write the members of a `.edstudy` into the folder `part`, check them, and return the digest of the measures."""
     expect({STUDY, PLAN, SUMS} <= set(sealed.names), f"{STUDY}, {PLAN} or {SUMS} is missing")
     disk.require_room("The study", sum(map(sealed.size, sealed.names)), part, disk.moves(part))
     for name in sealed.names:

@@ -2,8 +2,7 @@
 
 Two kinds of depth. *Average depth* (`depth.mean_depth`, in 0..L): where the lens' distribution settles. *Depth scores*
 (`probes.base.depth_score`, Csordás et al. 2025 §5, layers from 0): where the effects of skipped layers are centred. A
-level's depth is read off the mean curve of its prompts, a prompt's off its own curve, by which pairs are compared.
-Intervals are bootstrap-t over the templates of the prompts (or pairs) where enough are known, else over prompts."""
+level's depth is read off the mean curve of its prompts, a prompt's off its own curve, by which pairs are compared."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ class Difficulty:
 
     @property
     def finding(self) -> str:
-        """What the slope's interval supports: "deeper", "less deep", "same" (within ±`MARGIN` of the layers) or
-        "unclear"."""
+        """What the slope's interval supports: deeper, less deep, same (within ±`MARGIN` of the layers) or unclear."""
         if self.trend.low > NOTHING or self.trend.high < -NOTHING:
             return "deeper" if self.trend.low > 0 else "less deep"
         return "same" if self._within_margin else "unclear"
@@ -133,13 +131,12 @@ def level_of(name: str, kind: str, part: Part) -> Level:
     low, high, mean = np.nan, np.nan, float(depth.value)
     if part.units.enough:
         depths = [mean, *own[np.isfinite(own)]]
-        low, high = depth.bounded(min(depths), max(depths)).interval.ends or (np.nan, np.nan)
+        low, high = depth.bounded(min(depths), max(depths)).interval[:2]
     return Level(name, mean, low, high, own, part, depth)
 
 
 def _of_lens(kind: str, part: Part) -> tuple[Resampled, np.ndarray]:
-    """Return the average depth of the prompts' mean lens curve, with resamples, and of each prompt's curve
-    `[prompt]`."""
+    """Return the average depth of the prompts' mean lens curve, with resamples, and of each prompt's curve."""
     sums, tokens = part.sums(kind)
     return mean_depth.resampled(kind, sums, tokens, part.units, part.seed), MEAN_DEPTH[kind](sums / tokens[:, None])
 
@@ -162,7 +159,7 @@ def trend(levels: Sequence[Level]) -> Trend:
     scores, first, _ = in_pairs([level.own[own] for level, own in zip(levels, finite)], parts)
     if first.units.enough:
         slopes = first.mean(slope_of(scores))
-        low, high = slopes.interval.ends or (np.nan, np.nan)
+        low, high = slopes.interval[:2]
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
         return Trend(*ends, float(slopes.value), float(low), float(high), len(first), first.units.groups)
     slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
@@ -170,7 +167,7 @@ def trend(levels: Sequence[Level]) -> Trend:
     if not all(one.enough for one in units) or not np.isfinite(slope):
         return Trend(*ends, slope, np.nan, np.nan, 0)
     x = np.arange(len(levels)) - (len(levels) - 1) / 2
-    low, high = statistics.contrast(x / (x @ x), [level.drawn for level in levels]).interval.ends or (np.nan, np.nan)
+    low, high = statistics.contrast(x / (x @ x), [level.drawn for level in levels]).interval[:2]
     numbers, templates = sorted({len(one.of) for one in units}), min(one.forms for one in units)
     prompts = f"{' to '.join(dict.fromkeys(map(str, (numbers[0], numbers[-1]))))} prompts per level"
     over_words = f"{prompts} of {say.count(templates, 'template')}" if templates else prompts
@@ -178,8 +175,7 @@ def trend(levels: Sequence[Level]) -> Trend:
 
 
 def slope_of(scores: ArrayLike) -> np.ndarray:
-    """Return the least-squares slope per level of `scores` `[…, level]`, the levels being equally spaced; NaN where a
-    score is missing."""
+    """Return the least-squares slope per level of `scores` `[…, level]`; NaN where a score is missing."""
     y = np.asarray(scores, float)
     x = np.arange(y.shape[-1]) - (y.shape[-1] - 1) / 2
     return np.asarray(y @ x / (x @ x))

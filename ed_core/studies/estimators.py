@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..depth.rules import OF_LENS, RULES
-from ..statistics import Interval
 from . import difficulty, tables
 from .items import Folder
 
@@ -36,10 +37,10 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
         if (row["model"], row["set"]) == (label, group) and (names := (row["criterion"], row["variant"])) in LABELS
     ]
 
-    def add(criterion: str, depth: float, ends: Interval | tuple[float, ...], n_layers: int, over: str) -> None:
-        """Append the row of an estimator of `OTHERS`; `ends`: its interval, () without."""
-        low, high = (*ends[:2], None, None)[:2]
-        figures = {"depth": depth, "ratio": (depth + 1) / n_layers, "low": low, "high": high, "undefined": None}
+    def add(criterion: str, depth: float, low: float, high: float, n_layers: int, over: str) -> None:
+        """Append the row of an estimator of `OTHERS`; NaN where it has no interval."""
+        ends = {} if np.isnan(low) else {"low": low, "high": high}
+        figures = {"depth": depth, "ratio": (depth + 1) / n_layers, "low": None, "high": None, "undefined": None} | ends
         about = {"criterion": criterion, "variant": "", "label": OTHERS[criterion], "n_layers": n_layers}
         rows.append(figures | about | {"over": over, "band": None})
 
@@ -47,10 +48,9 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
     if len(lens):
         sums, tokens = lens["settle_depth.sum"].reshape(-1), lens["n_tokens"]
         n, settles = lens["kl.sum"].shape[1] - 1, lens.mean(sums, tokens)
-        ends = settles.bounded(0.0, float(n)).interval.ends if lens.units.enough else None
-        add(SETTLE, float(sums.sum() / tokens.sum()) - 1, tuple(end - 1 for end in ends or ()), n, lens.units.words)
+        low, high = settles.bounded(0.0, float(n)).interval[:2] if lens.units.enough else (np.nan, np.nan)
+        add(SETTLE, float(sums.sum() / tokens.sum()) - 1, low - 1, high - 1, n, lens.units.words)
     for kind in difficulty.KINDS if len(skips) else ():
         level = difficulty.level_of(group, kind, skips)
-        ends = (level.low, level.high) if level.low == level.low else None
-        add(kind, level.mean, ends or (), skips["output"].shape[1], skips.units.words)
+        add(kind, level.mean, level.low, level.high, skips["output"].shape[1], skips.units.words)
     return rows

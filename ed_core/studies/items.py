@@ -5,8 +5,7 @@ Sums are a row per prompt and a column per small sum of `results.aggregate`, nev
 `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over
 tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks are unknown); `logit_lens.echo` the
 share of tokens that the lens at depth 0 takes for the token just read, `logit_lens.kinds` sums by the kind of token
-(`depth.kinds`). A sum that a prompt lacks (of a probe with a
-limit) is null.
+(`depth.kinds`). A sum that a prompt lacks (of a probe with a limit) is null.
 
 An item's file has the columns' shapes and the first result's certificate, without its prompt, in its metadata. `pack`
 moves items into `sums.parquet`: a row group per model, with the digests `model` and `chunk` of an item in each row, and
@@ -65,8 +64,7 @@ def compute(
     done: Callable[[], None] = lambda: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> pyarrow.Table:
-    """Run an item's probes on its prompts and return its table of sums. `done` is called after every prompt;
-    `cancelled` says whether to stop."""
+    """Return the table of an item's sums. `done` is called after every prompt; `cancelled` says whether to stop."""
     from ..work import compute as engine
 
     examples = item.chunk.examples
@@ -129,7 +127,7 @@ def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
             row[f"{name}.n_no_sinks"] = np.asarray(n)
     if "logit_lens" in results:
         row["logit_lens.echo"] = np.asarray(answer.echo(results["logit_lens"]))
-        row[kinds.COLUMN] = kinds.sums(results["logit_lens"])
+        row["logit_lens.kinds"] = kinds.sums(results["logit_lens"])
     if known is not None:
         row["contributions.n_sinks"] = np.asarray(len(known))
         row["contributions.first_is_sink"] = np.asarray(int(any(s.pos == 0 for s in known)))
@@ -252,8 +250,7 @@ def packed(out: Path) -> Mapping[str, Mapping[str, range]]:
 
 @lru_cache(maxsize=32)
 def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, range]]:
-    """Return the index of `packed` for one file; `changed`: the file's modification time, so that the cache notices a
-    new one."""
+    """Return the index of `packed` for one file; `changed`: its modification time, part of the cache's key."""
     index: dict[str, dict[str, range]] = {}
     with _opened(file, untrusted.ROWS, untrusted.SUMS) as opened:
         keys = opened.read(list(KEYS))
@@ -289,43 +286,13 @@ def _checked(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Stored:
     return table, shapes
 
 
-@dataclass(frozen=True)
-class Sums:
-    """All sums of one model on one set: `columns`, by name the prompts' values `[prompt, …]`, NaN where a prompt has
-    none; `index`: the places of these prompts in the set, from 0."""
-
-    columns: Mapping[str, np.ndarray]
-    index: np.ndarray
-
-    def __len__(self) -> int:
-        """Return the number of prompts."""
-        return len(self.index)
-
-    def of(self, chosen: np.ndarray) -> Sums:
-        """Return the sums of those prompts that are in `chosen`, which has places in the set."""
-        keep = np.isin(self.index, chosen)
-        return Sums({name: values[keep] for name, values in self.columns.items()}, self.index[keep])
-
-    def ran(self, probe: str) -> np.ndarray:
-        """Return the places in the set of the prompts that went through a probe."""
-        tokens = self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan))
-        return np.asarray(self.index[np.isfinite(tokens)])
-
-    def probe(self, name: str) -> dict[str, np.ndarray]:
-        """Return a probe's columns by their names in its summary, for the prompts that went through it; {} where none
-        did."""
-        ran = np.isin(self.index, self.ran(name))
-        own = {n.partition(".")[2]: v[ran] for n, v in self.columns.items() if n.startswith(f"{name}.")}
-        return own if ran.any() else {}
-
-
-def _joined(parts: Sequence[Stored], index: np.ndarray) -> Sums:
-    """Join the tables of several chunks into one `Sums`; `ValueError` where their columns differ in shape."""
+def _joined(parts: Sequence[Stored]) -> dict[str, np.ndarray]:
+    """Return the columns `[prompt, …]` of several chunks, joined; `ValueError` where they differ in shape."""
     shapes = {name: shape for _, of_part in parts for name, shape in of_part.items()}
     expect(all(of_part.items() <= shapes.items() for _, of_part in parts), "the shapes differ")
     tables = [table.replace_schema_metadata(None) for table, _ in parts]
     joined = pyarrow.concat_tables(tables, promote_options="default") if tables else pyarrow.table({})
-    return Sums({name: _values(joined[name].combine_chunks(), shapes[name]) for name in joined.column_names}, index)
+    return {name: _values(joined[name].combine_chunks(), shapes[name]) for name in joined.column_names}
 
 
 def _values(column: pyarrow.Array, shape: tuple[int, ...]) -> np.ndarray:
@@ -392,7 +359,7 @@ class Folder:
     out: Path
     plan: Mapping[str, Any]
     verdicts: dict[str, pyarrow.Table] = field(default_factory=dict)  # by what they are made of (`tables.stored`)
-    _sums: dict[tuple[str, str], Sums] = field(default_factory=dict)
+    _sums: dict[tuple[str, str], Part] = field(default_factory=dict)
     _group: dict[tuple[str, int], tuple[pyarrow.Table, Any]] = field(default_factory=dict)  # of the last model
 
     @cached_property
@@ -439,25 +406,11 @@ class Folder:
         """Return the name of the set that `group` names, by itself or as `<set>/<level>`."""
         return next(name for name in self.sets if group in self.groups(name))
 
-    def some(self, label: str, group: str) -> tuple[str, Sums]:
-        """Return the name of the set of a `group`, and all sums of the model `label` on the group's prompts."""
+    def read(self, label: str, group: str, probe: str = "") -> Part:
+        """Return the sums of the model `label` on a set or level (`group`): of one probe, or all columns."""
         name = self.set_of(group)
-        return name, self.sums(label, name).of(self.groups(name)[group])
-
-    def read(self, label: str, group: str, probe: str) -> Part:
-        """Return the sums of one probe of the model `label` on a set or level (`group`), with each prompt's level, pair
-        and form."""
-        name, some = self.some(label, group)
-        one, ran = self.sets[name], some.ran(probe)
-        levels, pairs = (tuple(str(one[key][i]) for i in ran) if one[key] else () for key in ("levels", "pairs"))
-        forms = tuple(map(str, self.forms(name)[ran]))
-        return Part(some.probe(probe), levels, pairs, ran, forms, self.plan["seed"])
-
-    def forms(self, name: str) -> np.ndarray:
-        """Return the form (template) of each prompt of a set, "" where it has none. A published set's way of writing
-        its prompts is one form."""
-        one = self.sets[name]
-        return np.asarray(one.get("forms") or [one.get("of") or ""] * len(one["ids"]), str)
+        part = self.sums(label, name)
+        return (part.probe(probe) if probe else part).of(self.groups(name)[group])
 
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Return the number of computed items and of all items, by model and set."""
@@ -499,8 +452,7 @@ class Folder:
         return sha.hexdigest()
 
     def part(self, key: str) -> Stored:
-        """Return the table of an item's sums and the shapes of its columns, from its own file or else from
-        `sums.parquet`."""
+        """Return an item's sums and the shapes of their columns, from its own file or else from `sums.parquet`."""
         if (file := path(self.out, key)).is_file():
             with _opened(file, untrusted.CHUNK, untrusted.ITEM) as opened:
                 head = opened.schema_arrow.metadata[b"shapes"]
@@ -518,8 +470,7 @@ class Folder:
         return self._of_model(key.partition("/")[0])[1]["certificate"]
 
     def _of_model(self, digest: str) -> tuple[pyarrow.Table, Any]:
-        """Return a model's rows of `sums.parquet` without their keys, and its shapes and certificate from the file's
-        metadata."""
+        """Return a model's rows of `sums.parquet` without their keys, and its shapes and certificate."""
         file = self.out / SUMS
         state = digest, file.stat().st_mtime_ns
         if state not in self._group:
@@ -531,24 +482,30 @@ class Folder:
                 self._group[state] = group.drop_columns(list(KEYS)), meta[digest]
         return self._group[state]
 
-    def sums(self, label: str, name: str) -> Sums:
-        """Return all sums of the model `label` on the set `name`; `StudyError` where they do not fit the plan."""
+    def sums(self, label: str, name: str) -> Part:
+        """Return all sums of the model `label` on the set `name`, with each prompt's marks. A published set's way of
+        writing its prompts is one form. `StudyError` where the sums do not fit the plan."""
         if (label, name) in self._sums:
             return self._sums[label, name]
-        digest, size, n = self.models[label]["digest"], self.plan["chunk"], len(self.sets[name]["ids"])
-        places = zip(self.sets[name]["chunks"], np.array_split(np.arange(n), range(size, n, size)), strict=False)
+        one, digest, size = self.sets[name], self.models[label]["digest"], self.plan["chunk"]
+        n = len(one["ids"])
+        places = zip(one["chunks"], np.array_split(np.arange(n), range(size, n, size)), strict=False)
         computed = [(chunk, own) for chunk, own in places if chunk in self.computed[label]]
         parts, index = [self.part(f"{digest}/{chunk}") for chunk, _ in computed], [own for _, own in computed]
         try:
-            expect([len(table) for table, _ in parts] == [len(one) for one in index], "the rows")
-            joined = _joined(parts, np.concatenate([np.empty(0, int), *index]))
+            expect([len(table) for table, _ in parts] == [len(own) for own in index], "the rows")
+            columns = _joined(parts)
         except (ValueError, pyarrow.ArrowException):
             raise StudyError(
                 f"The sums of {label!r} on {name} in {self.out} have other rows or columns than their plan; delete "
                 f"{SUMS} and {ITEMS}, and run the study again."
             ) from None
-        self._sums[label, name] = joined
-        return joined
+        every = np.concatenate([np.empty(0, int), *index])
+        forms = one.get("forms") or [one.get("of") or ""] * n
+        marks = (tuple(str(of[i]) for i in every) if of else () for of in (one["levels"], one["pairs"], forms))
+        levels, pairs, forms = marks
+        self._sums[label, name] = Part(columns, levels, pairs, forms, every, self.plan["seed"])
+        return self._sums[label, name]
 
 
 def home() -> Path:

@@ -1,10 +1,10 @@
-"""One probe's sums over the prompts of a set, and numbers made of them. Numpy only."""
+"""Sums over the prompts of a set, and numbers made of them. Numpy only."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,16 +20,16 @@ Read = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 @dataclass(frozen=True)
 class Part:
-    """One probe's sums over tokens for prompts of a set: `columns` `[prompt, …]` by their names in its summary, empty
-    where no prompt went through it. Of every prompt: its level; in `pairs` a mark that prompts of different levels
-    share where they belong together; its place in the set, from 0; its form (template). `seed`: of resamples; those of
-    parts with one seed and as many units are the same."""
+    """Sums over tokens of one model for prompts of a set, of all probes or of one: `columns` `[prompt, …]` by name, NaN
+    where a prompt has none; empty where nothing is computed. Of every prompt: its level; in `pairs` a mark that prompts
+    of different levels share where they belong together; its form (template); its place in the set, from 0. `seed`: of
+    resamples; those of parts with one seed and as many units are the same."""
 
     columns: Mapping[str, np.ndarray]
     levels: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
-    index: np.ndarray = field(default_factory=lambda: np.empty(0, int))
     forms: tuple[str, ...] = ()
+    index: np.ndarray = field(default_factory=lambda: np.empty(0, int))
     seed: int = 0
 
     def __len__(self) -> int:
@@ -50,7 +50,18 @@ class Part:
         rows = np.arange(len(self))[chosen]
         levels, pairs, forms = (tuple(m[i] for i in rows) if m else () for m in (self.levels, self.pairs, self.forms))
         columns = {name: values[rows] for name, values in self.columns.items()}
-        return Part(columns, levels, pairs, self.index[rows] if len(self.index) else self.index, forms, self.seed)
+        return Part(columns, levels, pairs, forms, self.index[rows] if len(self.index) else self.index, self.seed)
+
+    def of(self, places: np.ndarray) -> Part:
+        """Return the part of the prompts at these places in the set."""
+        return self.keep(np.isin(self.index, places))
+
+    def probe(self, name: str) -> Part:
+        """Return the part of the prompts that went through a probe, with its columns by their names in its summary."""
+        columns = {n.partition(".")[2]: v for n, v in self.columns.items() if n.startswith(f"{name}.")}
+        if not columns:
+            return Part({}, seed=self.seed)
+        return replace(self, columns=columns).keep(np.isfinite(columns["n_tokens"]))
 
     def by_level(self, levels: Sequence[str]) -> list[Part]:
         """Return the part of each of these levels; `ClaimRefused` where one has too few prompts for an interval."""
@@ -65,13 +76,11 @@ class Part:
             require(len(self), what, forms=True)
 
     def sums(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a measure's sums over tokens `[prompt, layer]`, other dims flattened, and the number of tokens
-        `[prompt]`."""
+        """Return a measure's sums over tokens `[prompt, place]` and the number of tokens `[prompt]`."""
         return self[f"{name}.sum"].reshape(len(self), -1), counted(self.columns, name)
 
     def cosine(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return token sums and counts, as `sums` does, of the mean of attention's, the MLP's and the layer's
-        cosine."""
+        """Return sums and counts, as `sums` does, of the mean of attention's, the MLP's and the layer's cosine."""
         sums = [self.sums(name) for name in COSINES]
         return np.mean([one for one, _ in sums], 0), sums[0][1]
 
@@ -107,8 +116,7 @@ class Part:
         return statistics.percentile(lambda curves: read(curves[""]), {"": sums}, weights, self.units, self.seed)
 
     def order(self, name: str) -> RankOrder:
-        """Return how well a measure's mean curve ranks its layers: the reliability of the ranks, and the share of pairs
-        apart."""
+        """Return how well a measure's mean curve ranks its layers."""
         return statistics.rank_order(*self.sums(name), self.units, self.seed)
 
 

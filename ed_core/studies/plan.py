@@ -159,8 +159,7 @@ def _plan(study: Study, models: Iterable[StudyModel], sets: Sequence[PromptSet])
 
 
 def in_memory(step: int, spec: ModelSpec, n_layers: int) -> StudyModel:
-    """Return the plan's entry for a model in memory at training step `step`; its spec identifies the state of its
-    weights."""
+    """Return the plan's entry for a model in memory at training step `step`; `spec` identifies its weights."""
     facts = _facts(ModelRef.of(spec)) | {"n_layers": n_layers}
     return StudyModel(label=f"step {step}", digest=_of_spec(spec), step=step, **facts)
 
@@ -208,8 +207,7 @@ def _once(labels: Sequence[str], what: str) -> None:
 
 
 def _identity(entry: ProbeEntry) -> list[Any]:
-    """Return everything about a probe that can change a number: name, version, parameters, files, split points,
-    label."""
+    """Return everything about a probe that can change a number."""
     request = Probe.request(entry.make(), ModelSpec(""), Prompt("."))  # no model's, so none that refuses another's lens
     parameters = {name: list(v) if isinstance(v, tuple) else v for name, v in request.parameters}
     label = [entry.label] if entry.label else []

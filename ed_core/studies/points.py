@@ -3,7 +3,7 @@ set, by which criterion. Numpy only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -68,8 +68,7 @@ class Point:
 
 @cache
 def published_points() -> tuple[Point, ...]:
-    """Return the published table (Hu et al. 2025) as points. Ratios are made of depth and layers, which the table
-    rounds."""
+    """Return the published table (Hu et al. 2025) as points; the table's own ratios are rounded."""
     return tuple(_published(p) for p in published())
 
 
@@ -93,7 +92,8 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
         model, sample = folder.models[label], tables.sample(folder, label, group, chosen)
         kind = "" if model.get("control") else training(model.get("name", label))
         if sample is not None:
-            head = (label, parameters_of(model), kind, group, published_name(folder, name))
+            size = model.get("parameters") or _parameters(model.get("name", ""))
+            head = (label, size, kind, group, published_name(folder, name))
             points += _points(head, replace(sample, twins=()))
     return points
 
@@ -111,38 +111,30 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
     for criterion, measure in MEANS.items():
         if (mean := depths.means.get(measure)) is not None:
             lens = sample.curves[LENS]
-            yield point(criterion, mean.ratio, mean.interval and mean.interval.ends, lens, 0, lens=lens)
+            yield point(criterion, mean.ratio, mean.ends, lens, 0, lens=lens)
     for criterion, rule in depths.rules.items():
         if rule.curve is not None and n > 1:
             drawn = resampled(RULES[criterion], sample, PAPER, rule.threshold)
             ratios = np.empty(0) if drawn is None else (drawn + 1) / n
             curves = sample.curves[RULES[criterion].probe]
-            yield point(criterion, rule.ratio, rule.interval and rule.interval.ends, curves, 1, drawn=ratios)
+            yield point(criterion, rule.ratio, rule.ends, curves, 1, drawn=ratios)
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:
-    """Return `Σ weight · ratio` of average depths, with its resamples: points of one set draw the same prompts
-    together, different sets are independent. None where a set's points do not share their prompts, or have too few."""
-    parts = []
-    for i, name in enumerate(dict.fromkeys(p.set for p in points)):
-        own = [(weight, p, p.lens) for weight, p in zip(weights, points, strict=True) if p.set == name]
-        lenses = {p.model: lens for _, p, lens in own if lens is not None}
-        first = next(iter(lenses.values()), None)
-        if first is None or len(lenses) < len(own) or not first.units.enough:
-            return None
-        if len({len(lens.tokens) for lens in lenses.values()}) > 1:
-            return None
-        measure = MEANS[own[0][1].criterion]
+    """Return `Σ weight · ratio` of average depths on one set, with its resamples, as all models have the same prompts;
+    None where these are too few or unknown."""
+    lenses = {p.model: p.lens for p in points if p.lens is not None}
+    if len(lenses) < len(points) or not all(lens.units.enough for lens in lenses.values()):
+        return None
+    first, measure = next(iter(lenses.values())), MEANS[points[0].criterion]
 
-        def line(curves: dict[str, np.ndarray], own: Any = own, measure: str = measure) -> np.ndarray:
-            """Return `Σ weight · ratio` of the points of one set, read off each model's mean curves."""
-            each = [a * MEAN_DEPTH[measure](curves[p.model]) / p.n_layers for a, p, _ in own]
-            return np.asarray(np.sum(each, axis=0))
+    def line(curves: dict[str, np.ndarray]) -> np.ndarray:
+        each = [a * MEAN_DEPTH[measure](curves[p.model]) / p.n_layers for a, p in zip(weights, points, strict=True)]
+        return np.asarray(np.sum(each, axis=0))
 
-        sums = {model: lens.sums[measure] for model, lens in lenses.items()}
-        tokens = {model: lens.tokens for model, lens in lenses.items()}
-        parts.append(statistics.read_off(line, sums, tokens, first.units, seed + i))
-    return statistics.contrast(np.ones(len(parts)), parts)
+    sums = {model: lens.sums[measure] for model, lens in lenses.items()}
+    tokens = {model: lens.tokens for model, lens in lenses.items()}
+    return statistics.read_off(line, sums, tokens, first.units, seed)
 
 
 def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tuple[str, str], dict[str, Point]]:
@@ -157,23 +149,16 @@ def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tup
 
 
 def published_name(folder: Folder, name: str) -> str:
-    """Return the published set that a study's set called `name` comes from, by its format or else by its name; "" for
-    none."""
+    """Return the published set that a study's set comes from, by its format or else its name; "" for none."""
     known = {p.dataset for p in published()}
     own = folder.sets[name].get("of") or name.partition(LEVEL_MARK)[0].lower()
     return own if own in known else ""
 
 
 def entry_of(model: str, n_layers: int, dataset: str, criterion: str) -> Published | None:
-    """Return the published depth of a model, by its name without the organisation and its number of layers; None for
-    none."""
+    """Return the published depth of a model, by its name without the organisation; None for none."""
     wanted = (model.rsplit("/", 1)[-1].lower(), n_layers, dataset, criterion)
     return next((p for p in published() if (p.name.lower(), p.n_layers, p.dataset, p.criterion) == wanted), None)
-
-
-def parameters_of(model: Mapping[str, Any]) -> int | None:
-    """Return the number of parameters of a model in a plan, by the plan or else by its name; None where unknown."""
-    return model.get("parameters") or _parameters(model.get("name", ""))
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,6 @@
-"""Models of a study that differ in their precision alone: how far each curve and each depth is from the widest one's.
-Numpy only.
-
-A shift is paired: both precisions have read the same prompts, which are drawn together. Of a curve it is the mean over
-the layers of the absolute difference, of an average depth or a rule the difference in layers."""
+"""Models of a study that differ in their precision alone: how far each curve and each depth is from the widest one's,
+over the prompts that both have read, drawn together. Of a curve it is the mean over the layers of the absolute
+difference, of an average depth or a rule the difference in layers. Numpy only."""
 
 from __future__ import annotations
 
@@ -52,8 +50,7 @@ def pairs(folder: Folder) -> list[tuple[str, str]]:
 
 
 def shifts(folder: Folder, group: str) -> list[Shift]:
-    """Return the shifts of every depth, rule and curve on a set or level, for all models that differ only in
-    precision."""
+    """Return the shifts of every depth, rule and curve on a set or level, for all models that differ so."""
     all_shifts = []
     for widest, narrow in pairs(folder):
         one, other = folder.models[widest], folder.models[narrow]
@@ -63,7 +60,7 @@ def shifts(folder: Folder, group: str) -> list[Shift]:
             own = {p.model: p for p in measured if p.criterion == criterion}
             if len(own) == 2:
                 all_shifts.append(_of_depth(head, own[widest], own[narrow]))
-        shared = np.intersect1d(folder.some(widest, group)[1].index, folder.some(narrow, group)[1].index)
+        shared = np.intersect1d(folder.read(widest, group).index, folder.read(narrow, group).index)
         a, b = (tables.sample(folder, label, group, shared) for label in (widest, narrow))
         if a is not None and b is not None:
             all_shifts += _of_curves(head, a, b)
@@ -71,8 +68,7 @@ def shifts(folder: Folder, group: str) -> list[Shift]:
 
 
 def _of_depth(head: tuple[str, str, str], wide: points.Point, narrow: points.Point) -> Shift:
-    """Return the shift in layers of one depth or rule. `head`: the model's name, its precision, the widest
-    precision."""
+    """Return the shift in layers of one depth or rule. `head`: the first fields of `Shift`."""
     low = high = np.nan
     if np.isfinite([wide.ratio, narrow.ratio]).all():
         apart = trends.difference([wide, narrow], wide.model, narrow.model)
@@ -85,7 +81,6 @@ def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iter
     """Yield the shift of each curve that both samples have: the mean over layers of the absolute difference."""
 
     def apart(means: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the mean over layers of the absolute difference, `[resample]`."""
         return np.asarray(np.abs(means["narrow"] - means["wide"]).mean(1))
 
     for probe in (one for one in CURVES if one in wide.curves and one in narrow.curves):
@@ -93,7 +88,7 @@ def _of_curves(head: tuple[str, str, str], wide: Sample, narrow: Sample) -> Iter
         for measure in (one for one in CURVES[probe] if one in a.sums and one in b.sums):
             sums, tokens = {"wide": a.sums[measure], "narrow": b.sums[measure]}, {"wide": a.tokens, "narrow": b.tokens}
             shift = statistics.read_off(apart, sums, tokens, a.units, wide.seed).bounded(low=0.0)
-            ends = (shift.interval.ends if a.units.enough else None) or (np.nan, np.nan)
+            ends = shift.interval[:2] if a.units.enough else (np.nan, np.nan)
             yield Shift(*head, f"{probe}.{measure}", np.nan, np.nan, float(shift.value), *ends, a.units.words)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,15 @@ import numpy as np
 from markdown_it import MarkdownIt
 
 from .. import disk
-from ..depth import say
+from ..depth import kinds, say
 from ..depth.rules import RULES
+from ..depth.sample import LENS
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
-from . import difficulty, kinds, precisions, steps, tables
+from . import difficulty, precisions, steps, tables
 from .items import Folder, open_folder, pack
 from .plan import writing
-from .words import TEMPLATES, Row, measured, templates
+from .words import PAGE, TEMPLATES, Row, document, measured, render
 
 COLUMNS = {
     ("kl", tables.MEAN): "average depth, KL",
@@ -29,28 +30,12 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class View:
-    """A table, its head first, and sentences about it."""
-
-    rows: Sequence[Row]
-    sentences: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Part:
-    """The report's section on one set: a table of the depths of its models, each model's verdict and table of rules by
-    label, and further tables by title."""
-
-    depths: Sequence[Row]
-    sentences: Mapping[str, str]
-    rules: Mapping[str, Sequence[Row]]
-    views: Mapping[str, View]
+View = tuple[Sequence[Row], Sequence[str]]
+"""A table, its head first, and sentences about it."""
 
 
 def write(out: Path) -> str:
-    """Finish the run of the study in the folder `out`: pack its sums, write verdicts and report (Markdown and HTML),
-    and return the digest of the measures."""
+    """Pack the sums of the study in `out`, write verdicts and report, and return the digest of the measures."""
     with writing(out):
         folder = open_folder(out)
         pack(folder)
@@ -65,26 +50,15 @@ def write(out: Path) -> str:
 def markdown(folder: Folder, measures: str) -> str:
     """Return a study's report as Markdown; `measures`: the digest of its measures."""
     computed, planned = np.sum([(0, 0), *folder.progress().values()], 0)
-    text = (
-        templates()
-        .get_template("report.md")
-        .render(
-            folder=folder,
-            computed=computed,
-            planned=planned,
-            parts={name: _part(folder, name) for name in folder.sets},
-            measures=measures,
-            resamples=RESAMPLES,
-            fewest=FEWEST,
-            fewest_forms=FEWEST_FORMS,
-        )
-    )
-    return text.replace("<", "&lt;")  # names and notes are anybody's, and Markdown passes HTML on
+    parts = {name: _part(folder, name) for name in folder.sets}
+    numbers = {"resamples": RESAMPLES, "fewest": FEWEST, "fewest_forms": FEWEST_FORMS}
+    given = {"folder": folder, "computed": computed, "planned": planned, "parts": parts, "measures": measures}
+    return document("report.md", **given, **numbers)
 
 
 def page(title: str, html: str) -> str:
     """Return an HTML page around the `body` of a report; it loads nothing from elsewhere."""
-    return templates(escaped=True).get_template("page.html").render(title=title, body=html)
+    return render(PAGE, title=title, body=html)
 
 
 def body(text: str) -> str:
@@ -98,22 +72,23 @@ def style() -> str:
     return (TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
-def _part(folder: Folder, name: str) -> Part:
-    """Return the report's section on the set `name`."""
+def _part(folder: Folder, name: str) -> dict[str, Any]:
+    """Return the report's section on the set `name`: a table of the depths of its models, each trained model's verdict
+    and rules by label, and further views by title."""
     rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
     labels = list(dict.fromkeys(row["model"] for row in rows))
-    sentences, rules = {}, {}
+    verdicts = {}
     for label in labels:
         model, verdict = folder.models[label], tables.verdict_on(folder, label, name)
         if verdict is not None and not model.get("control") and model.get("step") is None:
-            sentences[label], cells = say.verdict(verdict), say.rule_table(verdict)
-            rules[label] = [list(cells[0]), *(list(row.values()) for row in cells)]
+            cells = say.rule_table(verdict)
+            verdicts[label] = say.verdict(verdict), [list(cells[0]), *(list(row.values()) for row in cells)]
     views = {"Difficulty": _difficulty(folder, name), "Precisions": _precisions(folder, name)}
     views["Which tokens go deep"] = _kinds(folder, name)
     views |= {f"Training {series}".strip(): view for series, view in _training(folder, name, rows)}
     prompts = {label: str(max(row["prompts"] for row in rows if row["model"] == label)) for label in labels}
     depths = _depths(rows, "model", [[label, prompts[label]] for label in labels], ["model", "prompts"])
-    return Part(depths, sentences, rules, {title: view for title, view in views.items() if view})
+    return {"depths": depths, "verdicts": verdicts, "views": {title: view for title, view in views.items() if view}}
 
 
 def _depths(rows: Iterable[Mapping[str, Any]], by: str, heads: Sequence[Row], head: Row) -> list[Row]:
@@ -125,39 +100,49 @@ def _depths(rows: Iterable[Mapping[str, Any]], by: str, heads: Sequence[Row], he
 def _difficulty(folder: Folder, name: str) -> View | None:
     """Return the depths by level of the set `name`; None where it has no levels or nothing is measured."""
     graded = []
-    for label in folder.models:
-        for kind in difficulty.kinds(folder):
-            try:
-                graded.append(difficulty.look(folder, label, name, kind))
-            except StudyError:
-                continue  # no levels, or nothing measured
+    for label, kind in itertools.product(folder.models, difficulty.kinds(folder)):
+        with contextlib.suppress(StudyError):  # no levels, or nothing measured
+            graded.append(difficulty.look(folder, label, name, kind))
     if not graded:
         return None
-    rows = [
-        [
-            one.label,
-            difficulty.CALLED[one.kind],
-            *(measured(level.mean + first, level.low + first, level.high + first, 1) for level in one.levels),
-        ]
-        for one in graded
-        for first in [one.kind not in difficulty.DEPTHS]  # a score over layers, which count from 1
-    ]
-    head = ["model", "depth", *(f"level {level.name}" for level in graded[0].levels)]
-    return View([head, *rows], [one.sentence for one in graded if np.isfinite(one.trend.low)])
+    rows = [["model", "depth", *(f"level {level.name}" for level in graded[0].levels)]]
+    for one in graded:
+        first = one.kind not in difficulty.DEPTHS  # a score over layers, which count from 1
+        levels = (measured(l.mean + first, l.low + first, l.high + first, 1) for l in one.levels)
+        rows.append([one.label, difficulty.CALLED[one.kind], *levels])
+    return rows, [one.sentence for one in graded if np.isfinite(one.trend.low)]
 
 
 def _precisions(folder: Folder, name: str) -> View | None:
     """Return the shifts between precisions on the set `name`; None where no models differ only in precision."""
     if not (shifts := precisions.shifts(folder, name)):
         return None
-    pairs = groupby(shifts, lambda one: (one.model, one.precision))
-    return View(precisions.rows(shifts), [precisions.sentence(list(own)) for _, own in pairs])
+    pairs = itertools.groupby(shifts, lambda one: (one.model, one.precision))
+    return precisions.rows(shifts), [precisions.sentence(list(own)) for _, own in pairs]
 
 
 def _kinds(folder: Folder, name: str) -> View | None:
-    """Return the depths by kind of token on the set `name`; None where they are not measured."""
-    table = kinds.table(folder, name)
-    return View(table, [*kinds.differences(folder, name)]) if table else None
+    """Return the depths by model and kind of token on the set `name`, and for each two trained models with equally many
+    layers how much deeper the second one's tokens settle at an equal mix of kinds; None where not measured."""
+    every = {label: folder.sums(label, name).probe(LENS) for label in folder.models}
+    parts = {label: part for label, part in every.items() if part and "kinds" in part.columns}
+    if not parts:
+        return None
+    rows = [["model", "token", "tokens", "settle depth", "average depth, KL", "flip rate"]]
+    for label, part in parts.items():
+        for kind, n, *depths, flips in kinds.table(np.nansum(part["kinds"], 0)):
+            cells = (say.number(depth, ".1f") for depth in depths)
+            rows.append([label, kind, str(n), *cells, say.number(flips, ".2f")])
+    models, sentences = folder.models, []
+    trained = [label for label in parts if not models[label].get("control") and models[label].get("step") is None]
+    for a, b in itertools.combinations(trained, 2):
+        one, two = parts[a].of(parts[b].index), parts[b].of(parts[a].index)
+        if one.units.enough and models[a].get("n_layers") == models[b].get("n_layers"):
+            apart = kinds.equal_mix(one["kinds"], two["kinds"], one.units, one.seed)
+            ends = say.interval(*apart.interval[:2], 1, one.units.words)
+            deeper = f"{say.number(float(apart.value), '+.1f')} ({ends}) layers deeper"
+            sentences.append(f"With the mix of kinds held equal, tokens of {b} settle {deeper} than those of {a}.")
+    return rows, sentences
 
 
 def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, View]]:
@@ -166,4 +151,4 @@ def _training(folder: Folder, name: str, rows: Sequence[Mapping[str, Any]]) -> I
         depths = steps.depths(rows, labels, name)
         numbers = list(dict.fromkeys(str(row["step"]) for row in depths))
         if len(numbers) > 1:
-            yield series, View(_depths(depths, "step", [[one] for one in numbers], ["step"]), steps.course(depths))
+            yield series, (_depths(depths, "step", [[one] for one in numbers], ["step"]), steps.course(depths))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import machine, statistics
+from .. import machine
 from ..depth import say
 from ..depth.published import CAVEATS, CITATION
 from ..depth.rules import RULES
@@ -33,7 +33,7 @@ from .items import Folder
 from .part import Part
 from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from .words import Row, measured, templates
+from .words import Row, measured, render
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
 SAME, NOT_DEFINED, NO_ENTRY = "the same layer", "not defined", "no published entry"
@@ -101,19 +101,11 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
 
 
 def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
-    """Return the study of Hu et al.'s protocol by its name; `limit`: prompts of each set, None for the paper's
-    number."""
+    """Return the study of Hu et al.'s protocol by its name. Arguments as of `Paper.parts`."""
     few = [one.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, one in sorted(sets.items())]
     probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
-    return {"hu2025": _study("hu2025", CITATION, models, few, probes)}
-
-
-def _study(
-    name: str, paper: str, models: Sequence[ModelEntry], sets: Sequence[SetEntry], probes: Sequence[ProbeEntry]
-) -> Study:
-    """Return a study with a note that names the paper."""
-    note = f"The protocol of {paper}."
-    return Study(name=name, note=note, models=tuple(models), sets=tuple(sets), probes=tuple(probes))
+    note = f"The protocol of {CITATION}."
+    return {"hu2025": Study(name="hu2025", note=note, models=tuple(models), sets=tuple(few), probes=tuple(probes))}
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
@@ -155,8 +147,7 @@ def judged(depth: float | None, low: float | None, high: float | None, published
 
 
 def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
-    """Return the studies of Csordás et al.'s protocol, one per set; `limit`: prompts of each set or level, None as
-    published."""
+    """Return the studies of Csordás et al.'s protocol, one per set. Arguments as of `Paper.parts`."""
     parts = {}
     for name, entry in sets.items():
         if name == "gsm8k":
@@ -167,8 +158,9 @@ def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], l
             boundaries, levels = LEVELS[name]
             probes = [ProbeEntry(name="layer_skip", mode="future", boundaries=boundaries)]
             few = {"levels": levels, "per_level": limit or 20, "seed": 42}
-        part = f"csordas2025-{name}"
-        parts[part] = _study(part, f"{C25} on {name}", models, [entry.model_copy(update=few)], probes)
+        part, note = f"csordas2025-{name}", f"The protocol of {C25} on {name}."
+        own = (entry.model_copy(update=few),)
+        parts[part] = Study(name=part, note=note, models=tuple(models), sets=own, probes=tuple(probes))
     return parts
 
 
@@ -201,7 +193,8 @@ def _ratios(entry: Entries, part: Part, anchored: bool) -> Iterator[Entry]:
         middle = part.read_curve(lambda curves: np.asarray(np.median(curves, 1)), own, tokens).bounded(low=0.0)
         paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (middle.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        text = measured(float(middle.value), *_ends(middle, part.units.enough), 3)
+        low, high, _ = middle.interval if part.units.enough else (None,) * 3
+        text = measured(float(middle.value), low, high, 3)
         yield entry(f"layer ratio, {which} half", text, paper if anchored else "", verdict)
 
 
@@ -217,20 +210,15 @@ def _futures(entry: Entries, part: Part) -> Iterator[Entry]:
             continue
 
         def ratio(curves: np.ndarray) -> np.ndarray:
-            """Return the second half's mean over the first half's, `[resample]`."""
             with np.errstate(invalid="ignore", divide="ignore"):
                 return np.asarray(curves[:, half:].mean(1) / curves[:, :half].mean(1))
 
         sums = np.where(finite[:, None], effects, 0.0)
         quotient = part.read_curve(ratio, sums, finite.astype(float)).bounded(low=0.0)
-        text = measured(float(quotient.value), *_ends(quotient, part.units.enough and finite.sum() >= FEWEST), 3)
+        low, high, _ = quotient.interval if part.units.enough and finite.sum() >= FEWEST else (None,) * 3
+        text = measured(float(quotient.value), low, high, 3)
         words = "almost none in the second half (no figure given)"
         yield entry(f"future {effect}, second half over first", text, words, NO_ENTRY)
-
-
-def _ends(found: statistics.Resampled, enough: bool) -> tuple[float, float]:
-    """Return the 5 and 95 % of a number, NaN where `enough` is false or the interval is unknown."""
-    return (found.interval.ends if enough else None) or (np.nan, np.nan)
 
 
 def _scores(entry: Entries, folder: Folder, label: str, name: str) -> Iterator[Entry]:
@@ -273,7 +261,7 @@ def rows(entries: Sequence[Entry]) -> list[Row]:
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
     """Return the Markdown report: what was run, measured next to published, and notes on both."""
     given = {"paper": paper, "rows": rows(entries), "notes": notes, "fewest": FEWEST, "caveats": CAVEATS}
-    return templates().get_template("reproduce.md").render(given)
+    return render("reproduce.md", **given)
 
 
 def counted(entries: Sequence[Entry]) -> str:
@@ -309,10 +297,9 @@ def model_of(text: str, precision: str) -> ModelEntry:
 
 
 def protocol(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None, precision: str, why: str) -> list[str]:
-    """Return sentences on how a run differs from the paper's protocol. `limit`: None for the paper's number of prompts;
-    `why`: why the precision is not the paper's, else ""."""
+    """Return sentences on how a run differs from the paper's; `why`: of the precision, as `precision_of` gives it."""
     given = {"paper": paper, "sets": sets, "limit": limit, "precision": precision, "why": why}
-    text = templates().get_template("protocol.md").render(given, tokenizer=TOKENIZER)
+    text = render("protocol.md", **given, tokenizer=TOKENIZER)
     return [line for line in text.splitlines() if line]
 
 

@@ -50,7 +50,6 @@ def run(plan: Plan, out: Path, turn: Turn | None = None, tell: Callable[[float, 
     done, total = 0, sum(len(item.chunk.examples) for of_model in todo.values() for item in of_model)
 
     def more(model: StudyModel, n: int) -> None:
-        """Count `n` more prompts as done, and report the share."""
         nonlocal done
         done += n
         tell(done / max(total, 1), model.label)
@@ -78,8 +77,7 @@ def missing(plan: Plan, out: Path) -> Todo:
 
 
 def _here(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterator[Status]:
-    """Compute items in this process and yield their status. After each, another job may take its turn; a model that
-    fails ends there."""
+    """Compute items in this process and yield their status; a model that fails ends there."""
     for model, of_model in todo.items():
         for item in of_model:
             what, why = _status(turn.models, plan, out, item, partial(done, model), turn.cancelled)
@@ -114,8 +112,7 @@ def _spread(turn: Turn, plan: Plan, out: Path, todo: Todo, done: Done) -> Iterat
 
 
 def _elsewhere(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
-    """Compute one item in an executor's process. Returns what became of it, and why its model failed ("": it did
-    not)."""
+    """Compute one item in an executor's process, as `_status` does."""
     return _status(own.models, plan, out, item, lambda n: None, own.stopped)
 
 

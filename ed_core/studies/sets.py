@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from .. import machine, untrusted
 from ..errors import ParameterError, PromptError, PromptFileError, StudyError
-from ..files import expect, parse
+from ..files import expect
 from ..models import permits, tokens
 from ..models.bundled import SETS, set_names
 from ..models.ref import ModelRef
@@ -109,25 +109,15 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
 
 def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
-    """Yield each prompt with its `other`: the next one of its form and level with another answer, the first ones
-    following the last."""
+    """Yield each prompt with its `other`: the next one of its form and level with another answer, in a circle."""
     alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
     for example in examples:
         alike[example.form, example.level] += [example.prompt] * bool(example.prompt.answer)
-    others = {group: iter(_next_others(prompts)) for group, prompts in alike.items()}
-    for example in examples:
-        yield replace(example, other=next(others[example.form, example.level]) if example.prompt.answer else None)
-
-
-def _next_others(prompts: Sequence[Prompt]) -> list[Prompt | None]:
-    """Return for each prompt the next one with another answer, the first ones following the last; None without one."""
-    others: list[Prompt | None] = []
-    backwards, later = [*prompts, *prompts][::-1], None
-    for prompt, following in zip(backwards, [None, *backwards]):
-        if following is not None and following.answer != prompt.answer:
-            later = following
-        others.append(later)
-    return others[: len(prompts) - 1 : -1] if prompts else []
+    places = ranks((e.form, e.level, bool(e.prompt.answer)) for e in examples)
+    for example, place in zip(examples, places):
+        prompts, answer = alike[example.form, example.level], example.prompt.answer
+        later = (prompts[at] for at in chain(range(place + 1, len(prompts)), range(place)) if answer)
+        yield replace(example, other=next((prompt for prompt in later if prompt.answer != answer), None))
 
 
 def published(entry: SetEntry) -> str:
@@ -153,8 +143,7 @@ def ranks(keys: Iterable[Hashable]) -> list[int]:
 
 
 def in_turns(examples: Sequence[Example]) -> list[Example]:
-    """Return the first prompt of each form, then the second of each, and so on; as they come where they have no
-    forms."""
+    """Return the first prompt of each form, then the second of each, and so on."""
     if len({e.form for e in examples}) < 2:
         return list(examples)
     ranked = zip(ranks(e.form for e in examples), examples)
@@ -279,48 +268,22 @@ def _format(name: str, entry: SetEntry) -> Format | None:
 
 
 def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
-    """Return the rows of a file with the ending `kind`. Cells of a .csv are text: a reader that guesses types makes 7
-    of 007."""
+    """Return the rows of a file. Cells of a .csv are text: a reader that guesses types makes 7 of 007."""
     try:
         if kind == ".parquet":
-            with untrusted.opened(file, untrusted.SET, StudyError) as handle:
-                return list(_unpacked(parquet.ParquetFile(handle)))
+            return list(parquet.read_table(file).to_pylist())
         text = untrusted.text(file, untrusted.PROMPTS, StudyError)
         if kind == ".csv":
-            return list(_cells(csv.DictReader(io.StringIO(text, newline=""), strict=True)))
-        if text.lstrip().startswith("["):
-            rows = parse(text.encode(), untrusted.PROMPTS)
+            rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+            expect(all(None not in row for row in rows), "a row has more cells than the header")
         else:
-            some = islice(lines(text), untrusted.LINES + 1)  # `_rows` refuses the last one
-            rows = [parse(line.encode(), untrusted.PROMPTS) for _, line in some]
-        expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
-        return list(rows)
+            rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for _, line in lines(text)]
+            expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
+        return rows
     except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         raise StudyError(
             f"The set {entry.name}: {entry.file} cannot be read as {kind[1:]} ({_first_line(error)})."
         ) from None
-
-
-def _cells(table: csv.DictReader[str]) -> Iterator[Row]:
-    """Yield the rows of a .csv; `ValueError` where one has more cells than the header."""
-    expect(bool(table.fieldnames), "no header")
-    cells = 0
-    for row in table:
-        expect(None not in row, f"line {table.line_num} has more cells than the header")
-        cells += len(row)
-        expect(cells <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
-        yield row
-
-
-def _unpacked(table: parquet.ParquetFile) -> Iterator[Row]:
-    """Yield the rows of a .parquet; `ValueError` where its few bytes unpack to too many."""
-    rows, unpacked = table.metadata.num_rows, 0
-    expect(rows <= untrusted.LINES, f"more than {untrusted.LINES} rows")
-    expect(rows * table.metadata.num_columns <= untrusted.VALUES, f"more than {untrusted.VALUES} cells")
-    for batch in table.iter_batches(100):
-        unpacked += batch.nbytes
-        expect(unpacked <= untrusted.UNPACKED, f"more than {untrusted.size(untrusted.UNPACKED)} unpacked")
-        yield from batch.to_pylist()
 
 
 def _first_line(error: BaseException) -> str:
@@ -340,7 +303,6 @@ def _rows(entry: SetEntry, rows: Iterable[Row], known: Format | None) -> Iterato
         )
     for i, row in enumerate(rows):
         try:
-            expect(i < untrusted.LINES, f"more than {untrusted.LINES} rows")
             if missing := [name for name in needed if known and row.get(name) is None]:
                 raise PromptError(f"{missing[0]} is missing; expected a value in every row.")
             yield _example(entry, defaultdict(type(None), row), known, columns, i)
@@ -353,7 +315,6 @@ def _example(entry: SetEntry, row: Row, known: Format | None, columns: Columns, 
     """Return the prompt of one row, `i` being its place from 0."""
 
     def cell(name: str) -> str:
-        """Return the text in the column `name`, "" where `name` is empty."""
         return _text(row[name]) if name else ""
 
     text, answer, level = known.write(row) if known else map(cell, (columns.text, columns.answer, columns.level))
@@ -400,8 +361,7 @@ def _list(row: Row, name: str) -> list[Any]:
 
 
 def gsm8k(row: Row) -> tuple[str, str, str]:
-    """Return text, answer and level ("") of a row of GSM8K as [H25] writes it; the rationale keeps its `<<…>>`
-    marks."""
+    """Return text, answer and level ("") of a row of GSM8K as [H25] writes it, with its `<<…>>` marks."""
     rationale, marks, number = row["answer"].rpartition("####")
     if not marks:
         raise ValueError("an answer without ####")
@@ -446,8 +406,7 @@ EACH = 100  # made of each number of digits
 
 
 def arithmetic(name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield text, answer and level n of sums or products of two numbers of n digits, operands in `[10^(n-1), 10^n -
-    1]`; the same every time."""
+    """Yield text, answer and level n of sums or products of two n-digit numbers; the same every time."""
     sign = ARITHMETIC[name]
     for digits in DIGITS:
         rng, n = random.Random(f"{name} {digits}"), int(digits)

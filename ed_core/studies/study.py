@@ -50,12 +50,12 @@ def step_of(name: str) -> int | None:
     return int(numbers[0]) if len(numbers) == 1 and len(numbers[0]) <= 12 else None
 
 
-def _as_tuple(value: Any) -> Any:
-    """Return a list as a tuple, anything else as it is."""
-    return tuple(value) if isinstance(value, list) else value
+def _names(value: Any) -> Any:
+    """Return a list as a tuple of texts, as levels and steps may be numbers; anything else as it is."""
+    return tuple(map(str, value)) if isinstance(value, list) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
 class ModelEntry(_Strict):
@@ -89,16 +89,14 @@ class ModelEntry(_Strict):
         return self.label or self.source.rstrip("/").rsplit("/", 1)[-1]
 
     def each(self) -> tuple[tuple[ModelEntry, int | None], ...]:
-        """Return each step as an entry of its own with its number, by number; the entry itself and None where it has no
-        steps."""
+        """Return each step as an entry of its own with its number; the entry itself and None where it has no steps."""
         if not self.steps:
             return ((self, None),)
-        ordered = sorted((step_of(name) or 0, name) for name in self.steps)
-        named = {
-            name: {"steps": (), "source": step_name(self.source, name), "label": f"{self.series}, {name}"}
-            for name in self.steps
-        }
-        return tuple((self.model_copy(update=named[name]), step) for step, name in ordered)
+        each = []
+        for step, name in sorted((step_of(name) or 0, name) for name in self.steps):
+            own = {"steps": (), "source": step_name(self.source, name), "label": f"{self.series}, {name}"}
+            each.append((self.model_copy(update=own), step))
+        return tuple(each)
 
 
 class ProbeEntry(BaseModel):
@@ -176,21 +174,13 @@ class SetEntry(_Strict):
     split: str = ""
     columns: Columns | None = None
     template: Literal["raw", "chat"] = "raw"
-    levels: tuple[str, ...] = ()
+    levels: Names = ()
     limit: int | None = Field(None, ge=1)
     per_level: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0)
     answered: bool = False
     max_tokens: int | None = Field(None, ge=2)
     tokenizer: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _levels_as_text(cls, data: Any) -> Any:
-        """Turn levels that are numbers into text."""
-        if isinstance(data, dict) and isinstance(data.get("levels"), list):
-            return {**data, "levels": tuple(str(level) for level in data["levels"])}
-        return data
 
     @model_validator(mode="after")
     def _one_source(self) -> SetEntry:
@@ -207,7 +197,6 @@ def _entries(kind: str) -> BeforeValidator:
     """Return a validator of a list that turns an item which is just a name into a dict with the key `kind`."""
 
     def read(value: Any) -> Any:
-        """Return a list with its bare names turned into dicts, any other value as it is."""
         if not isinstance(value, (list, tuple)):
             return value
         return tuple({kind: item} if isinstance(item, str) else item for item in value)
@@ -283,8 +272,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 def wrong(error: ValidationError, name: str) -> str:
-    """Return the first problem of a validation error in a sentence: place, value, what is expected. `name`: of the
-    file."""
+    """Return the first problem of a validation error in a sentence; `name`: of the file."""
     problems = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
     first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")

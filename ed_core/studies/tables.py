@@ -1,10 +1,5 @@
-"""What a study comes to, made of its sums alone. `verdict.parquet`: mean depth, turn, and the papers' rules with their
-variants, with intervals; aggregates with intervals, the numbers of each prompt, arrays, figures. Numpy and pyarrow; no
-torch.
-
-Uncertainty is a seeded bootstrap over what is independent (`statistics`: the forms of the prompts where enough are
-known, else the prompts; 1 000 resamples, 5 to 95 %): bootstrap-t for what is smooth, percentiles for the papers' rules,
-which return whole layers."""
+"""What a study comes to, made of its sums alone: `verdict.parquet` (mean depth, turn, and the papers' rules with their
+variants), aggregates, the numbers of each prompt, figures. Intervals are those of `statistics`. Numpy and pyarrow."""
 
 from __future__ import annotations
 
@@ -29,7 +24,8 @@ from ..errors import ParameterError
 from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
-from .items import Folder, Sums
+from .items import Folder
+from .part import Part
 from .words import measured
 
 if TYPE_CHECKING:
@@ -107,26 +103,23 @@ def _rows(sample: Sample) -> Iterator[dict[str, Any]]:
 def sample(folder: Folder, label: str, group: str, among: np.ndarray | None = None) -> Sample | None:
     """Return a model's curves on a set or level, with those of its untrained copies on the same prompts; None where no
     probe that a verdict reads was run. `among`: only these prompts, by their places in the set."""
-    name, some = folder.some(label, group)
+    some = folder.read(label, group)
     some = some if among is None else some.of(among)
-    twins = []
-    for twin in twins_of(folder, label):
-        own = folder.sums(twin, name).of(some.index)
-        if len(own) == len(some) and (of_twin := _sample(folder, name, own)) is not None:
-            twins.append(of_twin)
-    return _sample(folder, name, some, twins)
+    copies = (folder.read(twin, group).of(some.index) for twin in twins_of(folder, label))
+    twins = [_sample(folder, own) for own in copies if len(own) == len(some)]
+    return _sample(folder, some, [twin for twin in twins if twin is not None])
 
 
-def _sample(folder: Folder, name: str, some: Sums, twins: Sequence[Sample] = ()) -> Sample | None:
-    """Return a model's curves on some prompts of the set `name`; None where no probe that a verdict reads was run."""
-    columns = {probe: own for probe in READS if (own := some.probe(probe))}
-    if not columns:
+def _sample(folder: Folder, some: Part, twins: Sequence[Sample] = ()) -> Sample | None:
+    """Return a model's curves on some prompts; None where no probe that a verdict reads was run."""
+    parts = {probe: own for probe in READS if (own := some.probe(probe))}
+    if not parts:
         return None
     return Sample.of_sums(
-        columns,
-        forms={probe: folder.forms(name)[some.ran(probe)] for probe in columns},
-        first_token=CONTRIBUTIONS not in columns or counts_first(folder.probe(CONTRIBUTIONS)),
-        best=int(getattr(folder.probe(LENS), "k", BEST)) if LENS in columns else BEST,
+        {probe: own.columns for probe, own in parts.items()},
+        forms={probe: own.forms for probe, own in parts.items()},
+        first_token=CONTRIBUTIONS not in parts or counts_first(folder.probe(CONTRIBUTIONS)),
+        best=int(getattr(folder.probe(LENS), "k", BEST)) if LENS in parts else BEST,
         twins=twins,
         seed=folder.plan["seed"],
     )
@@ -138,8 +131,8 @@ def summary(folder: Folder) -> pyarrow.Table:
     none."""
     parts = []
     for label, group in itertools.product(folder.models, folder.every_group):
-        for entry, columns in _probed(folder, folder.some(label, group)[1]):
-            head = (label, group, len(columns["n_tokens"]), int(columns["n_tokens"].sum()), entry)
+        for entry, part in _probed(folder, folder.read(label, group)):
+            head = (label, group, len(part), int(part["n_tokens"].sum()), entry)
             for name, figures in aggregates(folder, label, group, entry).items():
                 parts.append(_tidy((*head, name), figures, SUMMARY))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
@@ -164,8 +157,7 @@ def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "
 
 
 def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndarray, ...] | None:
-    """Return a measure along the layers, like "contributions.layer_cos": values, lower and upper ends of their
-    interval; None where it is not measured."""
+    """Return a measure along the layers, like "contributions.layer_cos", with the ends of its interval; or None."""
     probe, _, name = measure.partition(".")
     values = aggregates(folder, label, group, probe, name).get(name)
     n = folder.models[label].get("n_layers")
@@ -177,8 +169,8 @@ def measures(folder: Folder, group: str) -> list[str]:
     names = {
         f"{entry}.{name}": None
         for label in folder.models
-        for entry, columns in _probed(folder, folder.some(label, group)[1])
-        for name, values in _all_measures(folder.probe(entry), columns).items()
+        for entry, part in _probed(folder, folder.read(label, group))
+        for name, values in _all_measures(folder.probe(entry), part.columns).items()
         if values.ndim == 1
     }
     return list(names)
@@ -190,11 +182,11 @@ def _all_measures(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, 
     return aggregates_of | probe.derive(aggregates_of)
 
 
-def _probed(folder: Folder, some: Sums) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yield the label (else the name) of every probe that prompts went through, with its columns."""
+def _probed(folder: Folder, some: Part) -> Iterator[tuple[str, Part]]:
+    """Yield the label (else the name) of every probe that prompts went through, with its part."""
     for entry in folder.plan["probes"]:
-        if columns := some.probe(name := entry.get("label") or entry["name"]):
-            yield name, columns
+        if part := some.probe(name := entry.get("label") or entry["name"]):
+            yield name, part
 
 
 def _prompts(columns: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -209,8 +201,7 @@ def store(folder: Folder) -> None:
 
 
 def stored(folder: Folder) -> pyarrow.Table:
-    """Return the table `VERDICT` of a study: the one in its folder where that is of its plan and its sums, else made
-    again, once."""
+    """Return the table `VERDICT` of a study, made again where the one in its folder is of another state."""
     now = _state(folder)
     if now not in folder.verdicts:
         folder.verdicts.clear()
@@ -237,15 +228,13 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
 
 
 def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
-    """Return the verdict on the model `label` on a set or level (`group`); None where no probe that it reads was
-    run."""
+    """Return the verdict on a model on a set or level; None where no probe that it reads was run."""
     measurements = sample(folder, label, group)
     return None if measurements is None else verdict_of(measurements)
 
 
 def cell(row: Mapping[str, Any] | None) -> str:
-    """Return the depth of a row of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)";
-    "–" for none."""
+    """Return a row's depth with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)", or "–"."""
     if row is None or row["depth"] is None:
         return "–"
     value = row["depth"] + (row["variant"] == TURN)  # "after layer n" counts from 1
@@ -253,9 +242,8 @@ def cell(row: Mapping[str, Any] | None) -> str:
 
 
 def sinks(folder: Folder, label: str, group: str) -> float | None:
-    """Return the mean number of attention sinks per prompt of a model on a set or level; None where they are
-    unknown."""
-    counts = folder.some(label, group)[1].columns.get("contributions.n_sinks", np.empty(0))
+    """Return the mean number of attention sinks per prompt on a set or level; None where unknown."""
+    counts = folder.read(label, group).columns.get("contributions.n_sinks", np.empty(0))
     return float(counts.mean()) if len(counts) and np.isfinite(counts).all() else None
 
 
@@ -326,8 +314,7 @@ def _derived(
 
 
 def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyarrow.Schema) -> pyarrow.Table:
-    """Return a row for each number of an aggregate: `names` (model, set, …), its `layer`, the figures, its
-    `skipped`."""
+    """Return a row for each number of an aggregate: `names` (model, set, …), layer, figures, skipped."""
     shape, count = np.shape(figures[0]), np.size(figures[0])
     indices = np.indices(shape).reshape(len(shape), count)
     nothing = pyarrow.nulls(count, pyarrow.int32())
@@ -349,15 +336,13 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
     """Return the table `PROMPTS`, a row per model, set, prompt, probe, measure and layer: the aggregates of one prompt.
     `prompt` is its id, or its place in the set counted from 1; `layer` and `skipped` as in the summary."""
     parts = []
-    for label in folder.models:
-        for name, one in folder.sets.items():
-            sums = folder.sums(label, name)
-            for entry, columns in _probed(folder, sums):
-                probe = folder.probe(entry)
-                for place, row in zip(sums.ran(entry), _prompts(columns), strict=True):
-                    prompt = one["ids"][place] or str(place + 1)
-                    for measure, values in aggregate(probe, [row], counts_first(probe)).items():
-                        parts.append(_tidy((label, name, prompt, entry, measure), (values,), PROMPTS))
+    for label, (name, one) in itertools.product(folder.models, folder.sets.items()):
+        for entry, part in _probed(folder, folder.sums(label, name)):
+            probe = folder.probe(entry)
+            for place, row in zip(part.index, _prompts(part.columns), strict=True):
+                prompt = one["ids"][place] or str(place + 1)
+                for measure, values in aggregate(probe, [row], counts_first(probe)).items():
+                    parts.append(_tidy((label, name, prompt, entry, measure), (values,), PROMPTS))
     return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
 
 

@@ -2,9 +2,8 @@
 interval. Numpy only.
 
 Measured and published points never share a line. Measured points have an interval over prompts (or their templates),
-which all models share, that holds for these models alone: bootstrap-t of average depths, percentiles of the papers'
-rules. Published ones have no prompts: their line has no interval, their differences have Student's t over sets or over
-pairs of models."""
+which all models share, that holds for these models alone. Published ones have no prompts: their line has no interval,
+their differences have Student's t over sets."""
 
 from __future__ import annotations
 
@@ -72,19 +71,15 @@ class Slope:
         return bool(self.trend) and max(abs(self.low), abs(self.high)) < self.finest
 
     @property
-    def rests_on(self) -> str:
-        """The model that moves the slope most, "" below four models."""
-        return next((name for name in self.models if self.without and name not in self.without.models), "")
-
-    @property
     def sentence(self) -> str:
         """The trend as a sentence, with its numbers."""
         return words.sentence("slope", one=self, depth=CALLED[self.criterion])
 
 
 def slope(points: Iterable[Point], seed: int = 0) -> Slope:
-    """Return the line through points of one criterion and one source; `StudyError` below two sizes."""
-    used = [p for p in _alike(points) if p.parameters and np.isfinite(p.ratio)]
+    """Return the line through points of one criterion and one source, of one set where measured; `StudyError` below two
+    sizes."""
+    used = [p for p in points if p.parameters and np.isfinite(p.ratio)]
     if _sizes(used).max(initial=-1) < 1:
         raise StudyError("A line against size needs models of two sizes or more, a fifth apart, that have this depth.")
     line, models = _line(used, seed), list(dict.fromkeys(p.model for p in used))
@@ -94,14 +89,6 @@ def slope(points: Iterable[Point], seed: int = 0) -> Slope:
     return replace(line, without=most if len(models) > 3 else None)
 
 
-def _alike(points: Iterable[Point]) -> list[Point]:
-    """Return the points as a list; `StudyError` unless all are of one criterion and one source."""
-    points = list(points)
-    if len({(p.criterion, p.source) for p in points}) != 1:
-        raise StudyError("Only points of one criterion are compared, all measured or all published.")
-    return points
-
-
 def _line(used: list[Point], seed: int) -> Slope:
     """Return the line through points that have a size and a depth, with `without` left at None."""
     sets, of_size = list(dict.fromkeys(p.set for p in used)), _sizes(used)
@@ -109,10 +96,9 @@ def _line(used: list[Point], seed: int) -> Slope:
     of_set = np.array([sets.index(p.set) for p in used])
     slope = float(_slopes(x, y[None], of_set)[0])
     ends, over = UNKNOWN, used[0].over
-    if all(p.lens is not None for p in used):
-        dx = x - np.array([x[of_set == s].mean() for s in of_set])
-        if (resampled := combined(used, dx / (dx @ dx), seed)) is not None:
-            ends = resampled.interval
+    dx = x - x.mean()
+    if (resampled := combined(used, dx / (dx @ dx), seed)) is not None:
+        ends = resampled.interval
     elif all(len(p.drawn) for p in used):
         ends = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
     height = np.mean([y[of_set == s].mean() - slope * x[of_set == s].mean() for s in range(len(sets))])
@@ -123,8 +109,7 @@ def _line(used: list[Point], seed: int) -> Slope:
 
 
 def _sizes(points: Sequence[Point]) -> np.ndarray:
-    """Return the number of each point's size, `[point]`, from 0 for the smallest: sizes less than a fifth apart are
-    one."""
+    """Return the number of each point's size, from 0 for the smallest; sizes less than a fifth apart are one."""
     log = np.log([float(p.parameters or 1) for p in points])
     order = np.argsort(log)
     size = np.zeros(len(log), int)
@@ -133,8 +118,7 @@ def _sizes(points: Sequence[Point]) -> np.ndarray:
 
 
 def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
-    """Return slopes `[resample]` of `y` `[resample, point]` on `x` `[point]` by least squares, an intercept for each
-    set; NaN where a value is missing."""
+    """Return least-squares slopes `[resample]` of `y` `[resample, point]` on `x`, an intercept for each set."""
     dx = x - np.array([x[of_set == s].mean() for s in of_set])
     return np.asarray(y @ dx / (dx @ dx))
 
@@ -172,13 +156,14 @@ class Difference:
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:
-    """Return the difference between two models on the sets that both were measured (or published) on; measured ones on
-    one set, paired over the same prompts. `StudyError` where no set is common."""
-    points = _alike(p for p in points if p.model in (base, other))
+    """Return the difference between two models by points of one criterion and source: published ones on all sets that
+    they share, measured ones on one, paired over the same prompts. `StudyError` where no set is common."""
+    points = [p for p in points if p.model in (base, other)]
     of_base, of_other = ({p.set: p for p in points if p.model == n and np.isfinite(p.ratio)} for n in (base, other))
     pairs = [(p, of_other[name]) for name, p in of_base.items() if name in of_other]
     if not pairs:
-        raise StudyError(f"{base} and {other} have no set on which both have a depth by {CALLED[points[0].criterion]}.")
+        by = "".join(f" by {CALLED[p.criterion]}" for p in points[:1])
+        raise StudyError(f"{base} and {other} have no set on which both have a depth{by}.")
     layers = {p.n_layers for pair in pairs for p in pair}
     one, two = pairs[0]
     each = np.array([b.ratio - a.ratio for a, b in pairs])
@@ -186,10 +171,8 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
     n_layers = layers.pop() if len(layers) == 1 else None
     if one.source != MEASURED:
         return Difference(*head, *around(each), 0.0, say.count(len(each), "set"), n_layers)
-    if len(pairs) > 1:
-        raise StudyError("Measured models are compared on one set at a time.")
     ends = UNKNOWN
-    if (resampled := combined([two, one], [1.0, -1.0]) if one.lens and two.lens else None) is not None:
+    if (resampled := combined([two, one], [1.0, -1.0])) is not None:
         ends = resampled.interval
     elif len(one.drawn) and one.units and two.units and len(one.units.of) == len(two.units.of):
         ends = interval(two.drawn - one.drawn)

@@ -12,15 +12,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..depth import say
 
 TEMPLATES = Path(__file__).parent / "templates"
+PAGE = "page.html"
 Row = Sequence[str]
 
 
 @cache
-def templates(escaped: bool = False) -> Environment:
-    """Return the Jinja environment of this folder's templates, for Markdown, or `escaped` for HTML."""
+def _templates() -> Environment:
+    """Return the Jinja environment of this folder's templates."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=escaped,
+        autoescape=lambda name: name == PAGE,  # all others are Markdown, or hold HTML
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -31,14 +32,23 @@ def templates(escaped: bool = False) -> Environment:
     return made
 
 
+def render(template: str, **values: Any) -> str:
+    """Return the text of a template, filled with these values."""
+    return str(_templates().get_template(template).render(values))
+
+
+def document(template: str, **values: Any) -> str:
+    """Return a Markdown document without HTML: names and notes are anybody's, and Markdown passes HTML on."""
+    return render(template, **values).replace("<", "&lt;")
+
+
 def sentence(name: str, **values: Any) -> str:
     """Return the macro `name` of `sentences.md`, filled with these values, on one line."""
-    return flat(getattr(templates().get_template("sentences.md").module, name)(**values))
+    return flat(getattr(_templates().get_template("sentences.md").module, name)(**values))
 
 
 def measured(value: float, low: float | None, high: float | None, digits: int, sign: str = "") -> str:
-    """Return a value and its interval as text, like "18.3 (18.0 to 18.6)"; without interval where `low` is None or
-    NaN."""
+    """Return a value and its interval as text, like "18.3 (18.0 to 18.6)"; `low` None or NaN: no interval."""
     ends = f" ({say.interval(low, high, digits)})" if low is not None and high is not None and low == low else ""
     return say.number(value, f"{sign}.{digits}f") + ends
 

@@ -105,7 +105,7 @@ def body(out: Path) -> None:
         progress(out, False)
         return
     folder, verdict = studies.read(out)
-    sets = [name for name in folder.every_group if any(len(folder.some(m, name)[1]) for m in folder.models)]
+    sets = [name for name in folder.every_group if any(len(folder.read(m, name)) for m in folder.models)]
     if not sets:
         show.finding("Nothing is computed yet; the figures come with the first prompts.", studies.extent(folder))
         progress(out, False)
