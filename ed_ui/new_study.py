@@ -210,10 +210,9 @@ def outlook(text: str, device: str) -> Outlook:
     if not here:
         return Outlook((), later, len(written.entries), 0, None, {})
     plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.on_disk(written.name), device)
-    seconds = planning.seconds_of(plan, device)
+    time = planning.seconds_of(plan, device)
     troubles = {m.label: m.trouble for m in plan.models if m.trouble}
     looks = tuple(_look(plan, i) for i in range(len(plan.sets)))
-    time = seconds[0] if seconds else None
     return Outlook(looks, later, len(plan.usable), plan.n_items, time, troubles)
 
 

@@ -30,7 +30,7 @@ BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer run
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 WIDTH = 96  # pixels of Run
 DOUBLE_CLICK = 0.5  # seconds
-SPEED = "By the estimate; `python -m ed_core estimate --calibrate` measures the speed of this device."
+SPEED = "By the estimate, from the sizes of the model and the prompt."
 
 
 @st.cache_resource(show_spinner=False)

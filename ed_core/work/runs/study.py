@@ -47,7 +47,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     for label, why in trouble.items():
         print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     expected = planning.seconds_of(plan, device)
-    time = "" if expected is None else f", {about(expected[0])} by the estimate if all is computed"
+    time = "" if expected is None else f", {about(expected)} by the estimate if all is computed"
     size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
     models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
     turn.say(f"{plan.study.name}: {models} × {prompts}, {parts}{time}")
