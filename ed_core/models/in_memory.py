@@ -64,7 +64,8 @@ class MemoryModel:
         self.encoder = Encoder(self.tokenizer.backend_tokenizer, self.tokenizer.bos_token or "", _add_bos(tokenizer))
         self.name = name or _name(self.inner)
         self.precision = _precision(self.inner, self.name)
-        self._opening = secrets.token_hex(16)
+        # what does not change: all that counts of the tokenizer, and what no other object has
+        self._fixed = [*_rules(self.tokenizer), "" if keep else secrets.token_hex(16)]
         self._verified: dict[str, Identities] = {}  # of the latest weights
         self.architecture = described(self.inner.config, self.name)
         with self.opened() as opened:
@@ -72,19 +73,13 @@ class MemoryModel:
 
     @property
     def spec(self) -> ModelSpec:
-        """The model's identity now: name, precision, device, and with `keep` a hash of all weights. Else the hash is
-        one of their sums, which change with any weight as well, are quicker to take, and mean nothing outside of this
-        object."""
-        state = digest(self.inner, self.tokenizer) if self.keep else self._state()
-        return ModelSpec(self.name, content_hash=state, precision=self.precision, device=str(main_device(self.inner)))
-
-    def _state(self) -> str:
-        """Return a hash of sums of the weights' bits. torch's count of changes would miss fused optimizers."""
-        state = hashlib.sha256(json.dumps([self._opening, _settings(self.inner)]).encode())
-        for name, tensor in _tensors(self.inner).items():
-            state.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.data_ptr()}".encode())
-            state.update(_sums(tensor).cpu().numpy().tobytes())
-        return state.hexdigest()
+        """The model's identity now: name, precision, device, and a hash that changes with any weight."""
+        return ModelSpec(
+            self.name,
+            content_hash=digest(self.inner, self._fixed),
+            precision=self.precision,
+            device=str(main_device(self.inner)),
+        )
 
     @contextmanager
     def opened(self) -> Iterator[LanguageModel]:
@@ -110,7 +105,7 @@ class MemoryModel:
             return model
         identities = model.identities or verify(model)
         identities.require(model.architecture)
-        if self.precision in DTYPES and (sanity := check_device(model, reference=lambda: _on_cpu(model))):
+        if sanity := check_device(model):
             sanity.require(str(model.device))
         if outer is not inner:
             _require_same_output(outer, model)
@@ -356,23 +351,16 @@ def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
         )
 
 
-def _on_cpu(model: LanguageModel) -> LanguageModel:
-    """Return a float32 copy of the model on the CPU, with which its device is compared."""
-    plain = copy.deepcopy(model.hf).to("cpu", torch.float32)
-    return LanguageModel(plain, model.tokenizer, model.architecture, model.spec, model.encoder)
-
-
 # ---------------------------------------------------------------- what tells two states apart
 
 
-def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
-    """SHA-256 over all that a number depends on: every weight and buffer, the settings of every module, config and
-    tokenizer. It takes about a second for each gigabyte."""
-    state = hashlib.sha256(json.dumps([_settings(model), _rules(tokenizer)]).encode())
+def digest(model: nn.Module, further: list[str]) -> str:
+    """Return a SHA-256 over all that a number depends on: sums of the bits of every weight and buffer, the settings of
+    every module, the config, and `further` texts. torch's count of changes would miss fused optimizers."""
+    state = hashlib.sha256(json.dumps([_settings(model), further]).encode())
     for name, tensor in _tensors(model).items():
         state.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        flat = tensor.detach().contiguous().cpu().reshape(-1)
-        state.update(flat.view(torch.uint8).numpy().data)
+        state.update(_sums(tensor).cpu().numpy().tobytes())
     return state.hexdigest()
 
 
