@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import secrets
 import shutil
 import sqlite3
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -19,12 +17,11 @@ from typing import BinaryIO
 from . import settings
 from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
-from .untrusted import ending, kind_of
+from .untrusted import ending
 
 SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
 BUSY_SECONDS = 10  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
-STALE_SECONDS = 24 * 3600  # after which an unfinished file belongs to a run that was killed
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 SQLITE_NO_PERMISSION = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
@@ -108,24 +105,18 @@ def hidden(out: Path) -> Iterator[Path]:
 
 
 def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out", expected: str = "") -> Path:
-    """Return the path of a file that can be written and is none of the `inputs`, no folder, device, pipe or link, and
-    ends as `expected`; raise a `ParameterError` otherwise. Removes what killed runs left of it. `name`: the flag of the
-    path."""
+    """Return the path of a file that can be written, is none of the `inputs` and ends as `expected`; raise a
+    `ParameterError` otherwise. `name`: the flag of the path."""
     file = Path(out)
     with _refusing(name, out):
         if not file.name or not file.parent.is_dir():
             raise ValueError(f"the folder {file.parent} does not exist" if file.name else "expected the path of a file")
-        if file.is_symlink():
-            raise ValueError(f"it is a link to {os.readlink(file)}")
-        if kind := kind_of(file.stat().st_mode) if file.exists() else "":
-            raise ValueError(f"it is {kind}; expected the path of a file")
+        if os.path.lexists(file) and not (file.is_file() and not file.is_symlink()):
+            raise ValueError("it is a folder, a link or a device; expected the path of a file")
         if expected and ending(file) != expected:
             raise ValueError(f"expected a file that ends in {expected}")
         if _is_among(file, inputs):
             raise ValueError("the file is read as well")
-        for left in file.parent.glob(f"{glob.escape(file.stem)}.????????{UNFINISHED}"):
-            if time.time() - left.stat().st_mtime > STALE_SECONDS:
-                left.unlink(missing_ok=True)
         _try(file)
     return file
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import tomllib
 from collections.abc import Callable
@@ -35,35 +34,19 @@ SUMS, ROWS = 4 << 30, 10_000_000  # all sums of a study: bytes, prompts of all i
 FOOTER, PARTS = 64 << 20, 20_000  # of a parquet file: its metadata; columns and groups of rows, each
 PLAN = 256 << 20  # the plan of a study, which names each of its prompts
 ITEM_HEAD = 1 << 20  # what such a file says about its columns
-NESTING = 32  # levels of lists, objects and tables
-TEXT = 1 << 20  # a string in JSON
 CHARACTERS = 100  # of a prompt for each token that may be: longer ones are refused before they are tokenized
 LEAST_CHARACTERS = 10_000  # of a prompt that are read whatever `max_tokens` is
 WHOLE = 10**9  # any size that a config names: layers, width, vocabulary
 LAYERS = 10_000
-RANK = 1 << 16  # of an adapter's matrices
 TEMPLATE = 1 << 18  # characters of a chat template
 TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 256 << 20  # what rendering one may take
 
 MARK = b"\xef\xbb\xbf"
-DOTTED = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{NESTING}}}")
-KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISSOCK, "a socket"),
-)
 Refuses = Callable[[str], Exception]
 
 
 class Unreadable(InputError, ValueError):
     """A file that cannot be read as what it should be."""
-
-
-def kind_of(mode: int) -> str:
-    """Return the kind of file of a mode where that is no regular file ("a folder", "a pipe"); else ""."""
-    return next((name for holds, name in KINDS if holds(mode)), "")
 
 
 def ending(file: str | Path) -> str:
@@ -79,8 +62,9 @@ def size(n: int) -> str:
 def regular(file: str | Path) -> BufferedReader:
     """Return a regular file, open for reading; `OSError` for anything else, without waiting for a pipe's writer."""
     handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if kind := kind_of(os.fstat(handle).st_mode):
+    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
+        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise OSError(errno.ENOTSUP, f"it is {kind}, and a file is expected", str(file))
     return os.fdopen(handle, "rb")
 
@@ -134,20 +118,10 @@ def json_of(file: str | Path, most: int = CONFIG) -> Any:
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Return the values of a TOML text of bounded size and nesting; `ValueError` says what is wrong."""
+    """Return the values of a TOML text of bounded size; `ValueError` says what is wrong."""
     if len(text) > TOML:
         raise ValueError(f"it has {size(len(text))}, and at most {size(TOML)} are read")
-    if DOTTED.search(text):
-        raise ValueError(f"a name in it has more than {NESTING} parts")
-    deep = f"it is nested more than {NESTING} deep"
     try:
-        values = tomllib.loads(text)
+        return tomllib.loads(text)
     except RecursionError:
-        raise ValueError(deep) from None
-    level: list[Any] = [values]
-    for _ in range(NESTING):
-        level = [v for one in level for v in (one.values() if isinstance(one, dict) else one)]
-        level = [v for v in level if isinstance(v, (dict, list))]
-    if level:
-        raise ValueError(deep)
-    return values
+        raise ValueError("it is nested too deeply") from None

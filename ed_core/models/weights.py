@@ -151,7 +151,7 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
     """Return the settings of the LoRA adapter in a folder; refuses a folder that has none in safetensors."""
     try:
         config: Mapping[str, Any] = untrusted.json_of(folder / ADAPTER_CONFIG)
-        kind, ranks = str(config["peft_type"]), [config.get("r", 8), *dict(config.get("rank_pattern") or {}).values()]
+        kind = str(config["peft_type"])
     except (ValueError, KeyError, TypeError) as error:
         raise ModelNotFound(
             f"{folder} holds no usable {ADAPTER_CONFIG}; expected a LoRA adapter as peft's save_pretrained writes it."
@@ -170,18 +170,8 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
             f"The adapter {folder} holds no {ADAPTER_WEIGHTS}; save it again with peft (a pickled .bin can run code "
             "when loaded)."
         )
-    _check_ranks(folder.name, ranks, header(folder / ADAPTER_WEIGHTS))
+    header(folder / ADAPTER_WEIGHTS)
     return config
-
-
-def _check_ranks(name: str, ranks: list[Any], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Refuse ranks that the adapter's matrices do not have: peft builds what the settings say before it reads them."""
-    most = max((shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape), default=untrusted.RANK)
-    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= min(most, untrusted.RANK)]:
-        raise ParameterError(
-            f"The adapter {name} says it has the rank {str(wrong[0])[:40]} and its matrices have {most}; save it again "
-            "with peft."
-        )
 
 
 def adapter_hash(folder: Path) -> str:
