@@ -10,13 +10,11 @@ model do not run, except those by which torch computes a weight (`torch.nn.utils
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import json
 import os
 import random
 import secrets
-import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -49,7 +47,6 @@ HOOKS = (
     *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"),
     *("_backward_hooks", "_backward_pre_hooks"),
 )
-PARTS = ("_parameters", "_buffers", "_modules")
 OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")  # that a config asks for
 OF_TRAINING = ("training", "gradient_checkpointing")  # settings of a module that change no number here
 
@@ -258,8 +255,8 @@ def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
 
 
 def _share(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Put into `memo`, by id, the parts of a module that its deep copy shares or drops: weights, large buffers, hooks,
-    other libraries' objects."""
+    """Put into `memo`, by id, the parts of a module that its deep copy shares or drops: weights, large buffers,
+    hooks."""
     own = vars(module)
     for parameter in filter(lambda p: p is not None, own["_parameters"].values()):
         memo.setdefault(id(parameter), _parameter(parameter))
@@ -269,25 +266,11 @@ def _share(module: nn.Module, memo: dict[int, Any]) -> None:
     for name in HOOKS:
         if hooks := own.get(name):
             memo[id(hooks)] = type(hooks)((k, hook) for k, hook in hooks.items() if not _skipped(hook))
-    for name, value in own.items():
-        if name not in (*PARTS, *HOOKS):
-            _share_value(value, memo)
-
-
-def _share_value(value: Any, memo: dict[int, Any]) -> None:
-    """Put an attribute's value into `memo`, to be shared with the copy, unless it is a config or leads to a module; of
-    containers, the values inside."""
-    if type(value) is dict:
-        value = list(value.values())
-    if type(value) in (list, tuple, set):
-        for part in value:
-            _share_value(part, memo)
-    elif isinstance(value, functools.partial):
-        _share_value([*value.args, *value.keywords.values()], memo)
-    elif type(value).__name__ == "MatmulLtState":  # of int8: a pass writes into it
-        memo[id(value)] = copy.copy(value)
-    elif not (isinstance(value, nn.Module | types.MethodType) or hasattr(value, "to_diff_dict")):
-        memo[id(value)] = value
+    for value in own.values():
+        if isinstance(value, Tensor):
+            memo[id(value)] = value
+        elif type(value).__name__ == "MatmulLtState":  # of int8: a pass writes into it
+            memo[id(value)] = copy.copy(value)
 
 
 def _parameter(parameter: nn.Parameter) -> nn.Parameter:

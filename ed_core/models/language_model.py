@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -240,10 +241,9 @@ class LanguageModel:
                     on_block(layer, earlier)
             return earlier
         self._make_room((3 * self.n_layers + 1) * ids.numel() * self.d_model * self.dtype.itemsize)
-        recording = _Recording(self, ids, on_block)
-        trace = recording.trace
+        trace = Trace(ids)
         with self._lock, ExitStack() as hooks:
-            for handle in recording.hooks():
+            for handle in self._recorders(trace, on_block):
                 hooks.enter_context(handle)
             trace.logits = self.logits(ids, keep)
         self._check(trace)
@@ -251,6 +251,48 @@ class LanguageModel:
             self._traces[key] = trace
             self._make_room(0)
         return trace
+
+    def _recorders(self, trace: Trace, on_block: OnBlock | None) -> Iterator[RemovableHandle]:
+        """Register the hooks of one pass on every block and its branches, which fill `trace`, and yield their
+        handles."""
+        n = len(self.stack)
+        ends_of_passes = range(n, self.n_layers, n) if self.between_passes else range(0)
+        third_out: Tensor | None = None  # of the block that runs
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            nonlocal third_out
+            resid, rest, named = split_call(args, kwargs)
+            trace.resid.append(self._home(resid))
+            trace.calls.append(BlockCall(rest, named))
+            third_out = None
+
+        def branch(outputs: list[Tensor], module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            outputs.append(self._home(self._added(output, trace.resid[-1])))
+
+        def other_branch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            nonlocal third_out
+            third_out = self._home(first(output).detach())
+
+        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            layer = len(trace.calls) - 1
+            if layer >= self.n_layers:
+                return  # more runs than layers, which `_check` refuses
+            sums = trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]
+            trace.other_out.append(self._other(layer, *sums, third_out))
+            if layer + 1 in ends_of_passes:
+                trace.left[layer + 1] = self._home(first(output))
+            if layer == self.n_layers - 1:
+                trace.resid.append(self._home(first(output)))
+            if on_block is not None:
+                on_block(layer, trace)
+
+        for block, (attn, mlp), third in zip(self.stack, self.branches, self.thirds):
+            yield block.register_forward_pre_hook(before, with_kwargs=True)
+            yield attn.register_forward_hook(partial(branch, trace.attn_out))
+            yield mlp.register_forward_hook(partial(branch, trace.mlp_out))
+            if third is not None:
+                yield third.register_forward_hook(other_branch)
+            yield block.register_forward_hook(after)
 
     def _check(self, trace: Trace) -> None:
         """Raise `IdentityFailed` for a pass that did not run every block once, `NotFinite` for one with NaN or
@@ -300,10 +342,8 @@ class LanguageModel:
         """Return float32 logits of a stream: final norm, head, and everything the model does after it (soft-cap, logit
         scale)."""
         logits = self._home(self.head(self.final_norm(resid)))
-        divisor, factor, cap = (
-            self.architecture.number(self.config, role)
-            for role in ("logit_divisor", "logit_multiplier", "logit_softcap")
-        )
+        roles = ("logit_divisor", "logit_multiplier", "logit_softcap")
+        divisor, factor, cap = (self.architecture.number(self.config, role) for role in roles)
         if divisor is not None:
             logits = logits / divisor
         if factor is not None:
@@ -568,56 +608,3 @@ class LanguageModel:
     def _home(self, tensor: Tensor) -> Tensor:
         """The tensor on the model's main device, wherever its block is: probes see one device."""
         return tensor.to(self.device)
-
-
-class _Recording:
-    """The hooks of one traced pass, which fill `trace`."""
-
-    def __init__(self, model: LanguageModel, ids: Ids, on_block: OnBlock | None):
-        self.model, self.on_block, self.trace = model, on_block, Trace(ids)
-        self.third: Tensor | None = None  # of the block that runs
-        n = len(model.stack)
-        self.ends_of_passes = range(n, model.n_layers, n) if model.between_passes else range(0)
-
-    def hooks(self) -> Iterator[RemovableHandle]:
-        """Register the hooks on every block and its branches, and yield their handles."""
-        for block, (attn, mlp), third in zip(self.model.stack, self.model.branches, self.model.thirds):
-            yield block.register_forward_pre_hook(self._before, with_kwargs=True)
-            yield attn.register_forward_hook(self._branch(self.trace.attn_out))
-            yield mlp.register_forward_hook(self._branch(self.trace.mlp_out))
-            if third is not None:
-                yield third.register_forward_hook(self._third)
-            yield block.register_forward_hook(self._after)
-
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the stream and the arguments that enter a block."""
-        resid, rest, named = split_call(args, kwargs)
-        self.trace.resid.append(self.model._home(resid))
-        self.trace.calls.append(BlockCall(rest, named))
-        self.third = None
-
-    def _branch(self, outputs: list[Tensor]) -> Hook:
-        """Return a hook that appends what a branch adds to `outputs`."""
-
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            outputs.append(self.model._home(self.model._added(output, self.trace.resid[-1])))
-
-        return hook
-
-    def _third(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Keep what the third branch of the running block adds."""
-        self.third = self.model._home(first(output).detach())
-
-    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Record what a block adds besides attention and MLP, and the stream where a pass ends; call `on_block`."""
-        model, trace, layer = self.model, self.trace, len(self.trace.calls) - 1
-        if layer >= model.n_layers:
-            return  # more runs than layers, which `_check` refuses
-        sums = trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]
-        trace.other_out.append(model._other(layer, *sums, self.third))
-        if layer + 1 in self.ends_of_passes:
-            trace.left[layer + 1] = model._home(first(output))
-        if layer == model.n_layers - 1:
-            trace.resid.append(model._home(first(output)))
-        if self.on_block is not None:
-            self.on_block(layer, trace)
