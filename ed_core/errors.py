@@ -198,10 +198,6 @@ def refused(refusal: Callable[[Exception], EffectiveDepthError]) -> Iterator[Non
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 160 characters of it."""
-    return (str(error) or type(error).__name__).splitlines()[0][:160]
-
-
-def said(error: BaseException) -> str:
-    """Return a library's error message on one line of at most 200 characters, to be put inside a sentence."""
+    """Return an error's message on one line of at most 200 characters, to be put inside a sentence; its class's name
+    where it is empty."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

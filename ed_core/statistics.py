@@ -279,7 +279,7 @@ def ranks(rows: ArrayLike) -> np.ndarray:
     from scipy import stats  # half a second, which most processes need not wait for
 
     result = np.asarray(stats.rankdata(rows, axis=1), np.float64)
-    return result - (result.shape[1] + 1) / 2
+    return np.asarray(result - (result.shape[1] + 1) / 2)
 
 
 def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:

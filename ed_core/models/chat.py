@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import untrusted
-from ..errors import PromptError
+from ..errors import PromptError, one_line
 from ..machine import limit_memory
 
 DAY = datetime(2024, 7, 26)  # today for a template that writes the date: Llama 3.2's own default
@@ -102,5 +102,5 @@ def main() -> None:
         except MemoryError:
             answer = {"why": "it takes too much memory"}
         except Exception as error:  # whatever a stranger's program provokes inside the library
-            answer = {"why": " ".join(str(error).split())[:200] or type(error).__name__}
+            answer = {"why": one_line(error)}
     json.dump(answer or {"why": "the user's text does not appear in what it writes"}, sys.stdout)

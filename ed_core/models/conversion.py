@@ -14,7 +14,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from transformers.utils import logging
 
 from .. import disk
-from ..errors import BrokenWeights, ModelError, RefusedFamily, TooLarge, refused, said
+from ..errors import BrokenWeights, ModelError, RefusedFamily, TooLarge, one_line, refused
 from ..machine import ROOM, free_memory, gigabytes
 from . import gguf_files, sizes
 from .gguf_files import CONVERTER, RECORD, Header
@@ -68,7 +68,7 @@ def _convert(file: Path, header: Header, source: Path, folder: Path) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     options: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True}
-    with refused(lambda error: _unreadable(file, header, said(error))):
+    with refused(lambda error: _unreadable(file, header, one_line(error))):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32,

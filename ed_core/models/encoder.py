@@ -11,7 +11,7 @@ import unicodedata
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..errors import PromptError
+from ..errors import PromptError, one_line
 from ..types import Encoding
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ class Encoder:
         try:
             encoded = self.tokenizer.encode(text, add_special_tokens=special_tokens)
         except Exception as error:  # as of a vocabulary that has neither the word nor a token for unknown ones
-            raise PromptError(
-                f"The tokenizer cannot encode this text: {' '.join(str(error).split())[:120]}."
-            ) from error
+            raise PromptError(f"The tokenizer cannot encode this text: {one_line(error)}.") from error
         ids, ends = list(encoded.ids), [end for _, end in encoded.offsets]
         notes: list[str] = []
         bos = self.tokenizer.token_to_id(self.bos) if self.bos and special_tokens else None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import settings, untrusted
-from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
+from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound, one_line
 from . import weights
 
 CONVERTER = 1  # counted up where a conversion would give other weights
@@ -148,8 +148,7 @@ def _read(file: Path, size: int, *_stat: int) -> Header:
         ):
             return _header(file, *_walk(data), size)
     except (ValueError, TypeError, struct.error, ArithmeticError, IndexError, KeyError) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {reason}; {AGAIN}.") from None
+        raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {one_line(error)}; {AGAIN}.") from None
 
 
 def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:

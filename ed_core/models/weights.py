@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from .. import untrusted
-from ..errors import BrokenWeights, ModelNotFound, ParameterError
+from ..errors import BrokenWeights, ModelNotFound, ParameterError, one_line
 
 _OF_TOKENS = "vocab.txt spiece.model sentencepiece.bpe.model"
 IDENTITY_FILES = (  # in the order of their hashes
@@ -53,10 +53,8 @@ def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
             return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     except SafetensorError as error:
-        reason = " ".join(str(error)[:200].split())  # it may quote the file
-        raise BrokenWeights(
-            f"The weights cannot be loaded: {file.name} is damaged or cut off ({reason}); {AGAIN}."
-        ) from error
+        what = f"{file.name} is damaged or cut off ({one_line(error)})"
+        raise BrokenWeights(f"The weights cannot be loaded: {what}; {AGAIN}.") from error
 
 
 # ---------------------------------------------------------------- config and content of a folder

@@ -182,7 +182,7 @@ def _failure(error: Exception, what: str, device: torch.device) -> JobError:
             "this happens again, take --device cpu."
         )
     return JobError(
-        f"{what} failed with {type(error).__name__}: {one_line(error)} This is a defect; please report it with the "
+        f"{what} failed with {type(error).__name__}: {one_line(error)}. This is a defect; please report it with the "
         "model and the prompt."
     )
 
