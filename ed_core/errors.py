@@ -147,12 +147,9 @@ class StoreError(EffectiveDepthError):
     """A store of results that cannot be written or read at all."""
 
 
-BY_NAME: dict[str, type[EffectiveDepthError]] = {}
-_todo: list[type[EffectiveDepthError]] = [EffectiveDepthError]
-while _todo:
-    _cls = _todo.pop()
-    BY_NAME[_cls.__name__] = _cls
-    _todo.extend(_cls.__subclasses__())
+BY_NAME: dict[str, type[EffectiveDepthError]] = {
+    name: kind for name, kind in globals().items() if isinstance(kind, type) and issubclass(kind, EffectiveDepthError)
+}
 
 
 # ---------------------------------------------------------------- errors of others

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-ENGINE_VERSION = (
-    1  # raise when any number an unchanged request yields would change; old results are then never shown for it
-)
+ENGINE_VERSION = 1  # raise when a number of an unchanged request would change; old results are then never shown for it
 
 
 def canonical_json(value: Any) -> str:
@@ -194,15 +192,11 @@ class Request:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
         """Return the request of a JSON object that `to_json` made."""
-
-        def as_value(v: object) -> object:
-            return tuple(v) if isinstance(v, list) else v
-
         return cls(
             models=tuple(ModelSpec(**m) for m in data["models"]),
             prompts=tuple(Prompt(**p) for p in data["prompts"]),
             probe=data["probe"],
-            parameters=tuple((k, as_value(v)) for k, v in data["parameters"]),
+            parameters=tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in data["parameters"]),
             probe_version=data["probe_version"],
             files=tuple((k, v) for k, v in data.get("files", ())),
         )

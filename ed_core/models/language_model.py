@@ -164,10 +164,6 @@ class LanguageModel:
             )
         return torch.tensor([ids]).to(self.device, non_blocking=True)
 
-    def token_text(self, token_id: int) -> str:
-        """Return the printable label of a token (`Encoder.label`)."""
-        return self.encoder.label(token_id)
-
     @property
     def notes(self) -> list[str]:
         """Sentences that go with every prompt measured on this model, as on a control or an untied head."""
