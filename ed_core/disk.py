@@ -134,14 +134,6 @@ def require_out_folder(out: str | Path) -> Path:
     return folder
 
 
-def require_apart(files: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Raise a `ParameterError` where one of the `files` to be written is one of the `inputs`."""
-    known = list(inputs)
-    for file in files:
-        if _is_among(file, known):
-            raise ParameterError(f"{file} is read, and would be replaced; give --out another folder.")
-
-
 def _is_among(file: Path, inputs: Iterable[str | Path]) -> bool:
     """Return whether `file` exists and is one of the `inputs`, by whatever path."""
     existing = (one for one in map(str, inputs) if one and os.path.exists(one))

@@ -28,7 +28,7 @@ from typing import Annotated, Any, BinaryIO, Generic, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from . import disk, untrusted
+from . import disk
 from .errors import ImportRefused, OtherVersion, StoreError, TooLarge
 from .types import canonical_json, from_json
 
@@ -212,7 +212,7 @@ def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: s
     is one sentence of the kind's `refuses`; `OtherVersion` where that is `ImportRefused` and the version another."""
     name = name or (source.name if isinstance(source, Path) else "This")
     with contextlib.ExitStack() as opened, kind.refusing(name):
-        file: Any = opened.enter_context(untrusted.regular(source)) if isinstance(source, Path) else source
+        file: Any = opened.enter_context(source.open("rb")) if isinstance(source, Path) else source
         file = io.BytesIO(file) if isinstance(file, (bytes, bytearray)) else file
         _bounded(file.seek(0, 2), kind.bounds.file, "", kind, name)
         file.seek(0)

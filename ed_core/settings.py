@@ -64,17 +64,9 @@ def _service(value: str) -> str:
     return value.rstrip("/")
 
 
-def _folder(path: Path) -> Path:
-    """Return the absolute path of a folder, with `~` as the user's home."""
-    try:
-        return path.expanduser().absolute()  # which stays the same for a process that is started elsewhere
-    except RuntimeError:
-        raise ValueError("a path; no user of that name has a home folder here") from None
-
-
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
 Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
-Folder = Annotated[Path, AfterValidator(_folder)]
+Folder = Annotated[Path, AfterValidator(lambda path: Path(os.path.abspath(os.path.expanduser(path))))]
 
 
 class Settings(BaseSettings):

@@ -1,14 +1,12 @@
-"""What others made: the most that is read of it, and how a file is opened: a regular file, no larger than its bound,
-UTF-8 with or without a byte order mark. What is wrong with one is a sentence, of the class that the reader asks for.
+"""What others made: the most that is read of it, and how a file is opened: no larger than its bound, UTF-8 with or
+without a byte order mark. What is wrong with one is a sentence, of the class that the reader asks for.
 
 A bound is checked before anything of that size is read or allocated. Containers have theirs in `files.Bounds`, models
 the free memory (`work.resolve`)."""
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import tomllib
 from collections.abc import Callable
 from io import BufferedReader
@@ -59,22 +57,12 @@ def size(n: int) -> str:
     return f"{n / 2**20:.3g} MiB" if n >= 1 << 20 else f"{n} bytes"
 
 
-def regular(file: str | Path) -> BufferedReader:
-    """Return a regular file, open for reading; `OSError` for anything else, without waiting for a pipe's writer."""
-    handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
-        os.close(handle)
-        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-        raise OSError(errno.ENOTSUP, f"it is {kind}, and a file is expected", str(file))
-    return os.fdopen(handle, "rb")
-
-
 def opened(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> BufferedReader:
-    """Return a regular file of at most `most` bytes, open for reading; else raise `refuses(sentence)`. `noun`: what a
+    """Return a file of at most `most` bytes, open for reading; else raise `refuses(sentence)`. `noun`: what a
     missing file is called."""
     shown = f"{str(file)[:200]!r}" if len(str(file)) > 200 or not str(file).isprintable() else str(file)
     try:
-        handle = regular(file)
+        handle = open(file, "rb")  # noqa: SIM115  # which the caller closes
     except FileNotFoundError:
         raise refuses(f"There is no {noun} {shown or repr('')}; check the path.") from None
     except (OSError, ValueError) as error:
@@ -86,7 +74,7 @@ def opened(file: str | Path, most: int, refuses: Refuses = InputError, noun: str
 
 
 def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> bytes:
-    """Return the bytes of a regular file of at most `most` bytes; else raise `refuses(sentence)`."""
+    """Return the bytes of a file of at most `most` bytes; else raise `refuses(sentence)`."""
     with opened(file, most, refuses, noun) as handle:
         try:
             return handle.read(most)
@@ -95,7 +83,7 @@ def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: st
 
 
 def text(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> str:
-    """Return the text of a regular UTF-8 file of at most `most` bytes, without a byte order mark; else raise
+    """Return the text of a UTF-8 file of at most `most` bytes, without a byte order mark; else raise
     `refuses(sentence)`."""
     return decoded(content(file, most, refuses, noun), str(file), most, refuses)
 
