@@ -4,6 +4,7 @@ files, and LoRA adapters as peft writes them. Refusals come before anything is l
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from io import BufferedReader
