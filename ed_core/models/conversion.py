@@ -4,7 +4,6 @@ The weights are unpacked to float32: many values of a packed file are exact in n
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from .. import disk
 from ..errors import BrokenWeights, ModelError, RefusedFamily, TooLarge, one_line, refused
 from ..machine import ROOM, free_memory, gigabytes
 from . import gguf_files, sizes
-from .gguf_files import CONVERTER, RECORD, Header
+from .gguf_files import Header
 
 COPIES = 2.5  # float32 copies of the weights in memory at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
@@ -36,8 +35,6 @@ def ensure(file: Path, place: Path) -> None:
         (folder / "source").mkdir()
         (folder / "source" / "model.gguf").symlink_to(file)  # alone, whatever is next to the file
         _convert(file, header, folder / "source", folder / "made")
-        record = {"file": file.name, "packing": next(iter(header.packing)), "weights": header.packing}
-        (folder / "made" / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
         return folder / "made"
 
     disk.make_once(place, make)

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import settings, untrusted
-from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound, one_line
+from ..errors import BrokenWeights, ModelNotFound, one_line
 from . import weights
 
 CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-RECORD = "gguf.json"  # in a converted folder: the file it came from, and how its weights were packed there
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 AGAIN = "download or copy it again"
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -105,17 +104,6 @@ def of_sha256(sha256: str) -> str:
 def place(content_hash: str) -> Path:
     """Return the folder that the conversion of a GGUF model, known by its `content_hash`, has or will have."""
     return settings.current().cache / "converted" / content_hash[:32]
-
-
-def packing(file: Path, place: Path) -> str:
-    """Return the type in which most weights of a GGUF file are packed, like "Q4_1"; "" where neither file nor
-    conversion is here. `place`: the folder of the conversion."""
-    try:
-        if place.is_dir():
-            return str(untrusted.json_of(place / RECORD)["packing"])
-        return next(iter(read(file).packing)) if file.is_file() else ""
-    except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
-        return ""
 
 
 def local() -> list[Path]:

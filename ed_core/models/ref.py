@@ -76,16 +76,13 @@ class ModelRef(ModelSpec):
         """Return the reference to the model of a stored request; its kind follows from its identity."""
         if isinstance(spec, ModelRef):
             return spec
-        source = spec.source
-        kinds: dict[type[ModelRef], object] = {
-            Remote: source.startswith(PREFIX),
-            Bundled: source in BUNDLED,
-            Wheel: source in WHEELS,
-            Gguf: source.lower().endswith(".gguf"),
-            Folder: spec.content_hash and not spec.revision,
-            Hub: True,
-        }
-        kind = next(kind for kind, fits in kinds.items() if fits)
+        kind: type[ModelRef] = Folder if spec.content_hash and not spec.revision else Hub
+        if spec.source.startswith(PREFIX):
+            kind = Remote
+        elif spec.source in BUNDLED or spec.source in WHEELS:
+            kind = Bundled if spec.source in BUNDLED else Wheel
+        elif spec.source.lower().endswith(".gguf"):
+            kind = Gguf
         return kind(**{f.name: getattr(spec, f.name) for f in fields(spec)})
 
     def opened_as(
@@ -365,7 +362,7 @@ class Gguf(ModelRef):
 
     @property
     def packing(self) -> str:
-        return gguf_files.packing(self.file, self.place)
+        return next(iter(gguf_files.read(self.file).packing)) if self.file.is_file() else ""
 
 
 class Wheel(Gguf):
