@@ -149,8 +149,7 @@ def _try(file: Path) -> None:
 
 @contextlib.contextmanager
 def _refusing(name: str, out: str | Path) -> Iterator[None]:
-    """Turn an `OSError` or `ValueError` of the block into a `ParameterError` that names the flag `name` and its path
-    `out`."""
+    """Turn an `OSError` or `ValueError` of the block into a `ParameterError` on the path `out` of the flag `name`."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -194,8 +193,7 @@ def is_damage(cause: BaseException | None) -> bool:
 
 
 def why(error: BaseException | None, setting: str = "ED_CACHE") -> str:
-    """Return what an error of the disk or of the store means, and what to do. `setting`: the setting that moves the
-    folder."""
+    """Return what an error of the disk or store means, and what to do; `setting` is what moves the folder."""
     code, number = getattr(error, "sqlite_errorcode", 0) & 0xFF, getattr(error, "errno", None)
     if code == sqlite3.SQLITE_FULL or number in DISK_FULL:
         return f"the disk is full. Free some space, or set {setting} to a folder on another disk."

@@ -56,8 +56,7 @@ def too_long(n: int, most: int | None, positions: int | None) -> str:
 
 
 def check_types(prompt: Prompt) -> None:
-    """Raise a `ParameterError` for a field of another type than `Prompt` declares: what is stored with it could not be
-    read again."""
+    """Raise a `ParameterError` for a field of another type than `Prompt` declares, which could not be stored."""
     for field in fields(prompt):
         value, kind = getattr(prompt, field.name), type(field.default) if field.name != "text" else str
         if not isinstance(value, kind):
@@ -148,6 +147,5 @@ def settled(text: str, answer: str) -> bool | None:
 
 
 def answer_with_seam(answer: str, laid: str) -> str:
-    """Return the answer, preceded by the end of the question where one token straddles both. `laid`: the text of the
-    answer's tokens."""
+    """Return the answer, after the question's end where one token straddles both. `laid`: its tokens' text."""
     return laid if laid.endswith(answer) else answer

@@ -256,8 +256,7 @@ def beyond(draws: ArrayLike, bound: float, above: bool) -> float:
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Return p-values after Holm's step-down adjustment (1979): `[test]` in [0, 1], in the order given. NaN (no test)
-    stays NaN and does not count."""
+    """Return p-values after Holm's step-down adjustment (1979), `[test]` in [0, 1]. NaN (no test) stays NaN."""
     each = np.asarray(p, np.float64)
     result, tested = np.full(len(each), np.nan), np.flatnonzero(np.isfinite(each))
     worst = 0.0
@@ -283,8 +282,7 @@ def ranks(rows: ArrayLike) -> np.ndarray:
 
 
 def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:
-    """Return Spearman's rank correlation row by row, `[n, place]` → `[n]`; NaN where a side is constant or not
-    finite."""
+    """Return Spearman's rank correlation row by row, `[n, place]` → `[n]`; NaN for a side constant or not finite."""
     x, y = ranks(a), ranks(b)
     with np.errstate(divide="ignore", invalid="ignore"):
         result = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
@@ -367,8 +365,7 @@ def correlated_layers(value: float, a: np.ndarray, b: np.ndarray, n_layers: int)
 
 @lru_cache(maxsize=16)
 def _block_orders(places: int, size: int) -> np.ndarray:
-    """Return `[RESAMPLES, place]`: random orders of blocks of `size` neighbouring places, which are a ring cut at a
-    random one."""
+    """Return `[RESAMPLES, place]`: random orders of blocks of `size` neighbouring places, a ring cut at random."""
     rng, orders = np.random.default_rng(0), []
     for _ in range(RESAMPLES):
         ring = np.roll(np.arange(places), rng.integers(places))
@@ -395,8 +392,7 @@ def _in_common(places: int, size: int) -> float:
 
 
 def about(value: float, error: float, freedom: int) -> np.ndarray:
-    """Return draws `[RESAMPLES]` of a number with this standard error: Student's t about it with `freedom` degrees of
-    freedom, by its quantiles."""
+    """Return draws `[RESAMPLES]` of a number with this standard error, by quantiles of Student's t about it."""
     return np.asarray(value + error * _student(freedom))
 
 
@@ -426,8 +422,7 @@ def some_below(curve: Resampled, bound: float, over: Units) -> float:
 
 
 def all_above(curve: Resampled, bound: float, over: Units) -> float:
-    """Return the probability of error of saying that every place of a curve is above `bound`: that of the least sure
-    one."""
+    """Return the probability of error of saying that every place of a curve is above `bound`: the least sure one's."""
     return float(student_p(curve.value, curve.error, bound, over.n - 1, True).max())
 
 

@@ -82,8 +82,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A prompt's tokens. `answer_start`: the first token (from 0) that reaches past the question's end; None without an
-    answer."""
+    """A prompt's tokens. `answer_start`: the first token (from 0) past the question's end; None without an answer."""
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
@@ -163,8 +162,7 @@ class Request:
 
     @property
     def series(self) -> str:
-        """The run id with the prompts left out: results of one series differ only in the prompt, and can share one
-        figure."""
+        """The run id with the prompts left out: results of one series differ only in the prompt."""
         return self._digest([])
 
     def _digest(self, prompts: list[dict[str, object]]) -> str:

@@ -83,14 +83,12 @@ def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: st
 
 
 def text(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> str:
-    """Return the text of a UTF-8 file of at most `most` bytes, without a byte order mark; else raise
-    `refuses(sentence)`."""
+    """Return the text of a UTF-8 file of at most `most` bytes, without its mark; else raise `refuses(sentence)`."""
     return decoded(content(file, most, refuses, noun), str(file), most, refuses)
 
 
 def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) -> str:
-    """Return the text of at most `most` bytes of UTF-8, without a byte order mark; else raise `refuses(sentence)`,
-    which calls them `name`."""
+    """Return the text of at most `most` bytes of UTF-8 called `name`; else raise `refuses(sentence)`."""
     if len(data) > most:
         raise refuses(f"{name} has {size(len(data))}; at most {size(most)} are read.")
     try:
@@ -100,8 +98,7 @@ def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) ->
 
 
 def json_of(file: str | Path, most: int = CONFIG) -> Any:
-    """Return the value of a JSON file of at most `most` bytes; `OSError` or `ValueError` (`Unreadable`) where it cannot
-    be read."""
+    """Return the value of a JSON file of at most `most` bytes; `OSError` or `ValueError` where it cannot be read."""
     return from_json(text(file, most, Unreadable))
 
 

@@ -69,8 +69,7 @@ def arrives(text: str, written: str) -> bool:
 
 
 def main() -> None:
-    """Read a template, a text and special tokens as JSON from standard input; write the rendered chat, or why it
-    failed, to standard output."""
+    """Read a template, a text and special tokens as JSON from stdin; write the chat, or why it failed, to stdout."""
     given = json.load(sys.stdin)
     from transformers.utils.chat_template_utils import render_jinja_template
 

@@ -78,6 +78,5 @@ def check(spec: ModelSpec) -> None:
 
 
 def needs_weights(spec: ModelSpec) -> bool:
-    """Return whether opening the model needs weights on this machine: an untrained copy needs only config and
-    tokenizer."""
+    """Return whether opening the model needs weights here: an untrained copy needs only config and tokenizer."""
     return spec.control != "untrained"

@@ -41,8 +41,7 @@ def ensure(file: Path, place: Path) -> None:
 
 
 def _check(file: Path, header: Header, folder: Path) -> None:
-    """Raise `BrokenWeights` for a tokenizer that the library would replace by another, `TooLarge` where disk or memory
-    lacks room. `folder`: where the conversion will be."""
+    """Raise `BrokenWeights` for a tokenizer that the library would replace, `TooLarge` where room is lacking."""
     name = file.name
     if header.byte_level and header.split not in (*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_SPLITS):
         how = f"as {header.split[:40]!r}, which the library does not know" if header.split else "in a way it leaves out"

@@ -44,8 +44,7 @@ def free_bytes(device: str) -> int:
 
 
 def total_bytes(device: str | torch.device) -> int:
-    """Return the bytes of memory that a device has, for "cuda" those of the smallest GPU; 0 where it shares the host's
-    memory."""
+    """Return the bytes of a device's own memory, for "cuda" of the smallest GPU; 0 where it shares the host's."""
     device = torch.device(device)
     return min(torch.cuda.mem_get_info(i)[1] for i in _gpus(device)) if device.type == "cuda" else 0
 

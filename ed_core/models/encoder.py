@@ -166,8 +166,7 @@ class Encoder:
 
     @cached_property
     def _anchor(self) -> tuple[list[int], str]:
-        """Ids to decode in front of a token's, as some decoders strip a text's first space, and the text of these
-        ids."""
+        """Ids to put in front of a token's (some decoders strip a text's first space), and the text of these ids."""
         ids = self.tokenizer.encode("a", add_special_tokens=False).ids
         return ids, self.decode(ids)
 

@@ -86,8 +86,7 @@ def _is_model(file: Path) -> bool:
 
 
 def content_hash(file: Path) -> str:
-    """Return the hash by which a GGUF model is known, of the file's content; reads the file once. `ModelNotFound` for
-    one of several parts."""
+    """Return the hash by which a GGUF model is known; reads the file once. `ModelNotFound` for one of several parts."""
     if parts := PART.search(file.name):
         raise ModelNotFound(
             f"{file.name} is one of {int(parts[1])} parts; merge them into one file first: llama-gguf-split --merge "
@@ -121,8 +120,7 @@ def local() -> list[Path]:
 
 
 def read(file: Path) -> Header:
-    """Return the header of a GGUF file; a `BrokenWeights` says what is damaged, cut off, or packed in a way that cannot
-    be read."""
+    """Return the header of a GGUF file; `BrokenWeights` says what is damaged, cut off, or cannot be read."""
     return _read(file, *weights.state(file))
 
 
@@ -224,8 +222,7 @@ def _adds_bos(fields: dict[str, Any]) -> bool:
 
 
 def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> str:
-    """Return the field or tensor that stretches rotary positions, as in Llama 3.1 and the larger Gemma 3; "" where none
-    does."""
+    """Return the field or tensor that stretches rotary positions, as in Llama 3.1; "" where none does."""
     rope = f"{architecture}.rope"
     factors = (f"{rope}.scaling.factor", f"{rope}.scale_linear") if fields.get(f"{rope}.scaling.type") != "none" else ()
     scaled = [name for name in factors if fields.get(name, 1) not in (0, 1)]
@@ -233,8 +230,7 @@ def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> st
 
 
 def _config(architecture: str, fields: dict[str, Any], tensors: list[str]) -> dict[str, Any]:
-    """Return the sizes of a model, named as in a config.json: enough for an estimate. A size that differs by block is
-    left out."""
+    """Return a model's sizes, named as in a config.json, for an estimate; without a size that differs by block."""
     values = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
     if not values["vocab_size"] and isinstance(tokens := fields.get("tokenizer.ggml.tokens"), range):
         values["vocab_size"] = len(tokens)

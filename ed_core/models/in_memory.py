@@ -80,15 +80,13 @@ class MemoryModel:
 
     @contextmanager
     def opened(self) -> Iterator[LanguageModel]:
-        """Yield the model, to be measured until the block ends; identities are checked whenever weights have
-        changed."""
+        """Yield the model, to be measured until the block ends; identities are checked after weights have changed."""
         with undisturbed(main_device(self.inner)):
             spec = self.spec
             yield explained(spec, lambda: self._checked(spec))
 
     def _checked(self, spec: ModelSpec) -> LanguageModel:
-        """Return a copy of the model over the same weights, opened for measuring; `IdentityFailed` where its identities
-        do not hold."""
+        """Return a copy over the same weights, opened; `IdentityFailed` where its identities do not hold."""
         outer, inner = shadow(self.outer, self.inner)
         quantized.cure(inner)
         model = (
@@ -184,8 +182,7 @@ def _sharded_by(model: nn.Module) -> str:
 
 
 def _copied(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy of the tokenizer, as encoding sets how one cuts and pads; `ParameterError` unless it is a fast
-    one."""
+    """Return a copy of the tokenizer, as encoding sets how one cuts and pads; `ParameterError` for a slow one."""
     if not getattr(tokenizer, "is_fast", False):
         state = "missing" if tokenizer is None else f"of the class {type(tokenizer).__name__}"
         raise ParameterError(
@@ -255,8 +252,7 @@ def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
 
 
 def _share(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Put into `memo`, by id, the parts of a module that its deep copy shares or drops: weights, large buffers,
-    hooks."""
+    """Put into `memo`, by id, the parts that a module's deep copy shares or drops: weights, large buffers, hooks."""
     own = vars(module)
     for parameter in filter(lambda p: p is not None, own["_parameters"].values()):
         memo.setdefault(id(parameter), _parameter(parameter))
@@ -319,8 +315,7 @@ def _hooks_note(model: nn.Module) -> str:
 
 
 def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
-    """Raise `IdentityFailed` for a wrapper that brings something to the model besides its layers, like tokens in front
-    of the prompt."""
+    """Raise `IdentityFailed` for a wrapper that adds something outside of the layers, like tokens before the prompt."""
     ids = short_prompt(model)
     with torch.no_grad():
         own = model.logits(ids)

@@ -100,8 +100,7 @@ class LanguageModel:
         self._lock = threading.RLock()
 
     def _module(self, root: nn.Module, role: str) -> nn.Module:
-        """Return the module under `root` that plays a role ("attn", …) of the architecture; `IdentityFailed` without
-        one."""
+        """Return the module under `root` with a role ("attn", …) of the architecture; `IdentityFailed` without one."""
         paths = self.architecture.paths(role)
         if (module := find_submodule(root, paths)) is None:
             raise IdentityFailed(
@@ -113,8 +112,7 @@ class LanguageModel:
     # ---------------------------------------------------------------- probes
 
     def expect(self, requests: Sequence[tuple[Any, Request]]) -> Sequence[tuple[Any, Request]]:
-        """Return the probes with their requests in the order in which they should be measured; a remote model answers
-        all of one prompt at once."""
+        """Return the requests in the order to measure them in: a remote model answers all of one prompt at once."""
         return requests
 
     def measure(self, probe: Any, encoding: Encoding, record: Any) -> None:
@@ -249,8 +247,7 @@ class LanguageModel:
         return trace
 
     def _recorders(self, trace: Trace, on_block: OnBlock | None) -> Iterator[RemovableHandle]:
-        """Register the hooks of one pass on every block and its branches, which fill `trace`, and yield their
-        handles."""
+        """Register the hooks of one pass, which fill `trace`, on blocks and branches, and yield their handles."""
         n = len(self.stack)
         ends_of_passes = range(n, self.n_layers, n) if self.between_passes else range(0)
         third_out: Tensor | None = None  # of the block that runs
@@ -291,8 +288,7 @@ class LanguageModel:
             yield block.register_forward_hook(after)
 
     def _check(self, trace: Trace) -> None:
-        """Raise `IdentityFailed` for a pass that did not run every block once, `NotFinite` for one with NaN or
-        infinities."""
+        """Raise `IdentityFailed` for a pass that did not run every block once, `NotFinite` for NaN or infinities."""
         assert trace.logits is not None
         n_runs = len(trace.resid) - 1, len(trace.attn_out), len(trace.mlp_out)
         if n_runs != (self.n_layers,) * 3:
@@ -320,8 +316,7 @@ class LanguageModel:
         return any(kept is trace for kept in self._traces.values()) and sum(sizes) + n_bytes <= self.trace_bytes
 
     def logits_from(self, ids: Ids, resid: Resid) -> Logits:
-        """Return the model's own logits when `resid` enters block 0 in place of the embedding (in a looped model, in
-        the first pass)."""
+        """Return the model's own logits when `resid` enters block 0 of the first pass in place of the embedding."""
         entered = False
 
         def put(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -335,8 +330,7 @@ class LanguageModel:
             return self.logits(ids)
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch v"]:
-        """Return float32 logits of a stream: final norm, head, and everything the model does after it (soft-cap, logit
-        scale)."""
+        """Return float32 logits of a stream: final norm, head, and what follows it (soft-cap, logit scale)."""
         logits = self._home(self.head(self.final_norm(resid)))
         roles = ("logit_divisor", "logit_multiplier", "logit_softcap")
         divisor, factor, cap = (self.architecture.number(self.config, role) for role in roles)
@@ -409,8 +403,7 @@ class LanguageModel:
         return edited.reshape(output.shape)
 
     def _added(self, output: Any, like: Tensor) -> Tensor:
-        """What a branch adds to the stream: its output times the family's residual multiplier, in the stream's
-        shape."""
+        """What a branch adds to the stream: its output times the residual multiplier, in the stream's shape."""
         value = first(output)
         if not isinstance(value, Tensor) or value.numel() != like.numel():
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -444,8 +437,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict[str, Any]:
-        """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once
-        and kept in the trace."""
+        """Block `layer`'s arguments for positions `start..T-1`; the trace keeps the whole prompt's keys and values."""
         named, n_tokens = named_arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
         if layer not in trace.keys_values:
             cache = Prefix()
@@ -538,8 +530,7 @@ class LanguageModel:
 
     @property
     def uses_cache(self) -> bool:
-        """Whether the library can keep keys and values; not in int8 and 4bit: int8 rounds a token by what is read with
-        it."""
+        """Whether the library can keep keys and values; not in int8, which rounds tokens read together, and 4bit."""
         return "past_key_values" in self._arguments and self.spec.precision not in QUANTIZED
 
     @torch.no_grad()

@@ -131,8 +131,7 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
 
 
 def _notes(ref: ModelRef, config: Config, unused: list[str]) -> tuple[str, ...]:
-    """Return notes on what a model's files say and the opened model is not: weights without a place (`unused`, by
-    name), a class without a head."""
+    """Return notes on weights in the files that have no place (`unused`, by name), and on a class without a head."""
     notes = []
     if unused:
         notes.append(
@@ -261,8 +260,7 @@ def _untrained(ref: ModelRef, config: Config) -> Pretrained:
 
 
 def _quantization(ref: ModelRef) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that quantize; {} for a plain precision or a checkpoint quantized
-    already."""
+    """Return the options of `from_pretrained` that quantize; {} where nothing is to be quantized any more."""
     stored = sizes.stored_precision(ref.config())
     if ref.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
         return {}
@@ -280,8 +278,7 @@ def _quantization(ref: ModelRef) -> dict[str, Any]:
 
 
 def _placement(ref: ModelRef) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that say where the weights go, by their size; `TooLarge` where they fit
-    nowhere. A model of unknown size goes to its device."""
+    """Return the options of `from_pretrained` that say where the weights go; `TooLarge` where they fit nowhere."""
     try:
         needed = ref.size().weight_bytes(ref.precision)
     except ParameterError:
@@ -302,8 +299,7 @@ def _require_same(ref: ModelRef) -> None:
 
 
 def _refuse_adapters(ref: ModelRef) -> None:
-    """Refuse an adapter next to the model's own weights, which the library would apply silently, and one that cannot be
-    merged."""
+    """Refuse an adapter next to the weights, which the library would apply silently, and one that cannot be merged."""
     if os.path.lexists(ref.place / weights.ADAPTER_CONFIG):
         raise ParameterError(
             f"{ref.name} has an adapter next to its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
@@ -336,8 +332,7 @@ def _refuse_own_code(ref: ModelRef) -> None:
 
 
 def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Config, Architecture | None]:
-    """Return the library's config, and the architecture that describes it (None: undescribed); a `ModelError` where
-    either is refused."""
+    """Return the library's config and its architecture (None: undescribed); a `ModelError` where one is refused."""
     _refuse_own_code(ref)
     with refused(lambda error: _bad_config(ref, error)):
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
@@ -361,16 +356,14 @@ def _bad_config(ref: ModelRef, error: Exception) -> ModelError:
 
 
 def _attention(config: Config) -> str:
-    """Return how attention is to be computed, whatever the folder asks for: "sdpa", torch's function, or "eager", the
-    family's own."""
+    """Return how attention is computed, whatever the folder asks for: "sdpa", or "eager", the family's own."""
     kind = type(config)
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None) or MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(kind, None)
     return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
 def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
-    """Return the library's tokenizer, and the encoder of the folder's own tokenizer.json; a note says where the two
-    differ."""
+    """Return the library's tokenizer, and the encoder of the folder's tokenizer.json; a note says if they differ."""
     own = tokens.encoder(ref)
     expected = "" if own else " Expected tokenizer.json next to the weights."
     none = f"{ref.name} has no usable tokenizer:"
@@ -399,8 +392,7 @@ def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return an error's message as a sentence on one line; another one where the weights need compiled code from a
-    hub."""
+    """Return an error's message as one sentence; another one where the weights need compiled code from a hub."""
     if "kernels" in str(error):
         return "its weights need compiled code from a hub, which is never fetched here."
     return f"{one_line(error)}."

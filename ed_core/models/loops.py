@@ -71,8 +71,7 @@ class PassCache:
 
 
 def _grows(cache: Cache | None) -> bool:
-    """Return whether the cache adds slots as needed; the empty one that `generate` makes of a config has one per
-    block."""
+    """Return whether the cache adds slots as needed; the one that `generate` makes has one per block."""
     return cache is not None and getattr(cache, "layer_class_to_replicate", None) is not None
 
 

@@ -37,8 +37,7 @@ def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_k
 
 
 def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
-    """Return the model once its identities hold and its device agrees with the CPU; raises `IdentityFailed`
-    otherwise."""
+    """Return the model once its identities hold and its device agrees with the CPU; else `IdentityFailed`."""
     kept = _kept_file(model) if trust_kept else None
     if kept and model.identities is None and (earlier := _held_before(kept)):
         model.identities, model.identities_kept = earlier, True

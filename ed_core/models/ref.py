@@ -44,8 +44,7 @@ class ModelRef(ModelSpec):
 
     @staticmethod
     def named(text: str) -> ModelRef:
-        """Return the model that a name means, its content not read yet; a `ModelError` says what is wrong with the
-        name."""
+        """Return the model that a name means, its content not read yet; a `ModelError` where it means none."""
         if not os.path.exists(os.path.expanduser(text)):
             text = text.strip()
         if not text:
@@ -123,8 +122,7 @@ class ModelRef(ModelSpec):
         return replace(ref, precision=stored or precision, why=why).twin(control, control_seed)
 
     def _adapted(self, adapter: str) -> Self:
-        """Return this model with the LoRA adapter of that folder or hub id; `ModelNotFound` where it is not
-        downloaded."""
+        """Return this model with the LoRA adapter of a folder or hub id; `ModelNotFound` where it is not here."""
         permits.adapter(adapter)
         folder = ModelRef.named(adapter).place
         if not folder.is_dir():
@@ -152,8 +150,7 @@ class ModelRef(ModelSpec):
 
     @property
     def place(self) -> Path:
-        """The folder that is loaded: the model's own, a snapshot in the hub's cache, or a GGUF file's conversion; may
-        be missing."""
+        """The folder that is loaded: the model's own, a hub snapshot, or a GGUF file's conversion; may be missing."""
         permits.model(self.source, self.revision)
         return self._folder
 
@@ -203,8 +200,7 @@ class ModelRef(ModelSpec):
             raise ParameterError(f"The weights of {self.source} are remote; take a model that is here.")
 
     def content(self, weights: bool = True) -> str:
-        """Return a hash of a local model's content, weights included unless left out; "" for a model of the hub, which
-        its commit identifies."""
+        """Return a hash of a local model's content, weights included unless left out; "" for a model of the hub."""
         return content_hash(self.place, weights) if self.place.is_dir() else ""
 
     def read_files(self) -> list[Path]:
@@ -469,8 +465,7 @@ def _unambiguous(folder: Path) -> str:
 
 
 def _name_and_revision(text: str) -> tuple[str, str]:
-    """Return the parts of a hub id "name@revision"; for anything else (a folder may have an @ in its name) all of it
-    and ""."""
+    """Return the parts of a hub id "name@revision"; of anything else (a folder may have an @) all of it and ""."""
     if not HUB_ID.fullmatch(text):
         return text, ""
     name, _, revision = text.partition("@")

@@ -188,8 +188,7 @@ def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read(config: Mapping[str, Any]) -> Size:
-    """Return the sizes of a config.json (or a catalogue entry's fields); a `ParameterError` names a field that is
-    missing."""
+    """Return the sizes of a config.json or catalogue entry; a `ParameterError` names a field that is missing."""
     config = of_text(config)
     family = str(config.get("model_type", ""))
     layout = LAYOUTS.get(family, LLAMA)

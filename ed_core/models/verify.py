@@ -76,8 +76,7 @@ def _measure(model: LanguageModel) -> Identities:
 
 
 def short_prompt(model: LanguageModel) -> Ids:
-    """Return a short text's tokens, at most as many as the model has positions; evenly spread ids where a tokenizer
-    gives hardly any."""
+    """Return a short text's tokens, at most all positions; evenly spread ids where a tokenizer gives hardly any."""
     most = min(48, model.n_positions or 48)
     ids = model.encoder.ids(PROBE_TEXT)[:most]
     if len(set(ids)) < min(8, most):
@@ -148,8 +147,7 @@ def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> tup
 
 
 def _walked(model: LanguageModel, trace: Trace, kept: int, *streams: Tensor, start: int = 0) -> list[Tensor]:
-    """Return the last `kept` logits of each of the streams that enter block 0 from position `start` on, walked together
-    block by block."""
+    """Return the last `kept` logits of streams that enter block 0 from `start` on, walked together block by block."""
     for layer in range(model.n_layers):
         streams = tuple(model.run_block(trace, layer, resid, start=start)[2] for resid in streams)
     return [model.unembed(resid[:, -kept:]) for resid in streams]
@@ -265,8 +263,7 @@ def check_device(model: LanguageModel, always: bool = False) -> Sanity | None:
 
 @torch.no_grad()
 def compare_with_cpu(trace: Trace, reference: LanguageModel, precision: str) -> Sanity:
-    """Return how a device's traced pass differs, block by block, from `reference`, the same model in float32 on the
-    CPU."""
+    """Return how a device's traced pass differs, block by block, from `reference`, its float32 copy on the CPU."""
 
     def on_cpu(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu", torch.float32)

@@ -46,8 +46,7 @@ def check_complete(folder: Path, name: str) -> None:
 
 
 def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return the tensors of a .safetensors file, `{name: (dtype, shape)}`; `BrokenWeights` where its length is not what
-    they need."""
+    """Return the tensors of a .safetensors file, `{name: (dtype, shape)}`; `BrokenWeights` for another length."""
     try:
         with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights), safe_open(file, framework="np") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118

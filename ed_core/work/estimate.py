@@ -126,8 +126,7 @@ def fitting(
 
 
 def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> tuple[str, str]:
-    """Return the precision that "auto" takes, the widest that fits with room for the probes, and the sentence that says
-    why."""
+    """Return the precision that "auto" takes, the widest that fits with room for the probes, and why in a sentence."""
     free = free_memory() if free is None else free
     chosen, wider = (fitting(size, free, n_tokens, device) or WIDEST_FIRST[-1:])[0], ", the widest there is"
     need = estimate(size, chosen, n_tokens, device, free)
@@ -188,8 +187,7 @@ def expected(request: Request, open_models: Collection[str] = ()) -> float:
 
 
 def opening(spec: ModelRef) -> float | None:
-    """Return the seconds in which a model is opened; None where something has to be fetched or converted first, or its
-    size is not known."""
+    """Return the seconds to open a model; None where it must be fetched or converted, or its size is not known."""
     if not spec.is_ready:
         return None
     return weights(spec) / BYTES_A_SECOND or None

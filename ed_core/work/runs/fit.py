@@ -92,8 +92,7 @@ def _resolved(ref: ModelRef) -> ModelRef:
 
 
 def fit(turn: Turn, asked: Fit) -> bytes:
-    """Make a fit, judge it on prompts left out of it, write its file, and return the sentence on it; maps so far are
-    published as such files."""
+    """Make a fit, judge it, write its file, and return the sentence on it; maps so far are published as such files."""
     prompts, test, memory = asked.check()
     from ...lenses import measured
     from ...lenses.affine import Affine
