@@ -11,7 +11,6 @@ import functools
 import hashlib
 import math
 import mmap
-import os
 import re
 import struct
 from dataclasses import dataclass
@@ -63,28 +62,6 @@ class Header:
         return sum(self.packing.values())
 
 
-def find(source: str) -> Path | None:
-    """Return the GGUF file that a path names, the file itself or the only one in a folder without another model; None
-    where it names none, `ModelNotFound` where the folder has several."""
-    path = Path(os.path.expanduser(source))
-    if untrusted.ending(path) == ".gguf" and os.path.isfile(path):
-        return path.resolve()
-    if not os.path.isdir(path) or any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
-        return None
-    files = sorted(f for f in path.iterdir() if untrusted.ending(f) == ".gguf" and _is_model(f))
-    if len(files) > 1 and not PART.search(files[0].name):
-        raise ModelNotFound(
-            f"The folder {path} holds {len(files)} GGUF files; name one of them: {files[0].name}, {files[1].name}"
-            f"{', …' if len(files) > 2 else ''}."
-        )
-    return files[0].resolve() if files else None
-
-
-def _is_model(file: Path) -> bool:
-    """Return whether a GGUF file is, by its name, a language model, and no projector of images."""
-    return not file.name.lower().startswith("mmproj")
-
-
 def content_hash(file: Path) -> str:
     """Return the hash by which a GGUF model is known; reads the file once. `ModelNotFound` for one of several parts."""
     if parts := PART.search(file.name):
@@ -103,17 +80,6 @@ def of_sha256(sha256: str) -> str:
 def place(content_hash: str) -> Path:
     """Return the folder that the conversion of a GGUF model, known by its `content_hash`, has or will have."""
     return settings.current().cache / "converted" / content_hash[:32]
-
-
-def local() -> list[Path]:
-    """The GGUF models in the folders where llama.cpp and LM Studio keep theirs."""
-    home = Path.home()
-    files = [
-        *Path(os.environ.get("LLAMA_CACHE") or home / ".cache" / "llama.cpp").glob("*.gguf"),
-        *(home / ".lmstudio" / "models").glob("*/*/*.gguf"),
-        *(home / ".cache" / "lm-studio" / "models").glob("*/*/*.gguf"),
-    ]
-    return sorted(f for f in files if _is_model(f) and not PART.search(f.name))
 
 
 # -------------------------------------------------------------------- the header

@@ -57,8 +57,8 @@ class ModelRef(ModelSpec):
             return Wheel(text)
         if text in BUNDLED:
             return Bundled(text)
-        if file := gguf_files.find(text):
-            return Gguf(str(file))
+        if text.lower().endswith(".gguf") and os.path.isfile(file := os.path.expanduser(text)):
+            return Gguf(str(Path(file).resolve()))
         if revision and (name in BUNDLED or name in WHEELS):
             raise ModelNotFound(f"{name} has one version and no revision {revision!r}; leave it out.")
         if os.path.isdir(folder := os.path.expanduser(text)):  # unlike the path's own method it takes any text

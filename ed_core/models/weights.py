@@ -84,7 +84,10 @@ def content_hash(folder: Path, weights: bool = True) -> str:
                 f"The folder {folder} holds an adapter, not a model; give its base as the model and this folder as "
                 "--adapter."
             )
-        raise ModelNotFound(f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it.")
+        raise ModelNotFound(
+            f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it, or the path of "
+            "a GGUF file."
+        )
     if weights and not any(folder.glob("*.safetensors")):
         pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
         content = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
