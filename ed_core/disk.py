@@ -26,7 +26,6 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 SQLITE_NO_PERMISSION = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-SQLITE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM)
 
 
 @contextlib.contextmanager
@@ -187,9 +186,9 @@ def moves(out: Path) -> str:
 
 def is_damage(cause: BaseException | None) -> bool:
     """Return whether a database's error is damage, and not the disk's, a permission's or another process's."""
-    code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    others = (*SQLITE_DISK, *SQLITE_NO_PERMISSION, *SQLITE_BUSY)
-    return isinstance(cause, sqlite3.DatabaseError) and code not in others
+    if isinstance(cause, sqlite3.OperationalError):  # of which only a missing table is damage
+        return getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_ERROR
+    return isinstance(cause, sqlite3.DatabaseError)
 
 
 def why(error: BaseException | None, setting: str = "ED_CACHE") -> str:
