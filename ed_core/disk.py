@@ -114,6 +114,8 @@ def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = 
             raise ValueError("it is a folder, a link or a device; expected the path of a file")
         if expected and ending(file) != expected:
             raise ValueError(f"expected a file that ends in {expected}")
+        if file.suffix == ".safetensors" and any(file.parent.glob("*config.json")):
+            raise ValueError("the folder holds a model")
         if _is_among(file, inputs):
             raise ValueError("the file is read as well")
         _try(file)

@@ -203,11 +203,6 @@ class ModelRef(ModelSpec):
         """Return a hash of a local model's content, weights included unless left out; "" for a model of the hub."""
         return content_hash(self.place, weights) if self.place.is_dir() else ""
 
-    def read_files(self) -> list[Path]:
-        """The files that opening the model reads; no output may replace one."""
-        of_adapter = [Path(self.adapter) / name for name in weights.OF_ADAPTER] if self.adapter else []
-        return [Path(self.source), *weights.read_files(self.place), *of_adapter]
-
     # ---------------------------------------------------------------- what its config says
 
     def config(self) -> dict[str, Any]:
@@ -348,9 +343,6 @@ class Gguf(ModelRef):
         from . import conversion
 
         conversion.ensure(self.file, self.place)
-
-    def read_files(self) -> list[Path]:
-        return [*super().read_files(), self.file]
 
     def _config_elsewhere(self) -> dict[str, Any]:
         """Return the sizes in the file's header, before the file is converted; else those of the catalogue."""

@@ -95,9 +95,11 @@ def content_hash(folder: Path, weights: bool = True) -> str:
             f"The folder {folder} holds {content}; expected .safetensors files. Where you trust the file, open it in "
             "transformers with use_safetensors=False and save it again with save_pretrained."
         )
-    files = [file for file in read_files(folder) if file.is_file() and (weights or file.name in IDENTITY_FILES)]
+    files = [folder / name for name in IDENTITY_FILES]
+    if weights:
+        files += [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
     digest = hashlib.sha256()
-    for file in files:
+    for file in filter(Path.is_file, files):
         digest.update(f"{file.name}\0".encode() + bytes.fromhex(sha256(file)))
     return digest.hexdigest()
 
@@ -133,12 +135,6 @@ def check_files(folder: Path) -> None:
     for file in (folder / name for name in IDENTITY_FILES):
         if file.is_file():
             _opened(file).close()
-
-
-def read_files(folder: Path) -> list[Path]:
-    """The files that opening this folder's model reads: config and tokenizer, which need not exist, and weights."""
-    names = (folder / name for name in IDENTITY_FILES)
-    return [*names, *sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
 
 
 # ---------------------------------------------------------------- LoRA adapters

@@ -62,9 +62,7 @@ class Fit:
     def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
         """Return its prompts, the prompts that judge it (None for a part of the others), and bytes of memory. Raises
         what is wrong before a model is opened."""
-        inputs: list[str | Path] = [self.prompts, self.test]
-        inputs += [file for one in self.models for file in one.read_files()]
-        disk.require_out(self.out, inputs, expected=".safetensors" if self.kind in LENSES else ".npz")
+        disk.require_out(self.out, [], expected=".safetensors" if self.kind in LENSES else ".npz")
         if self.rank is not None and self.rank < 1:
             raise ParameterError(f"--rank is {self.rank}; expected 1 at least.")
         for one in self.models:
