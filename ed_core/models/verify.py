@@ -294,7 +294,8 @@ def float32_copy(model: LanguageModel) -> LanguageModel:
         if type(module).__name__ in ("Linear4bit", "Linear8bitLt"):
             plain = nn.Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
             plain.weight = nn.Parameter(quantized.weight(module).cpu())
-            plain.bias = None if module.bias is None else nn.Parameter(module.bias.detach().cpu().float())
+            if module.bias is not None:
+                plain.bias = nn.Parameter(module.bias.detach().cpu().float())
             parts[id(module)] = plain
     for parameter in filter(Tensor.is_floating_point, model.hf.parameters()):
         parts[id(parameter)] = nn.Parameter(parameter.detach().to("cpu", torch.float32))
