@@ -129,7 +129,7 @@ class Settings(BaseSettings):
 
 def current() -> Settings:
     """Return the settings of this process. The file is read once; `SettingsError` says which of them is wrong."""
-    return _read(file(), tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith(PREFIX))))
+    return _read(tuple((name, os.environ[name]) for name in os.environ if name.startswith(PREFIX)))
 
 
 def file() -> Path | None:
@@ -150,9 +150,9 @@ def table() -> str:
 
 
 @lru_cache(maxsize=8)
-def _read(place: Path | None, variables: tuple[tuple[str, str], ...]) -> Settings:
-    """Return the settings of a file and of the `ED_…` variables, which win."""
-    fields = Settings.model_fields
+def _read(variables: tuple[tuple[str, str], ...]) -> Settings:
+    """Return the settings of the file and of the `ED_…` variables, which win."""
+    place, fields = file(), Settings.model_fields
     for name, _ in variables:
         if name.removeprefix(PREFIX).lower() not in fields and not name.startswith(NO_SETTINGS):
             known = tuple(PREFIX + field.upper() for field in fields)

@@ -62,10 +62,6 @@ class Models:
         """Return the bytes of each open model, by its key."""
         return {name: model.bytes for name, model in self._open.items()}
 
-    def __len__(self) -> int:
-        """Return the number of open models."""
-        return len(self._open)
-
     def touch(self) -> None:
         """Note that the latest model was in use until now."""
         if self._open:
