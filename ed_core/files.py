@@ -28,7 +28,7 @@ from typing import Annotated, Any, BinaryIO, Generic, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from . import disk, untrusted
+from . import disk
 from .errors import ImportRefused, OtherVersion, StoreError, TooLarge
 from .types import canonical_json, from_json
 
@@ -158,8 +158,7 @@ def expect(holds: bool, what: str) -> None:
 
 
 def parse(text: bytes, most: int) -> Any:
-    """Return the value of a JSON text of at most `most` bytes; `ValueError` for a longer one, and for NaN and
-    infinity."""
+    """Return the value of a JSON text of at most `most` bytes; `ValueError` for others, and for NaN and infinity."""
     expect(len(text) <= most, f"{len(text)} bytes of JSON, at most {most} are read")
     value = from_json(text)
     canonical_json(value)  # refuses NaN and infinity
@@ -167,8 +166,7 @@ def parse(text: bytes, most: int) -> Any:
 
 
 def exactly(kind: type[T], data: Any) -> T:
-    """Return `data` as a value of the type `kind`: every field is given and no other, each of its very type; else
-    `ValueError`."""
+    """Return `data` as a value of the type `kind`, with every field and no other, each of its type; or `ValueError`."""
     extra = getattr(kind, "model_config", {}).get("extra", "forbid")
     try:
         schema: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
@@ -212,7 +210,7 @@ def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: s
     is one sentence of the kind's `refuses`; `OtherVersion` where that is `ImportRefused` and the version another."""
     name = name or (source.name if isinstance(source, Path) else "This")
     with contextlib.ExitStack() as opened, kind.refusing(name):
-        file: Any = opened.enter_context(untrusted.regular(source)) if isinstance(source, Path) else source
+        file: Any = opened.enter_context(source.open("rb")) if isinstance(source, Path) else source
         file = io.BytesIO(file) if isinstance(file, (bytes, bytearray)) else file
         _bounded(file.seek(0, 2), kind.bounds.file, "", kind, name)
         file.seek(0)
@@ -236,8 +234,7 @@ def _bounded(size: int, most: int, unpacked: str, kind: Kind[Any], name: str) ->
 
 
 def _opened(opened: contextlib.ExitStack, file: Any, kind: Kind[H], name: str) -> Sealed[H]:
-    """Return the container in a zip file, after checking its entries and its manifest against the kind's bounds and
-    names."""
+    """Return the container in a zip file, once its entries and manifest are within the kind's bounds and names."""
     bounds, total = kind.bounds, file.seek(0, 2)
     file.seek(max(0, total - END.size - 20))
     tail = file.read()

@@ -25,10 +25,7 @@ PASSIVE = {WAITING: "PASSIVE"}  # two threads that spin next to another busy pro
 WORKER, RUN = 1, 10
 # What torch reads of its allocator on a GPU, by its name now and before. A sweep's batches grow with the layers, and
 # each would leave another segment.
-ALLOCATOR, ALLOCATORS = (
-    "PYTORCH_ALLOC_CONF",
-    ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
-)
+ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 GROWING = "expandable_segments:True"
 GROUPS = Path("/sys/fs/cgroup")
 GPUS = Path("/proc/driver/nvidia/gpus")
@@ -142,7 +139,7 @@ def prepare() -> None:
     if quota():
         os.environ.setdefault(THREADS, str(cores()))
     if gpus() and not any(name in os.environ for name in ALLOCATORS):
-        os.environ[ALLOCATOR] = GROWING
+        os.environ[ALLOCATORS[0]] = GROWING
     if late and cores() > 1:
         import warnings
 

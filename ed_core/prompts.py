@@ -11,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 
 from . import settings, untrusted
-from .errors import ParameterError, PromptError, PromptFileError
+from .errors import InputError, ParameterError, PromptError, PromptFileError
 from .types import Prompt, from_json
 
 HALF = "\ufffd"  # what the bytes of a character decode to that is not whole
 UNFAITHFUL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")  # all controls but tab and line ends
-FIELDS = {"text", "answer", "id", "template", "special_tokens", "form"}
+FIELDS = {field.name for field in fields(Prompt)}
 
 
 def max_tokens() -> int:
@@ -56,8 +56,7 @@ def too_long(n: int, most: int | None, positions: int | None) -> str:
 
 
 def check_types(prompt: Prompt) -> None:
-    """Raise a `ParameterError` for a field of another type than `Prompt` declares: what is stored with it could not be
-    read again."""
+    """Raise a `ParameterError` for a field of another type than `Prompt` declares, which could not be stored."""
     for field in fields(prompt):
         value, kind = getattr(prompt, field.name), type(field.default) if field.name != "text" else str
         if not isinstance(value, kind):
@@ -72,7 +71,8 @@ def check_text(prompt: Prompt) -> None:
         raise PromptError("The prompt is empty; type or pick some text.")
     if prompt.template not in ("raw", "chat"):
         raise PromptError(f"The template is {prompt.template!r}; expected 'raw' or 'chat'.")
-    for where, text in (("prompt", prompt.text), ("answer", prompt.answer)):
+    parts = {"prompt": prompt.text, "answer": prompt.answer, "id": prompt.id, "form": prompt.form}
+    for where, text in parts.items():
         if result := UNFAITHFUL.search(text):
             kind = "half of a surrogate pair" if result[0] >= "\ud800" else "a control character"
             raise PromptError(
@@ -123,23 +123,12 @@ def _parse(path: str, number: int, line: str) -> Prompt:
         raise PromptFileError(f"{path}, line {number}: not JSON ({place}); expected one object a line.") from None
     if not isinstance(data, dict) or not isinstance(data.get("text"), str):
         raise PromptFileError(f"{path}, line {number}: expected an object with a string 'text'.")
-    known = {k: v for k, v in data.items() if k in FIELDS and v is not None}
-    wrong = [k for k, v in known.items() if not isinstance(v, bool if k == "special_tokens" else str)]
-    if wrong:
-        raise PromptFileError(
-            f"{path}, line {number}: '{wrong[0]}' is of the wrong type ({type(known[wrong[0]]).__name__})."
-        )
-    prompt = Prompt(**known)
+    prompt = Prompt(**{k: v for k, v in data.items() if k in FIELDS and v is not None})
     try:
+        check_types(prompt)
         check_length(prompt)
         check_text(prompt)
-        for label in (prompt.id, prompt.form):
-            label.encode()
-    except UnicodeEncodeError:
-        raise PromptFileError(
-            f"{path}, line {number}: half of a surrogate pair in 'id' or 'form'; remove it."
-        ) from None
-    except PromptError as error:
+    except InputError as error:
         raise PromptFileError(f"{path}, line {number}: {error}") from None
     return prompt
 
@@ -158,6 +147,5 @@ def settled(text: str, answer: str) -> bool | None:
 
 
 def answer_with_seam(answer: str, laid: str) -> str:
-    """Return the answer, preceded by the end of the question where one token straddles both. `laid`: the text of the
-    answer's tokens."""
+    """Return the answer, after the question's end where one token straddles both. `laid`: its tokens' text."""
     return laid if laid.endswith(answer) else answer

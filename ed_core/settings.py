@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = Path.home() / ".effective-depth" if (ROOT / "ed_ui" / "app").is_dir() else ROOT
 PREFIX = "ED_"
 NO_SETTINGS = ("ED_CONFIG", "ED_TEST_", "ED_BENCH_")  # prefixes of variables that mean something else
+CACHE = "`cache/` next to `app.py`; `~/.effective-depth/cache` where pip installed the app"  # for the table
 LOCAL = "local"  # in place of a service's address: its whole way but the network, on weights that are here
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -44,7 +45,7 @@ def in_bytes(text: str) -> int:
 
 
 def _names(value: Any) -> Any:
-    """Return a list as it is, or the names in a text with commas between them, as the environment has it."""
+    """Return the names in a text with commas between them, as the environment has it; a list as it is."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
@@ -58,23 +59,14 @@ def _addresses(listed: tuple[str, ...]) -> tuple[str, ...]:
 
 def _service(value: str) -> str:
     """Return a service's address without its last slash, or "local"; `ValueError` for anything else."""
-    address = value.rstrip("/")
-    if address != LOCAL and not re.fullmatch(r"https?://[\w.:\[\]-]+", address):
+    if value != LOCAL and not re.fullmatch(r"https?://[\w.:\[\]-]+/?", value):
         raise ValueError(f"an address like https://api.ndif.us, or {LOCAL}")
-    return address
-
-
-def _folder(path: Path) -> Path:
-    """Return the absolute path of a folder, with `~` as the user's home."""
-    try:
-        return path.expanduser().absolute()  # which stays the same for a process that is started elsewhere
-    except RuntimeError:
-        raise ValueError("a path; no user of that name has a home folder here") from None
+    return value.rstrip("/")
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
 Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
-Folder = Annotated[Path, AfterValidator(_folder)]
+Folder = Annotated[Path, AfterValidator(lambda path: Path(os.path.abspath(os.path.expanduser(path))))]
 
 
 class Settings(BaseSettings):
@@ -82,7 +74,6 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_ignore_empty=True)
 
-    # what visitors may use
     hosted: bool = Field(
         False,
         description="visitors are strangers: the `models` listed alone (for `*`, bundled and catalogued ones), no "
@@ -105,11 +96,7 @@ class Settings(BaseSettings):
     ndif_wait: int = Field(
         3600, ge=1, description="seconds that such a model is waited for, in its queue and while it computes"
     )
-
-    # how much
     max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")
-
-    # who
     login: Literal["off", "optional", "required"] = Field(
         "off",
         description="`off`; `optional`: everybody looks, who is logged in keeps; `required`: nothing is shown before",
@@ -117,12 +104,8 @@ class Settings(BaseSettings):
     login_allowed: Annotated[Names, AfterValidator(_addresses)] = Field(
         (), description="who may log in: e-mail addresses, or `@domain`; everybody the provider knows where empty"
     )
-
-    # what is said
     title: str = Field("Effective depth", min_length=1, max_length=60, description="the title of the pages, plain text")
     banner: str = Field("", max_length=400, description="one line above every page, plain text")
-
-    # where, and how much of the machine
     cache: Folder = Field(HOME / "cache", description="the folder of results and case studies")
     cache_limit: Bytes = Field(
         2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped"
@@ -139,18 +122,14 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_login(self) -> Settings:
-        """Raise a `ValueError` where people may log in though login is off."""
         if self.login == "off" and self.login_allowed:
             raise ValueError("login_allowed is set; expected login = 'optional' or 'required' with it")
         return self
 
 
-VARIABLES = ("ED_CONFIG", *(PREFIX + name.upper() for name in Settings.model_fields))
-
-
 def current() -> Settings:
     """Return the settings of this process. The file is read once; `SettingsError` says which of them is wrong."""
-    return _read(tuple(map(os.environ.get, VARIABLES)))
+    return _read(tuple((name, os.environ[name]) for name in os.environ if name.startswith(PREFIX)))
 
 
 def file() -> Path | None:
@@ -162,30 +141,23 @@ def file() -> Path | None:
 
 def table() -> str:
     """Return every setting with its default and meaning, as a Markdown table."""
-    rows = [
-        f"| `{name}` | {_default(name)} | {(f.description or '').replace('|', chr(92) + '|')} |"
-        for name, f in Settings.model_fields.items()
-    ]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
-
-
-def _default(name: str) -> str:
-    """Return a setting's default as the table shows it."""
-    value = Settings.model_fields[name].default
-    if name == "cache":
-        return "`cache/` next to `app.py`; `~/.effective-depth/cache` where pip installed the app"
-    if value is None or value in ("", ()):
-        return "–"
-    return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        value = list(field.default) if isinstance(field.default, tuple) else field.default
+        default = "–" if value in (None, "", []) else CACHE if name == "cache" else f"`{json.dumps(value)}`"
+        rows.append(f"| `{name}` | {default} | {(field.description or '').replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
 
 
 @lru_cache(maxsize=8)
-def _read(variables: tuple[str | None, ...]) -> Settings:
-    """Return the settings of the file and of these values of `VARIABLES`, the cache's key."""
-    for name in os.environ:
-        if name.startswith(PREFIX) and name not in VARIABLES and not name.startswith(NO_SETTINGS):
-            log.warning("%s It is ignored.", _unknown(name, "the environment", VARIABLES[1:]))
-    place, values = file(), {}
+def _read(variables: tuple[tuple[str, str], ...]) -> Settings:
+    """Return the settings of the file and of the `ED_…` variables, which win."""
+    place, fields = file(), Settings.model_fields
+    for name, _ in variables:
+        if name.removeprefix(PREFIX).lower() not in fields and not name.startswith(NO_SETTINGS):
+            known = tuple(PREFIX + field.upper() for field in fields)
+            log.warning("%s It is ignored.", _unknown(name, "the environment", known))
+    values: dict[str, Any] = {}
     if place is not None:
         try:
             values = tomllib.loads(place.read_text(encoding="utf-8"))
@@ -194,13 +166,20 @@ def _read(variables: tuple[str | None, ...]) -> Settings:
                 f"The settings in {place} cannot be read: {getattr(error, 'strerror', None) or error}. Expected a TOML "
                 "file like docs/lab.example.toml; correct it, or set ED_CONFIG to another file."
             ) from None
-        for name in values.keys() - Settings.model_fields.keys():
-            sentence = _unknown(name, place.name, tuple(Settings.model_fields))
-            raise SettingsError(f"{sentence} Correct or remove it, and restart.")
+        for name in values.keys() - fields.keys():
+            raise SettingsError(f"{_unknown(name, place.name, tuple(fields))} Correct or remove it, and restart.")
+    by_variable = {name.removeprefix(PREFIX).lower(): value for name, value in variables if value}
     try:
-        return Settings(**{k: v for k, v in values.items() if not os.environ.get(PREFIX + k.upper())})
+        return Settings(**{name: value for name, value in values.items() if name not in by_variable})
     except ValidationError as error:
-        raise _wrong(error, place) from None
+        first = error.errors(include_url=False)[0]
+    expected = re.sub(r"^(Value error, |Input should be )|, unable to interpret input$", "", first["msg"])
+    if not first["loc"]:
+        raise SettingsError(f"The settings do not go together: {expected}. Fix one of them and restart.")
+    name = str(first["loc"][0])
+    where = PREFIX + name.upper() if name in by_variable else f"{name} in {place.name if place else 'the settings'}"
+    value = by_variable.get(name, first["input"])
+    raise SettingsError(f"{where} is {value!r}; expected {expected}. Fix it and restart.")
 
 
 def _unknown(name: str, where: str, known: tuple[str, ...]) -> str:
@@ -208,18 +187,3 @@ def _unknown(name: str, where: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}."
     return f"There is no setting {name} (in {where}); {hint}"
-
-
-def _wrong(error: ValidationError, place: Path | None) -> SettingsError:
-    """Return the error of the first wrong value: which setting, its value, and the expected one."""
-    first = error.errors(include_url=False)[0]
-    expected = re.sub(r"^(Value error, |Input should be )", "", first["msg"]).removesuffix(
-        ", unable to interpret input"
-    )
-    if not first["loc"]:
-        return SettingsError(f"The settings do not go together: {expected}. Fix one of them and restart.")
-    name = str(first["loc"][0])
-    variable = PREFIX + name.upper()
-    where = variable if variable in os.environ else f"{name} in {place.name if place else 'the settings'}"
-    value = os.environ.get(variable, first["input"])
-    return SettingsError(f"{where} is {value!r}; expected {expected}. Fix it and restart.")

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-ENGINE_VERSION = (
-    1  # raise when any number an unchanged request yields would change; old results are then never shown for it
-)
+ENGINE_VERSION = 1  # raise when a number of an unchanged request would change; old results are then never shown for it
 
 
 def canonical_json(value: Any) -> str:
@@ -84,8 +82,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A prompt's tokens. `answer_start`: the first token (from 0) that reaches past the question's end; None without an
-    answer."""
+    """A prompt's tokens. `answer_start`: the first token (from 0) past the question's end; None without an answer."""
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
@@ -165,8 +162,7 @@ class Request:
 
     @property
     def series(self) -> str:
-        """The run id with the prompts left out: results of one series differ only in the prompt, and can share one
-        figure."""
+        """The run id with the prompts left out: results of one series differ only in the prompt."""
         return self._digest([])
 
     def _digest(self, prompts: list[dict[str, object]]) -> str:
@@ -194,15 +190,11 @@ class Request:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
         """Return the request of a JSON object that `to_json` made."""
-
-        def as_value(v: object) -> object:
-            return tuple(v) if isinstance(v, list) else v
-
         return cls(
             models=tuple(ModelSpec(**m) for m in data["models"]),
             prompts=tuple(Prompt(**p) for p in data["prompts"]),
             probe=data["probe"],
-            parameters=tuple((k, as_value(v)) for k, v in data["parameters"]),
+            parameters=tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in data["parameters"]),
             probe_version=data["probe_version"],
             files=tuple((k, v) for k, v in data.get("files", ())),
         )

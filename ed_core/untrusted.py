@@ -1,15 +1,12 @@
-"""What others made: the most that is read of it, and how a file is opened: a regular file, no larger than its bound,
-UTF-8 with or without a byte order mark. What is wrong with one is a sentence, of the class that the reader asks for.
+"""What others made: the most that is read of it, and how a file is opened: no larger than its bound, UTF-8 with or
+without a byte order mark. What is wrong with one is a sentence, of the class that the reader asks for.
 
 A bound is checked before anything of that size is read or allocated. Containers have theirs in `files.Bounds`, models
 the free memory (`work.resolve`)."""
 
 from __future__ import annotations
 
-import errno
 import os
-import re
-import stat
 import tomllib
 from collections.abc import Callable
 from io import BufferedReader
@@ -34,35 +31,19 @@ SUMS, ROWS = 4 << 30, 10_000_000  # all sums of a study: bytes, prompts of all i
 FOOTER, PARTS = 64 << 20, 20_000  # of a parquet file: its metadata; columns and groups of rows, each
 PLAN = 256 << 20  # the plan of a study, which names each of its prompts
 ITEM_HEAD = 1 << 20  # what such a file says about its columns
-NESTING = 32  # levels of lists, objects and tables
-TEXT = 1 << 20  # a string in JSON
 CHARACTERS = 100  # of a prompt for each token that may be: longer ones are refused before they are tokenized
 LEAST_CHARACTERS = 10_000  # of a prompt that are read whatever `max_tokens` is
 WHOLE = 10**9  # any size that a config names: layers, width, vocabulary
 LAYERS = 10_000
-RANK = 1 << 16  # of an adapter's matrices
 TEMPLATE = 1 << 18  # characters of a chat template
 TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 256 << 20  # what rendering one may take
 
 MARK = b"\xef\xbb\xbf"
-DOTTED = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{NESTING}}}")
-KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISSOCK, "a socket"),
-)
 Refuses = Callable[[str], Exception]
 
 
 class Unreadable(InputError, ValueError):
     """A file that cannot be read as what it should be."""
-
-
-def kind_of(mode: int) -> str:
-    """Return the kind of file of a mode where that is no regular file ("a folder", "a pipe"); else ""."""
-    return next((name for holds, name in KINDS if holds(mode)), "")
 
 
 def ending(file: str | Path) -> str:
@@ -75,21 +56,12 @@ def size(n: int) -> str:
     return f"{n / 2**20:.3g} MiB" if n >= 1 << 20 else f"{n} bytes"
 
 
-def regular(file: str | Path) -> BufferedReader:
-    """Return a regular file, open for reading; `OSError` for anything else, without waiting for a pipe's writer."""
-    handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if kind := kind_of(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.ENOTSUP, f"it is {kind}, and a file is expected", str(file))
-    return os.fdopen(handle, "rb")
-
-
 def opened(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> BufferedReader:
-    """Return a regular file of at most `most` bytes, open for reading; else raise `refuses(sentence)`. `noun`: what a
+    """Return a file of at most `most` bytes, open for reading; else raise `refuses(sentence)`. `noun`: what a
     missing file is called."""
     shown = f"{str(file)[:200]!r}" if len(str(file)) > 200 or not str(file).isprintable() else str(file)
     try:
-        handle = regular(file)
+        handle = open(file, "rb")  # noqa: SIM115  # which the caller closes
     except FileNotFoundError:
         raise refuses(f"There is no {noun} {shown or repr('')}; check the path.") from None
     except (OSError, ValueError) as error:
@@ -101,7 +73,7 @@ def opened(file: str | Path, most: int, refuses: Refuses = InputError, noun: str
 
 
 def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> bytes:
-    """Return the bytes of a regular file of at most `most` bytes; else raise `refuses(sentence)`."""
+    """Return the bytes of a file of at most `most` bytes; else raise `refuses(sentence)`."""
     with opened(file, most, refuses, noun) as handle:
         try:
             return handle.read(most)
@@ -110,14 +82,12 @@ def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: st
 
 
 def text(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> str:
-    """Return the text of a regular UTF-8 file of at most `most` bytes, without a byte order mark; else raise
-    `refuses(sentence)`."""
+    """Return the text of a UTF-8 file of at most `most` bytes, without its mark; else raise `refuses(sentence)`."""
     return decoded(content(file, most, refuses, noun), str(file), most, refuses)
 
 
 def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) -> str:
-    """Return the text of at most `most` bytes of UTF-8, without a byte order mark; else raise `refuses(sentence)`,
-    which calls them `name`."""
+    """Return the text of at most `most` bytes of UTF-8 called `name`; else raise `refuses(sentence)`."""
     if len(data) > most:
         raise refuses(f"{name} has {size(len(data))}; at most {size(most)} are read.")
     try:
@@ -127,26 +97,15 @@ def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) ->
 
 
 def json_of(file: str | Path, most: int = CONFIG) -> Any:
-    """Return the value of a JSON file of at most `most` bytes; `OSError` or `ValueError` (`Unreadable`) where it cannot
-    be read."""
+    """Return the value of a JSON file of at most `most` bytes; `OSError` or `ValueError` where it cannot be read."""
     return from_json(text(file, most, Unreadable))
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Return the values of a TOML text of bounded size and nesting; `ValueError` says what is wrong."""
+    """Return the values of a TOML text of bounded size; `ValueError` says what is wrong."""
     if len(text) > TOML:
         raise ValueError(f"it has {size(len(text))}, and at most {size(TOML)} are read")
-    if DOTTED.search(text):
-        raise ValueError(f"a name in it has more than {NESTING} parts")
-    deep = f"it is nested more than {NESTING} deep"
     try:
-        values = tomllib.loads(text)
+        return tomllib.loads(text)
     except RecursionError:
-        raise ValueError(deep) from None
-    level: list[Any] = [values]
-    for _ in range(NESTING):
-        level = [v for one in level for v in (one.values() if isinstance(one, dict) else one)]
-        level = [v for v in level if isinstance(v, (dict, list))]
-    if level:
-        raise ValueError(deep)
-    return values
+        raise ValueError("it is nested too deeply") from None

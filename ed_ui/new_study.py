@@ -180,8 +180,7 @@ def planned(text: str, device: str) -> tuple[Plan, tuple[str, ...], float | None
     later = tuple(entry.name for entry in written.sets if entry.hub)
     folder = home() / runs.on_disk(written.name)
     plan = planning.make(written.model_copy(update={"sets": here}), folder, device)
-    time = planning.seconds_of(plan, device) if here else None
-    return plan, later, time[0] if time else None
+    return plan, later, planning.seconds_of(plan, device) if here else None
 
 
 STEPS = (("Which models?", _models), ("On which prompts?", _sets), ("What is measured?", _measures))

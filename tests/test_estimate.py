@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ed_core.cli import main
 from ed_core.models import catalogue, sizes
-from ed_core.models.devices import measure_rates
 from ed_core.models.ref import ModelRef
 from ed_core.models.sizes import WIDEST_FIRST
 from ed_core.models.verify import verify
@@ -104,15 +103,3 @@ def test_what_does_not_fit_is_said_with_what_would(capsys):
     size = ModelRef.named("Qwen/Qwen2.5-7B").size()
     assert estimate.fitting(size, 20 * 10**9) == ["bf16", "int8", "4bit"] and not estimate.fitting(size, 10**9)
     assert estimate.choose(size, free=20 * 10**9)[0] == "bf16" and estimate.choose(size, free=10**9)[0] == "4bit"
-
-
-def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
-    size = ModelRef.named("Qwen/Qwen2.5-7B").size()
-    assert not estimate.estimate(size, "bf16").calibrated
-    rates = measure_rates("cpu")
-    estimate.save_rates("cpu", rates)
-    assert set(rates) == {*WIDEST_FIRST, "fp16"} and all(a >= 0 and b > 0 for a, b in rates.values())
-    assert estimate.load_rates("cpu") == (rates, True) and estimate.estimate(size, "bf16").calibrated
-    assert not estimate.load_rates("cuda")[1]
-    estimate.rates_file().write_text('{"cpu": {"fp32": [1]}}')
-    assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)

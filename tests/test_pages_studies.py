@@ -110,7 +110,7 @@ def test_three_steps_write_the_study_that_runs_and_say_what_it_costs(opened, mon
     plan = planning.make(written, Path())
     prompts = 2 * (5 + len(plan.sets[1].levels))
     assert plan.n_prompts == prompts and f"6 models · {prompts} prompts · {plan.n_items} parts · about" in said
-    assert duration(planning.seconds_of(plan)[0]) in said
+    assert duration(planning.seconds_of(plan)) in said
     begun = []
     monkeypatch.setattr(runs, "begin", lambda folder, title, files, *_: begun.append((folder.name, files)))
     test.button(key="studies.start").click().run()

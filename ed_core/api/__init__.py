@@ -56,7 +56,7 @@ def open(
     Of a model in memory: it is measured as it is at each `run`, wrapped by peft or accelerate, in training or not, and
     nothing of it changes: modes, weights, gradients, hooks, config, random states. Dropout is off in what is measured,
     and forward hooks of yours do not run. `name`: what results call it. `keep`: store its results, under a hash of its
-    weights that is taken at each `run` (about a second for each gigabyte); without it nothing is stored."""
+    weights; without it nothing is stored."""
     from .model import InMemory, Model, ref_of
 
     of_names = (precision, device, adapter, offload, control, control_seed)

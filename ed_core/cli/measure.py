@@ -63,7 +63,6 @@ def run(
     inputs = [prompts, *(value for of_probe in settings.values() for value in of_probe.values())]
     file = require_out(out, inputs, expected=".npz")
     examples, ref = read_jsonl(prompts), opening.ref(model)
-    require_out(out, ref.read_files(), expected=".npz")
     for probe in chosen:
         probe.check_idle()
         probe.check_precision(ref.precision)

@@ -30,7 +30,6 @@ def estimate(
     precision: Precision = "auto",
     tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt.")] = 64,
     device: Device = "auto",
-    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this device's speed first.")] = False,
 ) -> None:
     """Print what a model needs in memory and time, before anything is loaded."""
     from ..models.sizes import WIDEST_FIRST
@@ -40,10 +39,6 @@ def estimate(
     if not (ref := ModelRef.named(model)).weights_here:
         raise ParameterError(f"{model[:80]} needs no memory for weights here, and its service's speed is not known.")
     place, free = notebook.device_of(device)
-    if calibrate:
-        from ..models.devices import measure_rates
-
-        of.save_rates(place.partition(":")[0], measure_rates(place))
     size, free = ref.size(), free_memory() if free is None else free
     note = "" if size.exact else "; family unknown here, counted as a Llama"
     print(
@@ -63,8 +58,7 @@ def estimate(
         too_large = "" if each.fits else "  too large"
         print(row(probe.name, gigabytes(each.needs[0].activations), in_all, seconds) + too_large)
     first_page = of.estimate(size, precision, tokens, place, free)
-    measured = "a measurement of this device" if first_page.calibrated else "default speeds (--calibrate measures)"
-    print(f"times rest on {measured}")
+    print("times rest on default speeds")
     need = f"{gigabytes(first_page.peak)} needed for the first page, {gigabytes(free)} free on {place}"
     others = ", ".join(of.fitting(size, free, tokens, place)) or "no precision; take a smaller model or --offload"
     print(

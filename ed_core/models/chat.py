@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import untrusted
-from ..errors import PromptError
+from ..errors import PromptError, one_line
 from ..machine import limit_memory
 
 DAY = datetime(2024, 7, 26)  # today for a template that writes the date: Llama 3.2's own default
@@ -69,8 +69,7 @@ def arrives(text: str, written: str) -> bool:
 
 
 def main() -> None:
-    """Read a template, a text and special tokens as JSON from standard input; write the rendered chat, or why it
-    failed, to standard output."""
+    """Read a template, a text and special tokens as JSON from stdin; write the chat, or why it failed, to stdout."""
     given = json.load(sys.stdin)
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -102,5 +101,5 @@ def main() -> None:
         except MemoryError:
             answer = {"why": "it takes too much memory"}
         except Exception as error:  # whatever a stranger's program provokes inside the library
-            answer = {"why": " ".join(str(error).split())[:200] or type(error).__name__}
+            answer = {"why": one_line(error)}
     json.dump(answer or {"why": "the user's text does not appear in what it writes"}, sys.stdout)

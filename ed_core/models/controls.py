@@ -64,21 +64,19 @@ def check(spec: ModelSpec) -> None:
         raise ParameterError(f"The control is {spec.control!r}; expected {' or '.join(KINDS)}.")
     if type(spec.control_seed) is not int or not 0 <= spec.control_seed <= MOST:
         raise ParameterError(f"The control's seed is {spec.control_seed!r}; expected 0 to {MOST}, a whole number.")
+    reason = ""
     if spec.control == "shuffled":
         return
-    for wrong, reason in (
-        (
-            spec.precision not in (*BYTES, "auto"),
-            f"has no {spec.precision} weights: quantization is fitted to trained ones; open it in bf16 or fp32",
-        ),
-        (spec.adapter, "keeps nothing of the weights that an adapter could be merged into; leave the adapter out"),
-        (spec.offload, "cannot be offloaded, as it is made in memory; leave --offload out, or choose a smaller model"),
-    ):
-        if wrong:
-            raise ParameterError(f"An untrained copy {reason}.")
+    if spec.precision not in (*BYTES, "auto"):
+        reason = f"has no {spec.precision} weights: quantization is fitted to trained ones; open it in bf16 or fp32"
+    elif spec.adapter:
+        reason = "keeps nothing of the weights that an adapter could be merged into; leave the adapter out"
+    elif spec.offload:
+        reason = "cannot be offloaded, as it is made in memory; leave --offload out, or choose a smaller model"
+    if reason:
+        raise ParameterError(f"An untrained copy {reason}.")
 
 
 def needs_weights(spec: ModelSpec) -> bool:
-    """Return whether opening the model needs weights on this machine: an untrained copy needs only config and
-    tokenizer."""
+    """Return whether opening the model needs weights here: an untrained copy needs only config and tokenizer."""
     return spec.control != "untrained"

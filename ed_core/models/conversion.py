@@ -4,7 +4,6 @@ The weights are unpacked to float32: many values of a packed file are exact in n
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from transformers.utils import logging
 
 from .. import disk
-from ..errors import BrokenWeights, ModelError, RefusedFamily, TooLarge, refused, said
+from ..errors import BrokenWeights, ModelError, RefusedFamily, TooLarge, one_line, refused
 from ..machine import ROOM, free_memory, gigabytes
 from . import gguf_files, sizes
-from .gguf_files import CONVERTER, RECORD, Header
+from .gguf_files import Header
 
 COPIES = 2.5  # float32 copies of the weights in memory at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
@@ -36,16 +35,13 @@ def ensure(file: Path, place: Path) -> None:
         (folder / "source").mkdir()
         (folder / "source" / "model.gguf").symlink_to(file)  # alone, whatever is next to the file
         _convert(file, header, folder / "source", folder / "made")
-        record = {"file": file.name, "packing": next(iter(header.packing)), "weights": header.packing}
-        (folder / "made" / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
         return folder / "made"
 
     disk.make_once(place, make)
 
 
 def _check(file: Path, header: Header, folder: Path) -> None:
-    """Raise `BrokenWeights` for a tokenizer that the library would replace by another, `TooLarge` where disk or memory
-    lacks room. `folder`: where the conversion will be."""
+    """Raise `BrokenWeights` for a tokenizer that the library would replace, `TooLarge` where room is lacking."""
     name = file.name
     if header.byte_level and header.split not in (*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_SPLITS):
         how = f"as {header.split[:40]!r}, which the library does not know" if header.split else "in a way it leaves out"
@@ -68,7 +64,7 @@ def _convert(file: Path, header: Header, source: Path, folder: Path) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     options: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True}
-    with refused(lambda error: _unreadable(file, header, said(error))):
+    with refused(lambda error: _unreadable(file, header, one_line(error))):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32,

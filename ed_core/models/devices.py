@@ -1,23 +1,18 @@
 """Devices: which one a model goes to and what is free there, how a model too large for one is spread over several GPUs,
-RAM and disk; and how a device multiplies (which a result's certificate says), and how fast."""
+RAM and disk; and how a device multiplies, which a result's certificate says."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import linear
-from torch.utils.benchmark import Timer
 
 from ..errors import ParameterError, TooLarge
-from ..machine import ROOM, free_memory, gigabytes, installed, probe_bytes
+from ..machine import ROOM, free_memory, gigabytes, probe_bytes
 from ..types import ModelSpec, command_line
-from . import quantized
 from .modules import Pretrained
 from .sizes import QUANTIZED
 
@@ -49,8 +44,7 @@ def free_bytes(device: str) -> int:
 
 
 def total_bytes(device: str | torch.device) -> int:
-    """Return the bytes of memory that a device has, for "cuda" those of the smallest GPU; 0 where it shares the host's
-    memory."""
+    """Return the bytes of a device's own memory, for "cuda" of the smallest GPU; 0 where it shares the host's."""
     device = torch.device(device)
     return min(torch.cuda.mem_get_info(i)[1] for i in _gpus(device)) if device.type == "cuda" else 0
 
@@ -167,55 +161,3 @@ def certificate(device: torch.device) -> dict[str, Any]:
         "tf32": cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
         "attention_kernels": [name for name, enabled in kernels.items() if enabled],
     }
-
-
-# ---------------------------------------------------------------- how fast it multiplies
-
-# A short measurement, kept for the torch-free estimate (`work.estimate`).
-
-WIDTH = {"cpu": 1024}  # elsewhere 8192, whose weights stay in no cache
-# Tokens of the two calls: one is all reading (or unpacking), the other nearly all multiplying. On a GPU fewer than
-# 8 192 would measure how long a launch takes.
-FEW, MANY = 8, {"cpu": 384}
-ROUNDS = 3
-
-
-@torch.no_grad()
-def measure_rates(device: str = "cpu") -> dict[str, tuple[float, float]]:
-    """Return the measured speed of a linear map, `{precision: (a, b)}`: `a` seconds per weight and call, `b` per weight
-    and token; the fastest of a few rounds. A few seconds on a CPU."""
-    kind = device.partition(":")[0]
-    width, most = WIDTH.get(kind, 8192), MANY.get(kind, 8192)
-    weights = torch.randn(width, width, device=device) / width**0.5
-    rates = {}
-    for precision, call in _maps(weights).items():
-        dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
-        few, many = (_seconds(call, torch.randn(n, width, device=device, dtype=dtype)) for n in (FEW, most))
-        multiply = max(many - few, 0.1 * many) / (most - FEW)
-        rates[precision] = (max(few - FEW * multiply, 0.0) / width**2, multiply / width**2)
-    return rates
-
-
-def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return, by precision, a function that applies `weights` as a linear map in it; int8 and 4bit where bitsandbytes
-    is installed."""
-    plain = {"fp32": weights, "bf16": weights.bfloat16(), "fp16": weights.half()}
-    maps: dict[str, Callable[[Tensor], Tensor]] = {name: partial(linear, weight=w) for name, w in plain.items()}
-    if not installed("bitsandbytes"):
-        return maps
-    quantized.prepare()
-    import bitsandbytes as bnb
-    from bitsandbytes.nn.modules import Int8Params, Linear8bitLt
-
-    packed, state = bnb.functional.quantize_4bit(plain["bf16"], quant_type="nf4", compress_statistics=True)
-    inputs, outputs = weights.shape
-    int8 = Linear8bitLt(inputs, outputs, bias=False, has_fp16_weights=False, threshold=6.0)
-    int8.weight = Int8Params(weights.cpu(), requires_grad=False, has_fp16_weights=False)
-    int8 = int8.to(weights.device)
-    return maps | {"int8": int8, "4bit": lambda x: bnb.matmul_4bit(x, packed.t(), quant_state=state)}  # type: ignore[attr-defined]  # public
-
-
-def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """Return the seconds that `call(x)` takes, the fastest of `ROUNDS` calls."""
-    timer = Timer("call(x)", globals={"call": call, "x": x}, num_threads=torch.get_num_threads())
-    return min(timer.timeit(1).mean for _ in range(ROUNDS))

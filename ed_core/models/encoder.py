@@ -11,7 +11,7 @@ import unicodedata
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..errors import PromptError
+from ..errors import PromptError, one_line
 from ..types import Encoding
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ class Encoder:
         try:
             encoded = self.tokenizer.encode(text, add_special_tokens=special_tokens)
         except Exception as error:  # as of a vocabulary that has neither the word nor a token for unknown ones
-            raise PromptError(
-                f"The tokenizer cannot encode this text: {' '.join(str(error).split())[:120]}."
-            ) from error
+            raise PromptError(f"The tokenizer cannot encode this text: {one_line(error)}.") from error
         ids, ends = list(encoded.ids), [end for _, end in encoded.offsets]
         notes: list[str] = []
         bos = self.tokenizer.token_to_id(self.bos) if self.bos and special_tokens else None
@@ -168,8 +166,7 @@ class Encoder:
 
     @cached_property
     def _anchor(self) -> tuple[list[int], str]:
-        """Ids to decode in front of a token's, as some decoders strip a text's first space, and the text of these
-        ids."""
+        """Ids to put in front of a token's (some decoders strip a text's first space), and the text of these ids."""
         ids = self.tokenizer.encode("a", add_special_tokens=False).ids
         return ids, self.decode(ids)
 

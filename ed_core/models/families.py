@@ -223,8 +223,7 @@ def text_decoder(model_type: str) -> Architecture | None:
 
 
 def why_refused(config: Any) -> str:
-    """Return the reason to refuse a model that no architecture describes; "" where its family is not refused by
-    name."""
+    """Return why a model that no architecture describes is refused by name; "" where it is not."""
     if config.is_encoder_decoder:
         return ENCODER_DECODER
     why, kinds = REFUSED.get(config.model_type, ""), layer_kinds(config)

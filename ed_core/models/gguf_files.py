@@ -11,7 +11,6 @@ import functools
 import hashlib
 import math
 import mmap
-import os
 import re
 import struct
 from dataclasses import dataclass
@@ -19,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import settings, untrusted
-from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
+from ..errors import BrokenWeights, ModelNotFound, one_line
 from . import weights
 
 CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-RECORD = "gguf.json"  # in a converted folder: the file it came from, and how its weights were packed there
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 AGAIN = "download or copy it again"
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -64,31 +62,8 @@ class Header:
         return sum(self.packing.values())
 
 
-def find(source: str) -> Path | None:
-    """Return the GGUF file that a path names, the file itself or the only one in a folder without another model; None
-    where it names none, `ModelNotFound` where the folder has several."""
-    path = Path(os.path.expanduser(source))
-    if untrusted.ending(path) == ".gguf" and os.path.isfile(path):
-        return path.resolve()
-    if not os.path.isdir(path) or any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
-        return None
-    files = sorted(f for f in path.iterdir() if untrusted.ending(f) == ".gguf" and _is_model(f))
-    if len(files) > 1 and not PART.search(files[0].name):
-        raise ModelNotFound(
-            f"The folder {path} holds {len(files)} GGUF files; name one of them: {files[0].name}, {files[1].name}"
-            f"{', …' if len(files) > 2 else ''}."
-        )
-    return files[0].resolve() if files else None
-
-
-def _is_model(file: Path) -> bool:
-    """Return whether a GGUF file is, by its name, a language model, and no projector of images."""
-    return not file.name.lower().startswith("mmproj")
-
-
 def content_hash(file: Path) -> str:
-    """Return the hash by which a GGUF model is known, of the file's content; reads the file once. `ModelNotFound` for
-    one of several parts."""
+    """Return the hash by which a GGUF model is known; reads the file once. `ModelNotFound` for one of several parts."""
     if parts := PART.search(file.name):
         raise ModelNotFound(
             f"{file.name} is one of {int(parts[1])} parts; merge them into one file first: llama-gguf-split --merge "
@@ -107,34 +82,11 @@ def place(content_hash: str) -> Path:
     return settings.current().cache / "converted" / content_hash[:32]
 
 
-def packing(file: Path, place: Path) -> str:
-    """Return the type in which most weights of a GGUF file are packed, like "Q4_1"; "" where neither file nor
-    conversion is here. `place`: the folder of the conversion."""
-    try:
-        if place.is_dir():
-            return str(untrusted.json_of(place / RECORD)["packing"])
-        return next(iter(read(file).packing)) if file.is_file() else ""
-    except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
-        return ""
-
-
-def local() -> list[Path]:
-    """The GGUF models in the folders where llama.cpp and LM Studio keep theirs."""
-    home = Path.home()
-    files = [
-        *Path(os.environ.get("LLAMA_CACHE") or home / ".cache" / "llama.cpp").glob("*.gguf"),
-        *(home / ".lmstudio" / "models").glob("*/*/*.gguf"),
-        *(home / ".cache" / "lm-studio" / "models").glob("*/*/*.gguf"),
-    ]
-    return sorted(f for f in files if _is_model(f) and not PART.search(f.name))
-
-
 # -------------------------------------------------------------------- the header
 
 
 def read(file: Path) -> Header:
-    """Return the header of a GGUF file; a `BrokenWeights` says what is damaged, cut off, or packed in a way that cannot
-    be read."""
+    """Return the header of a GGUF file; `BrokenWeights` says what is damaged, cut off, or cannot be read."""
     return _read(file, *weights.state(file))
 
 
@@ -148,8 +100,7 @@ def _read(file: Path, size: int, *_stat: int) -> Header:
         ):
             return _header(file, *_walk(data), size)
     except (ValueError, TypeError, struct.error, ArithmeticError, IndexError, KeyError) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {reason}; {AGAIN}.") from None
+        raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {one_line(error)}; {AGAIN}.") from None
 
 
 def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
@@ -237,8 +188,7 @@ def _adds_bos(fields: dict[str, Any]) -> bool:
 
 
 def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> str:
-    """Return the field or tensor that stretches rotary positions, as in Llama 3.1 and the larger Gemma 3; "" where none
-    does."""
+    """Return the field or tensor that stretches rotary positions, as in Llama 3.1; "" where none does."""
     rope = f"{architecture}.rope"
     factors = (f"{rope}.scaling.factor", f"{rope}.scale_linear") if fields.get(f"{rope}.scaling.type") != "none" else ()
     scaled = [name for name in factors if fields.get(name, 1) not in (0, 1)]
@@ -246,8 +196,7 @@ def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> st
 
 
 def _config(architecture: str, fields: dict[str, Any], tensors: list[str]) -> dict[str, Any]:
-    """Return the sizes of a model, named as in a config.json: enough for an estimate. A size that differs by block is
-    left out."""
+    """Return a model's sizes, named as in a config.json, for an estimate; without a size that differs by block."""
     values = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
     if not values["vocab_size"] and isinstance(tokens := fields.get("tokenizer.ggml.tokens"), range):
         values["vocab_size"] = len(tokens)

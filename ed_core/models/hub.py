@@ -33,8 +33,7 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """The files of a download, as `(name, bytes)`, the small ones first, at one commit. `revision`: as the user named
-    it."""
+    """The files of a download as `(name, bytes)`, small ones first, at one commit. `revision`: as the user gave it."""
 
     hub_id: str
     commit: str
@@ -144,8 +143,7 @@ class Download(threading.Thread):
 
 
 def _bar(report: Callable[[int], object], cancelled: Stop) -> type:
-    """Return a progress bar class for the library, which calls `report` with the bytes written and raises `Cancelled`
-    once `cancelled()` is true."""
+    """Return a progress bar class that reports the bytes written, and raises `Cancelled` once `cancelled()` is true."""
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types

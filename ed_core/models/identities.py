@@ -93,15 +93,13 @@ class Identities:
         return self.cache is None or self.cache <= self.suffix_limit
 
     def failures(self) -> list[str]:
-        """Return a sentence for each identity that does not hold, with layer, figure and limit; empty for an accepted
-        model."""
+        """Return a sentence for each identity that does not hold, with layer, figure and limit; empty if all do."""
         missed = [f"{what} by {size:.2g} (limit {self.miss_limit:.0e})" for what, size in self._misses()]
         left = f"logits differ by {self.left_behind:.2g} after tracing and editing (expected 0)"
         return [*missed, *self._slope_failures(), *self._order_failures(), *([left] if self.left_behind != 0 else [])]
 
     def _misses(self) -> Iterator[tuple[str, float]]:
-        """Yield the figures above `miss_limit`, or NaN, each after the words for a sentence that the figure
-        completes."""
+        """Yield the figures above `miss_limit`, or NaN, each after the beginning of a sentence that it completes."""
         figures = [(f"layer {l}: h + a + m misses the next residual", miss) for l, miss in enumerate(self.miss, 1)]
         figures.append(("unembedding the last residual misses the logits", self.closure))
         for number, miss in enumerate(self.between):
@@ -260,8 +258,7 @@ def slopes(
 
 
 def _slope(sums: Tensor, limit: float) -> float | None:
-    """Return the slope on the first of two regressors, from their pooled products in one vector; None where rounding
-    leaves the slope undetermined."""
+    """Return the slope on the first of two regressors, from their pooled products; None where rounding hides it."""
     size, along, gram, noise = sums.split((1, 2, 4, 4))
     inverse = torch.linalg.pinv(gram.view(2, 2), hermitian=True, rtol=1e-12)
     error = (inverse @ noise.view(2, 2) @ inverse)[0, 0].clamp_min(0).sqrt() / size

@@ -10,13 +10,11 @@ model do not run, except those by which torch computes a weight (`torch.nn.utils
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import json
 import os
 import random
 import secrets
-import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -49,7 +47,6 @@ HOOKS = (
     *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"),
     *("_backward_hooks", "_backward_pre_hooks"),
 )
-PARTS = ("_parameters", "_buffers", "_modules")
 OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")  # that a config asks for
 OF_TRAINING = ("training", "gradient_checkpointing")  # settings of a module that change no number here
 
@@ -64,7 +61,8 @@ class MemoryModel:
         self.encoder = Encoder(self.tokenizer.backend_tokenizer, self.tokenizer.bos_token or "", _add_bos(tokenizer))
         self.name = name or _name(self.inner)
         self.precision = _precision(self.inner, self.name)
-        self._opening = secrets.token_hex(16)
+        # what does not change: all that counts of the tokenizer, and what no other object has
+        self._fixed = [*_rules(self.tokenizer), "" if keep else secrets.token_hex(16)]
         self._verified: dict[str, Identities] = {}  # of the latest weights
         self.architecture = described(self.inner.config, self.name)
         with self.opened() as opened:
@@ -72,31 +70,23 @@ class MemoryModel:
 
     @property
     def spec(self) -> ModelSpec:
-        """The model's identity now: name, precision, device, and with `keep` a hash of all weights. Else the hash is
-        one of their sums, which change with any weight as well, are quicker to take, and mean nothing outside of this
-        object."""
-        state = digest(self.inner, self.tokenizer) if self.keep else self._state()
-        return ModelSpec(self.name, content_hash=state, precision=self.precision, device=str(main_device(self.inner)))
-
-    def _state(self) -> str:
-        """Return a hash of sums of the weights' bits. torch's count of changes would miss fused optimizers."""
-        state = hashlib.sha256(json.dumps([self._opening, _settings(self.inner)]).encode())
-        for name, tensor in _tensors(self.inner).items():
-            state.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.data_ptr()}".encode())
-            state.update(_sums(tensor).cpu().numpy().tobytes())
-        return state.hexdigest()
+        """The model's identity now: name, precision, device, and a hash that changes with any weight."""
+        return ModelSpec(
+            self.name,
+            content_hash=digest(self.inner, self._fixed),
+            precision=self.precision,
+            device=str(main_device(self.inner)),
+        )
 
     @contextmanager
     def opened(self) -> Iterator[LanguageModel]:
-        """Yield the model, to be measured until the block ends; identities are checked whenever weights have
-        changed."""
+        """Yield the model, to be measured until the block ends; identities are checked after weights have changed."""
         with undisturbed(main_device(self.inner)):
             spec = self.spec
             yield explained(spec, lambda: self._checked(spec))
 
     def _checked(self, spec: ModelSpec) -> LanguageModel:
-        """Return a copy of the model over the same weights, opened for measuring; `IdentityFailed` where its identities
-        do not hold."""
+        """Return a copy over the same weights, opened; `IdentityFailed` where its identities do not hold."""
         outer, inner = shadow(self.outer, self.inner)
         quantized.cure(inner)
         model = (
@@ -110,7 +100,7 @@ class MemoryModel:
             return model
         identities = model.identities or verify(model)
         identities.require(model.architecture)
-        if self.precision in DTYPES and (sanity := check_device(model, reference=lambda: _on_cpu(model))):
+        if sanity := check_device(model):
             sanity.require(str(model.device))
         if outer is not inner:
             _require_same_output(outer, model)
@@ -192,8 +182,7 @@ def _sharded_by(model: nn.Module) -> str:
 
 
 def _copied(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy of the tokenizer, as encoding sets how one cuts and pads; `ParameterError` unless it is a fast
-    one."""
+    """Return a copy of the tokenizer, as encoding sets how one cuts and pads; `ParameterError` for a slow one."""
     if not getattr(tokenizer, "is_fast", False):
         state = "missing" if tokenizer is None else f"of the class {type(tokenizer).__name__}"
         raise ParameterError(
@@ -263,8 +252,7 @@ def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
 
 
 def _share(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Put into `memo`, by id, the parts of a module that its deep copy shares or drops: weights, large buffers, hooks,
-    other libraries' objects."""
+    """Put into `memo`, by id, the parts that a module's deep copy shares or drops: weights, large buffers, hooks."""
     own = vars(module)
     for parameter in filter(lambda p: p is not None, own["_parameters"].values()):
         memo.setdefault(id(parameter), _parameter(parameter))
@@ -274,25 +262,11 @@ def _share(module: nn.Module, memo: dict[int, Any]) -> None:
     for name in HOOKS:
         if hooks := own.get(name):
             memo[id(hooks)] = type(hooks)((k, hook) for k, hook in hooks.items() if not _skipped(hook))
-    for name, value in own.items():
-        if name not in (*PARTS, *HOOKS):
-            _share_value(value, memo)
-
-
-def _share_value(value: Any, memo: dict[int, Any]) -> None:
-    """Put an attribute's value into `memo`, to be shared with the copy, unless it is a config or leads to a module; of
-    containers, the values inside."""
-    if type(value) is dict:
-        value = list(value.values())
-    if type(value) in (list, tuple, set):
-        for part in value:
-            _share_value(part, memo)
-    elif isinstance(value, functools.partial):
-        _share_value([*value.args, *value.keywords.values()], memo)
-    elif type(value).__name__ == "MatmulLtState":  # of int8: a pass writes into it
-        memo[id(value)] = copy.copy(value)
-    elif not (isinstance(value, nn.Module | types.MethodType) or hasattr(value, "to_diff_dict")):
-        memo[id(value)] = value
+    for value in own.values():
+        if isinstance(value, Tensor):
+            memo[id(value)] = value
+        elif type(value).__name__ == "MatmulLtState":  # of int8: a pass writes into it
+            memo[id(value)] = copy.copy(value)
 
 
 def _parameter(parameter: nn.Parameter) -> nn.Parameter:
@@ -341,8 +315,7 @@ def _hooks_note(model: nn.Module) -> str:
 
 
 def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
-    """Raise `IdentityFailed` for a wrapper that brings something to the model besides its layers, like tokens in front
-    of the prompt."""
+    """Raise `IdentityFailed` for a wrapper that adds something outside of the layers, like tokens before the prompt."""
     ids = short_prompt(model)
     with torch.no_grad():
         own = model.logits(ids)
@@ -356,23 +329,16 @@ def _require_same_output(outer: nn.Module, model: LanguageModel) -> None:
         )
 
 
-def _on_cpu(model: LanguageModel) -> LanguageModel:
-    """Return a float32 copy of the model on the CPU, with which its device is compared."""
-    plain = copy.deepcopy(model.hf).to("cpu", torch.float32)
-    return LanguageModel(plain, model.tokenizer, model.architecture, model.spec, model.encoder)
-
-
 # ---------------------------------------------------------------- what tells two states apart
 
 
-def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
-    """SHA-256 over all that a number depends on: every weight and buffer, the settings of every module, config and
-    tokenizer. It takes about a second for each gigabyte."""
-    state = hashlib.sha256(json.dumps([_settings(model), _rules(tokenizer)]).encode())
+def digest(model: nn.Module, further: list[str]) -> str:
+    """Return a SHA-256 over all that a number depends on: sums of the bits of every weight and buffer, the settings of
+    every module, the config, and `further` texts. torch's count of changes would miss fused optimizers."""
+    state = hashlib.sha256(json.dumps([_settings(model), further]).encode())
     for name, tensor in _tensors(model).items():
         state.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        flat = tensor.detach().contiguous().cpu().reshape(-1)
-        state.update(flat.view(torch.uint8).numpy().data)
+        state.update(_sums(tensor).cpu().numpy().tobytes())
     return state.hexdigest()
 
 

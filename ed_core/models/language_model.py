@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -99,8 +100,7 @@ class LanguageModel:
         self._lock = threading.RLock()
 
     def _module(self, root: nn.Module, role: str) -> nn.Module:
-        """Return the module under `root` that plays a role ("attn", …) of the architecture; `IdentityFailed` without
-        one."""
+        """Return the module under `root` with a role ("attn", …) of the architecture; `IdentityFailed` without one."""
         paths = self.architecture.paths(role)
         if (module := find_submodule(root, paths)) is None:
             raise IdentityFailed(
@@ -112,8 +112,7 @@ class LanguageModel:
     # ---------------------------------------------------------------- probes
 
     def expect(self, requests: Sequence[tuple[Any, Request]]) -> Sequence[tuple[Any, Request]]:
-        """Return the probes with their requests in the order in which they should be measured; a remote model answers
-        all of one prompt at once."""
+        """Return the requests in the order to measure them in: a remote model answers all of one prompt at once."""
         return requests
 
     def measure(self, probe: Any, encoding: Encoding, record: Any) -> None:
@@ -162,10 +161,6 @@ class LanguageModel:
                 f"{rows - 1}; take tokenizer and weights from one checkpoint."
             )
         return torch.tensor([ids]).to(self.device, non_blocking=True)
-
-    def token_text(self, token_id: int) -> str:
-        """Return the printable label of a token (`Encoder.label`)."""
-        return self.encoder.label(token_id)
 
     @property
     def notes(self) -> list[str]:
@@ -240,10 +235,9 @@ class LanguageModel:
                     on_block(layer, earlier)
             return earlier
         self._make_room((3 * self.n_layers + 1) * ids.numel() * self.d_model * self.dtype.itemsize)
-        recording = _Recording(self, ids, on_block)
-        trace = recording.trace
+        trace = Trace(ids)
         with self._lock, ExitStack() as hooks:
-            for handle in recording.hooks():
+            for handle in self._recorders(trace, on_block):
                 hooks.enter_context(handle)
             trace.logits = self.logits(ids, keep)
         self._check(trace)
@@ -252,9 +246,49 @@ class LanguageModel:
             self._make_room(0)
         return trace
 
+    def _recorders(self, trace: Trace, on_block: OnBlock | None) -> Iterator[RemovableHandle]:
+        """Register the hooks of one pass, which fill `trace`, on blocks and branches, and yield their handles."""
+        n = len(self.stack)
+        ends_of_passes = range(n, self.n_layers, n) if self.between_passes else range(0)
+        third_out: Tensor | None = None  # of the block that runs
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            nonlocal third_out
+            resid, rest, named = split_call(args, kwargs)
+            trace.resid.append(self._home(resid))
+            trace.calls.append(BlockCall(rest, named))
+            third_out = None
+
+        def branch(outputs: list[Tensor], module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            outputs.append(self._home(self._added(output, trace.resid[-1])))
+
+        def other_branch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            nonlocal third_out
+            third_out = self._home(first(output).detach())
+
+        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            layer = len(trace.calls) - 1
+            if layer >= self.n_layers:
+                return  # more runs than layers, which `_check` refuses
+            sums = trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]
+            trace.other_out.append(self._other(layer, *sums, third_out))
+            if layer + 1 in ends_of_passes:
+                trace.left[layer + 1] = self._home(first(output))
+            if layer == self.n_layers - 1:
+                trace.resid.append(self._home(first(output)))
+            if on_block is not None:
+                on_block(layer, trace)
+
+        for block, (attn, mlp), third in zip(self.stack, self.branches, self.thirds):
+            yield block.register_forward_pre_hook(before, with_kwargs=True)
+            yield attn.register_forward_hook(partial(branch, trace.attn_out))
+            yield mlp.register_forward_hook(partial(branch, trace.mlp_out))
+            if third is not None:
+                yield third.register_forward_hook(other_branch)
+            yield block.register_forward_hook(after)
+
     def _check(self, trace: Trace) -> None:
-        """Raise `IdentityFailed` for a pass that did not run every block once, `NotFinite` for one with NaN or
-        infinities."""
+        """Raise `IdentityFailed` for a pass that did not run every block once, `NotFinite` for NaN or infinities."""
         assert trace.logits is not None
         n_runs = len(trace.resid) - 1, len(trace.attn_out), len(trace.mlp_out)
         if n_runs != (self.n_layers,) * 3:
@@ -282,8 +316,7 @@ class LanguageModel:
         return any(kept is trace for kept in self._traces.values()) and sum(sizes) + n_bytes <= self.trace_bytes
 
     def logits_from(self, ids: Ids, resid: Resid) -> Logits:
-        """Return the model's own logits when `resid` enters block 0 in place of the embedding (in a looped model, in
-        the first pass)."""
+        """Return the model's own logits when `resid` enters block 0 of the first pass in place of the embedding."""
         entered = False
 
         def put(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -297,13 +330,10 @@ class LanguageModel:
             return self.logits(ids)
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch v"]:
-        """Return float32 logits of a stream: final norm, head, and everything the model does after it (soft-cap, logit
-        scale)."""
+        """Return float32 logits of a stream: final norm, head, and what follows it (soft-cap, logit scale)."""
         logits = self._home(self.head(self.final_norm(resid)))
-        divisor, factor, cap = (
-            self.architecture.number(self.config, role)
-            for role in ("logit_divisor", "logit_multiplier", "logit_softcap")
-        )
+        roles = ("logit_divisor", "logit_multiplier", "logit_softcap")
+        divisor, factor, cap = (self.architecture.number(self.config, role) for role in roles)
         if divisor is not None:
             logits = logits / divisor
         if factor is not None:
@@ -373,8 +403,7 @@ class LanguageModel:
         return edited.reshape(output.shape)
 
     def _added(self, output: Any, like: Tensor) -> Tensor:
-        """What a branch adds to the stream: its output times the family's residual multiplier, in the stream's
-        shape."""
+        """What a branch adds to the stream: its output times the residual multiplier, in the stream's shape."""
         value = first(output)
         if not isinstance(value, Tensor) or value.numel() != like.numel():
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -408,8 +437,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict[str, Any]:
-        """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once
-        and kept in the trace."""
+        """Block `layer`'s arguments for positions `start..T-1`; the trace keeps the whole prompt's keys and values."""
         named, n_tokens = named_arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
         if layer not in trace.keys_values:
             cache = Prefix()
@@ -502,8 +530,7 @@ class LanguageModel:
 
     @property
     def uses_cache(self) -> bool:
-        """Whether the library can keep keys and values; not in int8 and 4bit: int8 rounds a token by what is read with
-        it."""
+        """Whether the library can keep keys and values; not in int8, which rounds tokens read together, and 4bit."""
         return "past_key_values" in self._arguments and self.spec.precision not in QUANTIZED
 
     @torch.no_grad()
@@ -568,56 +595,3 @@ class LanguageModel:
     def _home(self, tensor: Tensor) -> Tensor:
         """The tensor on the model's main device, wherever its block is: probes see one device."""
         return tensor.to(self.device)
-
-
-class _Recording:
-    """The hooks of one traced pass, which fill `trace`."""
-
-    def __init__(self, model: LanguageModel, ids: Ids, on_block: OnBlock | None):
-        self.model, self.on_block, self.trace = model, on_block, Trace(ids)
-        self.third: Tensor | None = None  # of the block that runs
-        n = len(model.stack)
-        self.ends_of_passes = range(n, model.n_layers, n) if model.between_passes else range(0)
-
-    def hooks(self) -> Iterator[RemovableHandle]:
-        """Register the hooks on every block and its branches, and yield their handles."""
-        for block, (attn, mlp), third in zip(self.model.stack, self.model.branches, self.model.thirds):
-            yield block.register_forward_pre_hook(self._before, with_kwargs=True)
-            yield attn.register_forward_hook(self._branch(self.trace.attn_out))
-            yield mlp.register_forward_hook(self._branch(self.trace.mlp_out))
-            if third is not None:
-                yield third.register_forward_hook(self._third)
-            yield block.register_forward_hook(self._after)
-
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the stream and the arguments that enter a block."""
-        resid, rest, named = split_call(args, kwargs)
-        self.trace.resid.append(self.model._home(resid))
-        self.trace.calls.append(BlockCall(rest, named))
-        self.third = None
-
-    def _branch(self, outputs: list[Tensor]) -> Hook:
-        """Return a hook that appends what a branch adds to `outputs`."""
-
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            outputs.append(self.model._home(self.model._added(output, self.trace.resid[-1])))
-
-        return hook
-
-    def _third(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Keep what the third branch of the running block adds."""
-        self.third = self.model._home(first(output).detach())
-
-    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Record what a block adds besides attention and MLP, and the stream where a pass ends; call `on_block`."""
-        model, trace, layer = self.model, self.trace, len(self.trace.calls) - 1
-        if layer >= model.n_layers:
-            return  # more runs than layers, which `_check` refuses
-        sums = trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]
-        trace.other_out.append(model._other(layer, *sums, self.third))
-        if layer + 1 in self.ends_of_passes:
-            trace.left[layer + 1] = model._home(first(output))
-        if layer == model.n_layers - 1:
-            trace.resid.append(model._home(first(output)))
-        if self.on_block is not None:
-            self.on_block(layer, trace)

@@ -4,7 +4,6 @@ own code; a LoRA adapter is merged into the weights."""
 from __future__ import annotations
 
 import os
-import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,8 +39,8 @@ from ..errors import (
     RefusedFamily,
     TooLarge,
     UnknownFamily,
+    one_line,
     refused,
-    said,
 )
 from ..machine import ROOM, free_memory, gigabytes
 from . import controls, devices, loops, quantized, sizes, tokens, weights
@@ -132,8 +131,7 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
 
 
 def _notes(ref: ModelRef, config: Config, unused: list[str]) -> tuple[str, ...]:
-    """Return notes on what a model's files say and the opened model is not: weights without a place (`unused`, by
-    name), a class without a head."""
+    """Return notes on weights in the files that have no place (`unused`, by name), and on a class without a head."""
     notes = []
     if unused:
         notes.append(
@@ -202,16 +200,16 @@ def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
 def _unreadable(ref: ModelRef, error: Exception) -> ModelError:
     """Return the refusal that explains an error of `from_pretrained`."""
     if packed := sizes.stored_precision(ref.config()):
-        why = "transformers does not read it." if packed == "mlx" else _one_line(error)
+        why = "transformers does not read it." if packed == "mlx" else _sentence(error)
         return ModelError(
             f"{ref.name} is stored in the quantization format {packed}, which cannot be opened here: {why} Choose a "
             "checkpoint of the model that is not quantized."
         )
     if isinstance(error, SafetensorError):
-        return BrokenWeights(f"The weights of {ref.name} are damaged: {_one_line(error)} Download or copy them again.")
+        return BrokenWeights(f"The weights of {ref.name} are damaged: {_sentence(error)} Download or copy them again.")
     if "ignore_mismatched_sizes" in str(error):
         return BrokenWeights(f"The weights of {ref.name} have other shapes than its config.json says; {TOGETHER}.")
-    return ModelError(f"transformers cannot open {ref.name}: {type(error).__name__}: {_one_line(error)}")
+    return ModelError(f"transformers cannot open {ref.name}: {type(error).__name__}: {_sentence(error)}")
 
 
 def _class(config: Config, name: str) -> Any:
@@ -262,8 +260,7 @@ def _untrained(ref: ModelRef, config: Config) -> Pretrained:
 
 
 def _quantization(ref: ModelRef) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that quantize; {} for a plain precision or a checkpoint quantized
-    already."""
+    """Return the options of `from_pretrained` that quantize; {} where nothing is to be quantized any more."""
     stored = sizes.stored_precision(ref.config())
     if ref.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
         return {}
@@ -281,8 +278,7 @@ def _quantization(ref: ModelRef) -> dict[str, Any]:
 
 
 def _placement(ref: ModelRef) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that say where the weights go, by their size; `TooLarge` where they fit
-    nowhere. A model of unknown size goes to its device."""
+    """Return the options of `from_pretrained` that say where the weights go; `TooLarge` where they fit nowhere."""
     try:
         needed = ref.size().weight_bytes(ref.precision)
     except ParameterError:
@@ -303,8 +299,7 @@ def _require_same(ref: ModelRef) -> None:
 
 
 def _refuse_adapters(ref: ModelRef) -> None:
-    """Refuse an adapter next to the model's own weights, which the library would apply silently, and one that cannot be
-    merged."""
+    """Refuse an adapter next to the weights, which the library would apply silently, and one that cannot be merged."""
     if os.path.lexists(ref.place / weights.ADAPTER_CONFIG):
         raise ParameterError(
             f"{ref.name} has an adapter next to its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
@@ -337,8 +332,7 @@ def _refuse_own_code(ref: ModelRef) -> None:
 
 
 def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Config, Architecture | None]:
-    """Return the library's config, and the architecture that describes it (None: undescribed); a `ModelError` where
-    either is refused."""
+    """Return the library's config and its architecture (None: undescribed); a `ModelError` where one is refused."""
     _refuse_own_code(ref)
     with refused(lambda error: _bad_config(ref, error)):
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
@@ -350,7 +344,7 @@ def _bad_config(ref: ModelRef, error: Exception) -> ModelError:
     """Return the refusal that explains an error of the library at a config.json."""
     if isinstance(error, StrictDataclassError):  # as of layer_types that are not as many as the layers
         return ModelNotFound(
-            f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
+            f"The config.json of {ref.name} is not valid: {_sentence(error.__cause__ or error)} Correct it there."
         )
     family = ref.config().get("model_type")
     if family and family not in CONFIG_MAPPING:
@@ -358,24 +352,22 @@ def _bad_config(ref: ModelRef, error: Exception) -> ModelError:
             f"transformers {transformers_version} does not know the family {family!r} of {ref.name}; choose another "
             "model, or a newer version of transformers."
         )
-    return ModelNotFound(f"The config.json of {ref.name} cannot be read: {_one_line(error)}")
+    return ModelNotFound(f"The config.json of {ref.name} cannot be read: {_sentence(error)}")
 
 
 def _attention(config: Config) -> str:
-    """Return how attention is to be computed, whatever the folder asks for: "sdpa", torch's function, or "eager", the
-    family's own."""
+    """Return how attention is computed, whatever the folder asks for: "sdpa", or "eager", the family's own."""
     kind = type(config)
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None) or MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(kind, None)
     return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
 def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
-    """Return the library's tokenizer, and the encoder of the folder's own tokenizer.json; a note says where the two
-    differ."""
+    """Return the library's tokenizer, and the encoder of the folder's tokenizer.json; a note says if they differ."""
     own = tokens.encoder(ref)
     expected = "" if own else " Expected tokenizer.json next to the weights."
     none = f"{ref.name} has no usable tokenizer:"
-    with refused(lambda error: ModelNotFound(f"{none} {_one_line(error)}{expected}")):
+    with refused(lambda error: ModelNotFound(f"{none} {_sentence(error)}{expected}")):
         tokenizer = AutoTokenizer.from_pretrained(str(ref.place), **LOCAL)
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of an empty folder
         raise ModelNotFound(f"{none} it knows special tokens alone.{expected}")
@@ -399,13 +391,11 @@ def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
     return tokenizer, own
 
 
-def _one_line(error: BaseException) -> str:
-    """Return an error's message in one line of at most 300 characters, its class's name where it is empty; another
-    sentence where the weights need compiled code from a hub."""
-    text = textwrap.shorten(str(error), 300, placeholder=" …") or type(error).__name__
-    if "kernels" in text:
-        text = "its weights need compiled code from a hub, which is never fetched here."
-    return text if text.endswith((".", "…")) else text + "."
+def _sentence(error: BaseException) -> str:
+    """Return an error's message as one sentence; another one where the weights need compiled code from a hub."""
+    if "kernels" in str(error):
+        return "its weights need compiled code from a hub, which is never fetched here."
+    return f"{one_line(error)}."
 
 
 def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
@@ -430,7 +420,7 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
     from peft import PeftModel
 
     what = f"The adapter {folder.name} cannot be merged"
-    with refused(lambda error: BrokenWeights(f"{what}: {said(error)}; save it again with peft.")):
+    with refused(lambda error: BrokenWeights(f"{what}: {one_line(error)}; save it again with peft.")):
         adapted = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True)
         _untie_adapted(adapted)
         merged: nn.Module = adapted.merge_and_unload()

@@ -71,15 +71,15 @@ class PassCache:
 
 
 def _grows(cache: Cache | None) -> bool:
-    """Return whether the cache adds slots as needed; the empty one that `generate` makes of a config has one per
-    block."""
+    """Return whether the cache adds slots as needed; the one that `generate` makes has one per block."""
     return cache is not None and getattr(cache, "layer_class_to_replicate", None) is not None
 
 
 class _Loop(LlamaPreTrainedModel):
-    """A looped decoder without head: embedding, blocks run `n_passes` times with `between` in between, final norm."""
+    """A looped decoder without head: embedding, blocks run several times with `between` in between, final norm."""
 
     block: type[nn.Module] = LlamaDecoderLayer
+    passes: str  # the config's field with their number
 
     def __init__(self, config: LlamaConfig):
         super().__init__(config)
@@ -93,11 +93,6 @@ class _Loop(LlamaPreTrainedModel):
 
     def more(self, config: Any) -> None:
         """Add the modules that a family has besides embedding, blocks and final norm."""
-
-    @property
-    def n_passes(self) -> int:
-        """How often the blocks run in one forward pass."""
-        raise NotImplementedError
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Return the stream that enters the next pass, from the one that a pass left (`hidden`) and the embedding."""
@@ -130,7 +125,7 @@ class _Loop(LlamaPreTrainedModel):
             position_ids=position_ids,
         )
         hidden, rotary = embedded, self.rotary_emb(embedded, position_ids=position_ids)
-        for number in range(self.n_passes):
+        for number in range(getattr(self.config, self.passes)):
             if number:
                 hidden = self.between(hidden, embedded)
             own = None if past_key_values is None else PassCache(past_key_values, number * len(self.layers))
@@ -151,14 +146,11 @@ class LoopedModel(_Loop):
     """Llama's blocks, `config.n_loops` times."""
 
     config: LoopedConfig
+    passes = "n_loops"
 
     def more(self, config: Any) -> None:
         if config.loop_norm:
             self.loop_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-    @property
-    def n_passes(self) -> int:
-        return self.config.n_loops
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Return the stream with the norm and the embedding added, where the config asks for each."""
@@ -193,13 +185,10 @@ class OuroModel(_Loop):
 
     config: OuroConfig
     block = OuroBlock
+    passes = "total_ut_steps"
 
     def more(self, config: Any) -> None:
         self.early_exit_gate = nn.Linear(config.hidden_size, 1)
-
-    @property
-    def n_passes(self) -> int:
-        return self.config.total_ut_steps
 
     def between(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Return the stream after the final norm."""

@@ -37,14 +37,17 @@ def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_k
 
 
 def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
-    """Return the model once its identities hold and its device agrees with the CPU; raises `IdentityFailed`
-    otherwise."""
-    if trust_kept and model.identities is None and (earlier := kept_identities(model)):
+    """Return the model once its identities hold and its device agrees with the CPU; else `IdentityFailed`."""
+    kept = _kept_file(model) if trust_kept else None
+    if kept and model.identities is None and (earlier := _held_before(kept)):
         model.identities, model.identities_kept = earlier, True
     else:
-        (model.identities or verify(model)).require(model.architecture)
-        if trust_kept:
-            keep_identities(model)
+        figures = model.identities or verify(model)
+        figures.require(model.architecture)
+        if kept:
+            with contextlib.suppress(OSError):  # then they are measured next time
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                disk.write(kept, SAVED.dump_json(figures))
     if sanity := check_device(model):
         sanity.require(str(model.device))
     return model
@@ -96,25 +99,13 @@ LIBRARIES = ("torch", "transformers", "tokenizers")
 SAVED = TypeAdapter(Identities)
 
 
-def kept_identities(model: LanguageModel) -> Identities | None:
-    """Return the figures kept of an earlier opening of this model; None where no file has them, or they do not hold."""
-    if (file := _kept_file(model)) is None:
-        return None
+def _held_before(file: Path) -> Identities | None:
+    """Return the figures that an earlier opening has kept in a file; None where it has none that hold."""
     try:
-        kept = SAVED.validate_json(untrusted.text(file, untrusted.CONFIG, untrusted.Unreadable))
-    except (OSError, ValueError, ValidationError):
+        kept = SAVED.validate_json(untrusted.content(file, untrusted.CONFIG, untrusted.Unreadable))
+    except (untrusted.Unreadable, ValidationError):
         return None
     return None if kept.failures() else kept
-
-
-def keep_identities(model: LanguageModel) -> None:
-    """Save the figures of a model, if its identities hold; where they cannot be written, they are measured next
-    time."""
-    if model.identities is None or model.identities.failures() or (file := _kept_file(model)) is None:
-        return
-    with contextlib.suppress(OSError, EffectiveDepthError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        disk.write(file, SAVED.dump_json(model.identities))
 
 
 def _kept_file(model: LanguageModel) -> Path | None:

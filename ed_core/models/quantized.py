@@ -47,8 +47,7 @@ def cure(hf_model: nn.Module) -> None:
 
 
 def held_bytes(hf_model: nn.Module) -> int:
-    """Return the bytes of the weights in memory: every storage once (a tied head is one), with quantization
-    constants."""
+    """Return the bytes of the weights in memory, every storage once, with quantization constants."""
     sizes: dict[tuple[torch.device, int], int] = {}
     for parameter in hf_model.parameters():
         for tensor in (parameter.data, *_constants(parameter)):

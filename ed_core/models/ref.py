@@ -44,8 +44,7 @@ class ModelRef(ModelSpec):
 
     @staticmethod
     def named(text: str) -> ModelRef:
-        """Return the model that a name means, its content not read yet; a `ModelError` says what is wrong with the
-        name."""
+        """Return the model that a name means, its content not read yet; a `ModelError` where it means none."""
         if not os.path.exists(os.path.expanduser(text)):
             text = text.strip()
         if not text:
@@ -58,8 +57,8 @@ class ModelRef(ModelSpec):
             return Wheel(text)
         if text in BUNDLED:
             return Bundled(text)
-        if file := gguf_files.find(text):
-            return Gguf(str(file))
+        if text.lower().endswith(".gguf") and os.path.isfile(file := os.path.expanduser(text)):
+            return Gguf(str(Path(file).resolve()))
         if revision and (name in BUNDLED or name in WHEELS):
             raise ModelNotFound(f"{name} has one version and no revision {revision!r}; leave it out.")
         if os.path.isdir(folder := os.path.expanduser(text)):  # unlike the path's own method it takes any text
@@ -76,16 +75,13 @@ class ModelRef(ModelSpec):
         """Return the reference to the model of a stored request; its kind follows from its identity."""
         if isinstance(spec, ModelRef):
             return spec
-        source = spec.source
-        kinds: dict[type[ModelRef], object] = {
-            Remote: source.startswith(PREFIX),
-            Bundled: source in BUNDLED,
-            Wheel: source in WHEELS,
-            Gguf: source.lower().endswith(".gguf"),
-            Folder: spec.content_hash and not spec.revision,
-            Hub: True,
-        }
-        kind = next(kind for kind, fits in kinds.items() if fits)
+        kind: type[ModelRef] = Folder if spec.content_hash and not spec.revision else Hub
+        if spec.source.startswith(PREFIX):
+            kind = Remote
+        elif spec.source in BUNDLED or spec.source in WHEELS:
+            kind = Bundled if spec.source in BUNDLED else Wheel
+        elif spec.source.lower().endswith(".gguf"):
+            kind = Gguf
         return kind(**{f.name: getattr(spec, f.name) for f in fields(spec)})
 
     def opened_as(
@@ -126,8 +122,7 @@ class ModelRef(ModelSpec):
         return replace(ref, precision=stored or precision, why=why).twin(control, control_seed)
 
     def _adapted(self, adapter: str) -> Self:
-        """Return this model with the LoRA adapter of that folder or hub id; `ModelNotFound` where it is not
-        downloaded."""
+        """Return this model with the LoRA adapter of a folder or hub id; `ModelNotFound` where it is not here."""
         permits.adapter(adapter)
         folder = ModelRef.named(adapter).place
         if not folder.is_dir():
@@ -155,8 +150,7 @@ class ModelRef(ModelSpec):
 
     @property
     def place(self) -> Path:
-        """The folder that is loaded: the model's own, a snapshot in the hub's cache, or a GGUF file's conversion; may
-        be missing."""
+        """The folder that is loaded: the model's own, a hub snapshot, or a GGUF file's conversion; may be missing."""
         permits.model(self.source, self.revision)
         return self._folder
 
@@ -206,14 +200,8 @@ class ModelRef(ModelSpec):
             raise ParameterError(f"The weights of {self.source} are remote; take a model that is here.")
 
     def content(self, weights: bool = True) -> str:
-        """Return a hash of a local model's content, weights included unless left out; "" for a model of the hub, which
-        its commit identifies."""
+        """Return a hash of a local model's content, weights included unless left out; "" for a model of the hub."""
         return content_hash(self.place, weights) if self.place.is_dir() else ""
-
-    def read_files(self) -> list[Path]:
-        """The files that opening the model reads; no output may replace one."""
-        of_adapter = [Path(self.adapter) / name for name in weights.OF_ADAPTER] if self.adapter else []
-        return [Path(self.source), *weights.read_files(self.place), *of_adapter]
 
     # ---------------------------------------------------------------- what its config says
 
@@ -356,16 +344,13 @@ class Gguf(ModelRef):
 
         conversion.ensure(self.file, self.place)
 
-    def read_files(self) -> list[Path]:
-        return [*super().read_files(), self.file]
-
     def _config_elsewhere(self) -> dict[str, Any]:
         """Return the sizes in the file's header, before the file is converted; else those of the catalogue."""
         return gguf_files.read(self.file).config if self.file.is_file() else super()._config_elsewhere()
 
     @property
     def packing(self) -> str:
-        return gguf_files.packing(self.file, self.place)
+        return next(iter(gguf_files.read(self.file).packing)) if self.file.is_file() else ""
 
 
 class Wheel(Gguf):
@@ -472,8 +457,7 @@ def _unambiguous(folder: Path) -> str:
 
 
 def _name_and_revision(text: str) -> tuple[str, str]:
-    """Return the parts of a hub id "name@revision"; for anything else (a folder may have an @ in its name) all of it
-    and ""."""
+    """Return the parts of a hub id "name@revision"; of anything else (a folder may have an @) all of it and ""."""
     if not HUB_ID.fullmatch(text):
         return text, ""
     name, _, revision = text.partition("@")

@@ -28,8 +28,7 @@ WHY_NOT = {
 
 
 def key() -> str:
-    """Return the service's API key from the environment; `ParameterError` where it is missing ("" for a local
-    service)."""
+    """Return the service's API key from the environment ("" for a local service); `ParameterError` without one."""
     value = os.environ.get(KEY, "").strip()
     if not value and settings.current().ndif_address != settings.LOCAL:
         raise ParameterError(

@@ -171,31 +171,23 @@ def _quantized(outputs: int, inputs: int, precision: str) -> int:
     return ceil(n / 2) + constants + 4 * ceil(constants / BLOCK_CONSTANTS) + TABLE_BYTES
 
 
-def _int(name: str, value: Any) -> int:
-    """Return a config's field `name` as a number from 0 to the largest that is accepted; `ParameterError` otherwise."""
-    try:
-        number = int(value)
-        if not 0 <= number <= untrusted.WHOLE:
-            raise ValueError
-        return number
-    except (TypeError, ValueError, OverflowError):
-        raise ParameterError(f"The config's {name} is {str(value)[:40]!r}; expected a whole number.") from None
-
-
 def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's part of a config: a model that also sees has one inside its own."""
     return inner if isinstance(inner := config.get("text_config"), Mapping) and inner else config
 
 
 def read(config: Mapping[str, Any]) -> Size:
-    """Return the sizes of a config.json (or a catalogue entry's fields); a `ParameterError` names a field that is
-    missing."""
+    """Return the sizes of a config.json or catalogue entry; a `ParameterError` names a field that is missing."""
     config = of_text(config)
     family = str(config.get("model_type", ""))
     layout = LAYOUTS.get(family, LLAMA)
 
     def number(*names: str) -> int:
-        return next((_int(n, config[n]) for n in names if config.get(n)), 0)
+        name = next((n for n in names if config.get(n)), names[0])
+        value = config.get(name) or 0
+        if not isinstance(value, int) or not 0 <= value <= untrusted.WHOLE:
+            raise ParameterError(f"The config's {name} is {str(value)[:40]!r}; expected a whole number.")
+        return value
 
     architecture = find(family)
     passes = architecture.n_passes(config) if architecture else 1

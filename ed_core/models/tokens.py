@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import prompts, untrusted
-from ..errors import BrokenWeights, PromptError
+from ..errors import BrokenWeights, PromptError, one_line
 from ..types import Encoding, Prompt
 from . import sizes
 from .encoder import Encoder
@@ -35,8 +35,7 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
     except BrokenWeights:
         raise
     except Exception as error:  # whatever a stranger's file provokes inside the library
-        why = " ".join(str(error).split())[:120]
-        raise BrokenWeights(f"The tokenizer.json of this model cannot be read: {why}.") from None
+        raise BrokenWeights(f"The tokenizer.json of this model cannot be read: {one_line(error)}.") from None
     folder = Path(file).parent
     return Encoder(tokenizer, _roles(folder).get("bos_token", ""), add_bos(folder))
 

@@ -43,14 +43,12 @@ class Trace:
     ends: dict[int, Resid] = field(default_factory=dict)
 
     def update(self, layer: int) -> Resid:
-        """Return what block `layer` adds to the stream, `a[l] + m[l]`, with a third branch's addition where the family
-        has one; summed in float32."""
+        """Return what block `layer` adds, `a[l] + m[l]` and a third branch's addition, summed in float32."""
         update, other = self.attn_out[layer].float() + self.mlp_out[layer].float(), self.other_out[layer]
         return update if other is None else update + other
 
     def after(self, depth: int) -> Resid:
-        """Return the stream as `depth` blocks left it: `resid[depth]`, at the end of a looped model's pass
-        `left[depth]`."""
+        """Return the stream as `depth` blocks left it: `resid[depth]`, at the end of a pass `left[depth]`."""
         return self.left.get(depth, self.resid[depth])
 
     @property

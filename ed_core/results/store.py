@@ -119,8 +119,7 @@ class Store:
         return self._run(lambda data, cards: list(islice((k for k in data.iterkeys() if k.startswith(beginning)), n)))
 
     def recent(self, n: int = 20) -> list[dict[str, Any]]:
-        """Return the headlines of the `n` results stored last, newest first, without those of another engine
-        version."""
+        """Return the headlines of the `n` results stored last, newest first, of this engine version."""
         results = self._run(lambda data, cards: list(islice(self._cards(data, cards, reversed(cards)), n)))
         return [headline for headline, _ in results if headline["engine"] == ENGINE_VERSION]
 

@@ -107,8 +107,7 @@ def _check_arrays(result: ProbeResult) -> None:
 
 
 def _summed_up(result: ProbeResult) -> ProbeResult:
-    """Return the result with its whole summary, computed from the measures; raise `ValueError` if the stored part
-    differs."""
+    """Return the result with its summary, computed from the measures; `ValueError` if the stored part differs."""
     if not result.complete:
         expect(not result.summary, "a partial result has no summary")
         return result

@@ -325,12 +325,11 @@ def _same(file: Path, study: Study) -> bool:
 # ---------------------------------------------------------------- estimated
 
 
-def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
-    """Return about how many seconds the whole study takes, and whether that rests on a measurement of this device; None
-    where a model's size or its time is unknown."""
+def seconds_of(plan: Plan, device: str = "cpu") -> float | None:
+    """Return about how many seconds the whole study takes; None where a model's size is unknown."""
     from ..work.estimate import estimate
 
-    total, measured = 0.0, True
+    total = 0.0
     probes = [entry.make() for entry in plan.study.probes]
     taken = [sum(len(c.takes[p]) for chunks in plan.chunks for c in chunks) for p in range(len(probes))]
     for model in plan.usable:
@@ -342,5 +341,4 @@ def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
         length = max(1, round(sum(lengths) / len(lengths)))
         cost = estimate(size, ref.precision, length, device, 0, probes)
         total += sum(n * need.seconds for need, n in zip(cost.needs, taken))
-        measured &= cost.calibrated
-    return total, measured
+    return total

@@ -127,7 +127,7 @@ class Recorder:
             return
         for token in np.unique(as_array(ids)).tolist():
             if token not in self.token_text:
-                self.token_text[token] = model.token_text(token)
+                self.token_text[token] = model.encoder.label(token)
 
     def note(self, text: str) -> None:
         """Add a sentence that the user must see next to the numbers."""

@@ -90,7 +90,7 @@ def patch_sweep(model: LanguageModel, encoding: Encoding, other: Encoding, recor
         one.ids[one.answer_start] if one.answer_start else int(metrics.best(logits, 1)[1])
         for one, logits in zip((encoding, other), outputs)
     ]
-    record.provenance["answers"] = [model.token_text(token) for token in answers]
+    record.provenance["answers"] = [model.encoder.label(token) for token in answers]
     record.provenance["other"] = {"tokens": list(other.tokens), "answer_start": other.answer_start}
 
     def lead(logits: Rows) -> PerRow:

@@ -62,10 +62,6 @@ class Models:
         """Return the bytes of each open model, by its key."""
         return {name: model.bytes for name, model in self._open.items()}
 
-    def __len__(self) -> int:
-        """Return the number of open models."""
-        return len(self._open)
-
     def touch(self) -> None:
         """Note that the latest model was in use until now."""
         if self._open:
@@ -86,8 +82,7 @@ class Models:
         return memory // 2 // self._share
 
     def get(self, spec: ModelSpec) -> LanguageModel:
-        """Return the opened model; others are closed where memory or the budget asks for it. Raises `TooLarge` where it
-        does not fit by itself."""
+        """Return the opened model; others are closed to make room. `TooLarge` where it does not fit by itself."""
         name = spec.key
         while name not in self._open:
             try:
@@ -172,8 +167,7 @@ def run(
 
 
 def _failure(error: Exception, what: str, device: torch.device) -> JobError:
-    """Return the `JobError` for an error of torch's or Python's; a plain `JobError` where it is a defect of this
-    program."""
+    """Return the `JobError` for an error of torch's or Python's; a plain one for a defect of this program."""
     if ran_out(error):
         return OutOfMemory(f"{what} ran out of memory; use a shorter prompt, a smaller model or a narrower precision.")
     if lost_device(error):
@@ -182,7 +176,7 @@ def _failure(error: Exception, what: str, device: torch.device) -> JobError:
             "this happens again, take --device cpu."
         )
     return JobError(
-        f"{what} failed with {type(error).__name__}: {one_line(error)} This is a defect; please report it with the "
+        f"{what} failed with {type(error).__name__}: {one_line(error)}. This is a defect; please report it with the "
         "model and the prompt."
     )
 
@@ -191,8 +185,7 @@ _version = cache(version)  # reading it takes as long as a hundredth of a small 
 
 
 def certificate(model: LanguageModel, request: Request, started: float) -> dict[str, Any]:
-    """Return a result's birth certificate (`provenance`): everything needed to compute it again. `started`: by the
-    monotonic clock."""
+    """Return a result's birth certificate: everything needed to compute it again. `started`: by the monotonic clock."""
     took, spec = time.monotonic() - started, request.models[0]
     extra = ["bitsandbytes"] * (model.spec.precision in QUANTIZED) + ["peft"] * bool(model.spec.adapter)
     identities = model.identities and model.identities.to_json()

@@ -2,24 +2,18 @@
 free. Torch-free.
 
 A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
-per call, `b` for multiplying. Both are measured per precision by `models.devices.measure_rates` and kept in the cache
-folder; `DEFAULT_RATES` are used until then. How often a probe calls the blocks and the head, and what it holds at its
-peak, the probe itself declares (`Probe.work`, `Probe.holds`). All of it is an estimate: on a random model of 12 blocks
-x 768, times came within a factor of two of the measured and no memory was underestimated."""
+per call, `b` for multiplying; `RATES` has both, as they were measured on machines of 2020. How often a probe calls the
+blocks and the head, and what it holds at its peak, the probe itself declares (`Probe.work`, `Probe.holds`). All of it
+is an estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured and no memory
+was underestimated. A result of the same model and parameters that is stored here says more (`expected`)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter
-
-from .. import disk, settings
-from ..errors import EffectiveDepthError, StoreError
+from ..errors import EffectiveDepthError
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..models import tokens
 from ..models.ref import ModelRef
@@ -32,7 +26,7 @@ from ..types import ModelSpec, Request
 
 TOKENS = 64
 FIRST_PAGE: tuple[Probe, ...] = tuple(probe() for probe in PROBES if probe.first_page)
-DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
+RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
     "cpu": {
         "fp32": (5e-10, 2.5e-11),
         "bf16": (5e-10, 3e-11),
@@ -48,9 +42,6 @@ DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2
         "4bit": (5e-12, 2e-14),
     },
 }
-Rate = Annotated[float, Field(ge=0, lt=1)]
-Rates = Mapping[str, tuple[float, float]]
-SAVED = TypeAdapter(dict[str, dict[str, tuple[Rate, Rate]]])  # by device and precision
 
 
 @dataclass(frozen=True)
@@ -64,14 +55,12 @@ class Need:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one model in one precision needs with some probes, against the bytes `free` on its device. `calibrated`:
-    whether the times rest on a measurement here."""
+    """What one model in one precision needs with some probes, against the bytes `free` on its device."""
 
     precision: str
     weights: int
     needs: tuple[Need, ...]
     free: int
-    calibrated: bool
 
     @property
     def peak(self) -> int:
@@ -95,13 +84,12 @@ def estimate(
     """Return what a model needs with these probes on a prompt of `n_tokens`. `free`: bytes free on the device, None for
     this machine's memory; on a GPU only the worker knows them."""
     kind = device.partition(":")[0]
-    rates, calibrated = load_rates(kind)
     most = probe_bytes(kind, total_bytes(device))
-    needs = tuple(_need(probe, size, precision, n_tokens, kind, most, rates) for probe in probes)
-    return Estimate(precision, size.weight_bytes(precision), needs, free_memory() if free is None else free, calibrated)
+    needs = tuple(_need(probe, size, precision, n_tokens, kind, most) for probe in probes)
+    return Estimate(precision, size.weight_bytes(precision), needs, free_memory() if free is None else free)
 
 
-def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, most: int, rates: Rates) -> Need:
+def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, most: int) -> Need:
     """Return what one probe needs on a prompt of `n_tokens`. `most`: bytes that a probe may take on the device."""
     L, T, d = size.n_layers, n_tokens, size.d_model
     passes, unembedded = probe.work(L, T)
@@ -118,6 +106,7 @@ def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, mo
     # A further token is read alone, as keys and values are kept; a quantized model reads the whole again.
     block_tokens = passes * T + L * probe.further_tokens * (T if precision in QUANTIZED else 1)
     measuring = unembedded * size.d_vocab * probe.seconds_per_logit / (1 if kind == "cpu" else 200)
+    rates = RATES.get(kind, RATES["cuda"])
     (read, multiply), (head_read, head_multiply) = rates[precision], rates[compute_name(precision)]
     calls = max(ceil(passes * T / per_call), L) + L * probe.further_tokens
     blocks = size.block_maps * (calls * read + block_tokens * multiply)
@@ -137,8 +126,7 @@ def fitting(
 
 
 def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> tuple[str, str]:
-    """Return the precision that "auto" takes, the widest that fits with room for the probes, and the sentence that says
-    why."""
+    """Return the precision that "auto" takes, the widest that fits with room for the probes, and why in a sentence."""
     free = free_memory() if free is None else free
     chosen, wider = (fitting(size, free, n_tokens, device) or WIDEST_FIRST[-1:])[0], ", the widest there is"
     need = estimate(size, chosen, n_tokens, device, free)
@@ -150,40 +138,6 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
         f"{chosen}{which}: {gigabytes(need.peak)} with room for the probes, of {gigabytes(free)} free on "
         f"{device}{wider if need.fits else ''}."
     )
-
-
-# ---------------------------------------------------------------- what was measured here
-
-
-def rates_file() -> Path:
-    """Return the file of the speeds that were measured on this machine."""
-    return settings.current().cache / "rates.json"
-
-
-def load_rates(kind: str) -> tuple[Rates, bool]:
-    """Return `(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which uses the GPU's defaults):
-    seconds per weight, by precision."""
-    default, measured = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"]), _measured().get(kind, {})
-    return default | measured, bool(measured)
-
-
-def save_rates(kind: str, rates: Rates) -> None:
-    """Store the measured rates of a kind of device; those of other devices stay. Raises a `StoreError` on a failing
-    disk."""
-    file = rates_file()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        disk.write(file, json.dumps({**_measured(), kind: rates}).encode())
-    except OSError as error:
-        raise StoreError(f"The rates cannot be written to {file}: {disk.why(error)}") from error
-
-
-def _measured() -> dict[str, dict[str, tuple[float, float]]]:
-    """Return what the rates' file contains, by device and precision; {} where it is damaged or missing."""
-    try:
-        return SAVED.validate_json(rates_file().read_bytes())
-    except (OSError, ValueError):
-        return {}
 
 
 # ---------------------------------------------------------------- words
@@ -233,8 +187,7 @@ def expected(request: Request, open_models: Collection[str] = ()) -> float:
 
 
 def opening(spec: ModelRef) -> float | None:
-    """Return the seconds in which a model is opened; None where something has to be fetched or converted first, or its
-    size is not known."""
+    """Return the seconds to open a model; None where it must be fetched or converted, or its size is not known."""
     if not spec.is_ready:
         return None
     return weights(spec) / BYTES_A_SECOND or None

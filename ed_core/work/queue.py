@@ -78,8 +78,7 @@ class Job:
             return self._result
 
     def advance(self, now: float, share: float | None, stage: str, data: bytes) -> None:
-        """Store what the worker reports of this job: its share (0 to 1, None for unchanged), stage, and the bytes of a
-        result."""
+        """Store what the worker reports: share (0 to 1, None for unchanged), stage, and the bytes of a result."""
         self.stage = stage or self.stage
         if share is not None:
             self.share, self._first = share, self._first or (now, share)
@@ -111,8 +110,7 @@ class Lane:
     turns: dict[str, int] = field(default_factory=dict)
 
     def next(self, now: float) -> Job | None:
-        """Return the job of the next turn: a cancelled one, else the first of the series that has waited longest; None
-        where none can go on."""
+        """Return the job of the next turn: a cancelled one, else of the series that waited longest; None without."""
         able = [job for job in self.jobs if job.not_before <= now or job.cancelling]
         return min(able, key=lambda job: (not job.cancelling, self.turns.get(job.series, 0)), default=None)
 
@@ -315,8 +313,7 @@ class Queue:
             other.worker.send({"type": "give", "idle": IDLE_SECONDS})
 
     def _on_exit(self, worker: Any, code: int) -> None:
-        """Fail the job that a worker was computing when it ended. The lane's other jobs begin again: a study goes on
-        from its folder."""
+        """Fail the job that a worker was computing when it ended. The lane's other jobs begin again."""
         with self._lock:
             lane = next((lane for lane in self._lanes.values() if lane.worker is worker), None)
             if lane is None or self._closed:

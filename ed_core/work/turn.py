@@ -34,8 +34,7 @@ class Turn:
         """Report the bytes of a partial result."""
 
     def item(self) -> None:
-        """Report that one item of several is done: another job of the lane may have its turn. Keep nothing large across
-        the call."""
+        """Report an item as done: another job of the lane may have its turn. Keep nothing large across the call."""
 
     def cancelled(self) -> bool:
         """Return whether the job is to stop."""

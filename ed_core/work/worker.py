@@ -137,8 +137,7 @@ class Run(Turn):
         return self._room
 
     def _rest(self, full: bool) -> None:
-        """Stop until the next `step`; raise `Cancelled` where the job was cancelled meanwhile. `full`: a model did not
-        fit."""
+        """Stop until the next `step`; raise `Cancelled` if cancelled meanwhile. `full`: a model did not fit."""
         self._server.tell({"type": "item", "job": self._job, "full": full, "models": self.models.sizes()})
         self._rests.release()
         self._go.acquire()

@@ -62,9 +62,7 @@ class Fit:
     def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
         """Return its prompts, the prompts that judge it (None for a part of the others), and bytes of memory. Raises
         what is wrong before a model is opened."""
-        inputs: list[str | Path] = [self.prompts, self.test]
-        inputs += [file for one in self.models for file in one.read_files()]
-        disk.require_out(self.out, inputs, expected=".safetensors" if self.kind in LENSES else ".npz")
+        disk.require_out(self.out, [], expected=".safetensors" if self.kind in LENSES else ".npz")
         if self.rank is not None and self.rank < 1:
             raise ParameterError(f"--rank is {self.rank}; expected 1 at least.")
         for one in self.models:
@@ -92,8 +90,7 @@ def _resolved(ref: ModelRef) -> ModelRef:
 
 
 def fit(turn: Turn, asked: Fit) -> bytes:
-    """Make a fit, judge it on prompts left out of it, write its file, and return the sentence on it; maps so far are
-    published as such files."""
+    """Make a fit, judge it, write its file, and return the sentence on it; maps so far are published as such files."""
     prompts, test, memory = asked.check()
     from ...lenses import measured
     from ...lenses.affine import Affine

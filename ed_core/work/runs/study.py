@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,15 +47,13 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     for label, why in trouble.items():
         print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     expected = planning.seconds_of(plan, device)
-    time = "" if expected is None else f", {about(expected[0])} by the estimate if all is computed"
+    time = "" if expected is None else f", {about(expected)} by the estimate if all is computed"
     size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
     models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
     turn.say(f"{plan.study.name}: {models} × {prompts}, {parts}{time}")
     turn.failed |= bool(trouble)
     if dry_run:
         return ""
-    names = planning.PLAN, SUMS, VERDICTS
-    disk.require_apart([out / name for name in names], [place.parent / one.file for one in plan.study.sets if one.file])
     planning.write_plan(plan, out)
     outcome = running.run(plan, out, turn, tell)
     turn.failed |= bool(outcome.failed)
@@ -120,19 +118,13 @@ def reproduce(
     return f"\n{table(protocols.rows(measured))}\n\n{protocols.counted(measured)}; {out / 'report.md'}".encode()
 
 
-def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path]) -> None:
-    """Fetch the models; raise a `ParameterError` before that where the prompts are one of the `files` to be written."""
-    disk.require_apart(list(files), [prompts])
-    for source in (model, *also):
-        opened.fetch(source)
-
-
 def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
     """Check claims about one model, write what came of them into the folder `out`, and return a line for each."""
     from ...claims import running, words
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
-    _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
+    for source in (asked.model, *asked.also):
+        opened.fetch(source)
     report = running.run(asked, out, turn)
     width, lines = max(len(one.id) for one in report.findings), []
     for one in report.findings:
@@ -148,8 +140,8 @@ def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     from ...cards import making, page
 
     asked.check()  # before anything is fetched
-    files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
-    _prepare(asked.model, asked.also, asked.prompts, files)
+    for source in (asked.model, *asked.also):
+        opened.fetch(source)
     made = making.make(asked, out, turn)
     lines = [page.headline(made), f"{len(made.claims)} claims: {page.counted(made)}"]
-    return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()
+    return "\n".join([*lines, f"Card: {out / cards.HTML}, {out / cards.MARKDOWN}, {out / cards.FILE}"]).encode()
