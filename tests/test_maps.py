@@ -41,7 +41,7 @@ USED, HELD_OUT = prompts(8), prompts(4, seed=1)
 
 def fit(*models, of, out=None, test=HELD_OUT, tick=silent, **more):
     kind = Between if len(models) == 2 else Within
-    return kind(*models, of, test, **more).fit(out, tick)
+    return kind(*models, prompts=of, test=test, **more).fit(out, tick)
 
 
 @pytest.fixture(scope="module")

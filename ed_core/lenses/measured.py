@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from .. import disk
 from ..errors import FitRefused, TooLarge
 from ..files import Bounds, Head, Kind, expect, open_sealed, parse, seal
 from ..machine import gigabytes
@@ -51,6 +50,7 @@ class Maps:
     kind: ClassVar[str] = "maps"
     dims: ClassVar[dict[str, str]] = dict.fromkeys(("error", "r2", "error_shuffled", "r2_shuffled"), "ab")
     dims |= dict.fromkeys(("error_mean", "r2_mean"), "b")
+    source: ClassVar[str] = "a"  # the dim of what is mapped
     sides: ClassVar[tuple[str, ...]] = ("a", "b")  # in the certificate
 
     @property
@@ -85,6 +85,7 @@ class Replacement:
     kind: ClassVar[str] = "replacement"
     dims: ClassVar[dict[str, str]] = dict.fromkeys(("loss", "loss_fitted", "error"), "s")
     dims |= {"whole": "", "whole_fitted": ""}
+    source: ClassVar[str] = "s"
     sides: ClassVar[tuple[str, ...]] = ("model",)
 
     @property
@@ -140,13 +141,6 @@ def packed(found: Maps | Replacement) -> bytes:
     certificate = {name: value for name, value in found.certificate.items() if name != "kind"}  # the manifest has it
     arrays["certificate"] = np.asarray(json.dumps(certificate, sort_keys=True, allow_nan=False))
     return seal(MAPS, {"kind": found.kind}, arrays)
-
-
-def write(path: Path, found: Maps | Replacement) -> None:
-    """Write a result to a file, all or nothing."""
-    data = packed(found)
-    disk.require_room(path.name, len(data), path.parent, "--out")
-    disk.write(path, data)
 
 
 def read(path: str | Path) -> Maps | Replacement:

@@ -105,7 +105,7 @@ def fit(turn: Turn, asked: Fit) -> bytes:
     kind: Any = {one.kind: one for one in (Affine, Jacobian, Between, Within)}[asked.kind]
     own: dict[str, Any] = {"jacobian": {"max_tokens": asked.max_tokens}, "affine": {"rank": asked.rank}}
     models = [open_model(_resolved(one)) for one in asked.models]
-    fitting = kind(*models, prompts, test, memory=memory, **own.get(asked.kind, {}))
+    fitting = kind(*models, prompts=prompts, test=test, memory=memory, **own.get(asked.kind, {}))
     if asked.kind not in LENSES:
         print(fitting.plan.sentence(), file=sys.stderr)
     done = 0.0
