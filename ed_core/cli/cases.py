@@ -1,4 +1,4 @@
-"""`case list | show | export | import | delete`, `check`, `publish`: what is kept."""
+"""`case list | show | export | import | delete`, `publish`: what is kept."""
 
 from __future__ import annotations
 
@@ -83,20 +83,6 @@ def delete(id: Id) -> None:
     """Delete a case study for good."""
     Kept().delete(id)
     print(f"{id} was deleted.")
-
-
-def check() -> int:
-    """Verify every case study and stored result; exit code 1 where one is damaged."""
-    from ..results.store import Store
-
-    n_cases, damaged = Kept().check()
-    n_results, damaged_results = Store().check()
-    problems = damaged + damaged_results
-    checked = f"{say.count(n_cases, 'case study')} and {say.count(n_results, 'result')} checked"
-    print(f"{checked}, {len(problems) or 'nothing'} damaged")
-    for problem in problems:
-        print(f"ed_core: {problem}", file=sys.stderr)
-    return 1 if problems else 0
 
 
 def publish(
