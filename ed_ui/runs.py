@@ -21,7 +21,6 @@ from ed_core.lenses import ENDING, Fit, measured
 from ed_core.lenses import file as fit_files
 from ed_core.lenses.checkpoint import digest_of, digest_of_prompts
 from ed_core.machine import free_memory, gigabytes
-from ed_core.models import tokens
 from ed_core.models.ref import ModelRef
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
@@ -39,9 +38,6 @@ STUDY = "asked.toml"  # a study's text, in its folder
 PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of a card
 FITTED = "asked.jsonl"  # the prompts of a fit
 FOUND = f"found{measured.ENDING}"  # the maps of a fit
-HELD_OUT = 5  # of so many prompts one judges a fit
-LONGEST = 600  # seconds of a fit that a page begins
-SAMPLE = 40  # prompts whose tokens are counted for an estimate
 POLL = 1.0  # seconds between two looks at a run
 
 
@@ -309,27 +305,13 @@ class Fitted:
         files = {FITTED: to_jsonl(self.prompts).encode()}
         begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, wanted, partial=_maps_so_far)
 
-    def takes(self) -> tuple[str, float]:
-        """Return the fit's time and memory in words, "" where a size is not known or the memory is short; and its
-        seconds on a CPU, 0 where not known."""
+    def takes(self) -> str:
+        """Return the fit's memory in words, "" where a size is not known or the memory is short."""
         try:
-            sizes = [model.size() for model in self.models]
-            plan = measured.plan_of(self.kind, sizes, free_memory())
+            plan = measured.plan_of(self.kind, [model.size() for model in self.models], free_memory())
         except EffectiveDepthError:
-            return "", 0.0
-        needs = f"{gigabytes(plan.bytes)} of memory"
-        if self.kind != measured.Maps.kind or (n_tokens := self._tokens()) is None:
-            return needs, 0.0
-        judged, parameters = n_tokens // HELD_OUT, sum(size.parameters for size in sizes)
-        seconds = plan.seconds(n_tokens - judged, judged, parameters)
-        return f"{about(seconds)} · {needs}", seconds if self.models[0].device == "cpu" else 0.0
-
-    def _tokens(self) -> int | None:
-        """Return about how many tokens its prompts have, by a sample; None where the model's tokenizer is not here."""
-        some = self.prompts[:: max(1, len(self.prompts) // SAMPLE)]
-        counts = [tokens.preview(self.models[0], prompt) for prompt in some]
-        known = [len(one) for one in counts if one is not None]
-        return round(sum(known) / len(known) * len(self.prompts)) if known else None
+            return ""
+        return f"{gigabytes(plan.bytes)} of memory"
 
     def so_far(self) -> measured.Maps | measured.Replacement | None:
         """Return the maps that are solved while others are not; None before the first."""
@@ -356,14 +338,9 @@ def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 
 def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps | measured.Replacement | Fit | None:
-    """Draw the panel of a fit, with what it takes, and return the finished fit, None before. One of more than `LONGEST`
-    seconds is left to the command line."""
+    """Draw the panel of a fit, with what it takes, and return the finished fit, None before."""
     result = wanted.found()
-    takes, seconds = ("", 0.0) if result is not None else wanted.takes()
-    unfinished = result is None and wanted.out.is_dir()
-    if seconds > LONGEST and not unfinished:
-        st.info(f"This fit takes {show.plain(takes)}: run it with the command below, and open its file here.")
-        return None
+    takes, unfinished = wanted.takes() if result is None else "", result is None and wanted.out.is_dir()
     panel(wanted.out, page, "Run", wanted.begin, takes, result is not None, linked, unfinished=unfinished)
     return result
 

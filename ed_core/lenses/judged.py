@@ -202,19 +202,16 @@ class Reader:
                 f"× {model.d_model}; {REFIT}."
             )
         self.fit, self.device = fit, model.device
-        self.lens = lens_of(self._tensor_at, fit.kind, fit.certificate.get("rank"))
+        self.lens = lens_of(self._tensor, fit.kind, fit.certificate.get("rank"))
 
     @property
     def mean(self) -> Tensor:
         """The mean of `h[L]` over the tokens that the lens was fitted on."""
         return self._tensor("mean")
 
-    def _tensor_at(self, name: str, depth: int) -> Tensor:
-        """Return one tensor of the lens at a depth."""
-        return self._tensor(name)[depth] if name == "scale" else self._tensor(f"{name}.{depth}")
-
-    def _tensor(self, name: str) -> Tensor:
-        """Return a tensor of the file, float32, on the device."""
+    def _tensor(self, name: str, depth: int | None = None) -> Tensor:
+        """Return a tensor of the file, or that of a depth, float32, on the device."""
+        whole = depth is None or name == "scale"
         with safe_open(self.fit.path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name).to(self.device, torch.float32)
-        return tensor
+            tensor: Tensor = file.get_tensor(name if whole else f"{name}.{depth}").to(self.device, torch.float32)
+        return tensor[depth] if name == "scale" else tensor

@@ -6,10 +6,8 @@ A sealed `.npz` that `allow_pickle=False` opens: the arrays by their names, and 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -168,13 +166,10 @@ def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replace
         return kind(**parts, certificate=certificate)
 
 
-# ---------------------------------------------------------------- memory and time, before anything is opened
+# ---------------------------------------------------------------- memory, before anything is opened
 
 AFFINE, JACOBIAN = "affine", "jacobian"
 JACOBIAN_TOKENS = 128  # of a prompt that are read, as the lens's authors do
-SYMMETRIC = 0.625  # of a Gram matrix: the blocks that are computed
-FASTER = 2.0  # float32 against float64
-TOKENS = 32  # of a prompt
 
 
 @dataclass(frozen=True)
@@ -214,25 +209,6 @@ class Plan:
             f"{self.n_taps} source taps, {gigabytes(self.each)} each, {gigabytes(self.each * self.n_taps)} in all: "
             f"{self.at_once} at once ({gigabytes(self.bytes)}), {passes}"
         )
-
-    def seconds(self, tokens: int, judged: int, parameters: int) -> float:
-        """Return the estimated seconds of the fit on this CPU. `tokens`: fitted on; `judged`: held-out tokens;
-        `parameters`: of the models together."""
-        sums = self.d_x * (self.d_x * SYMMETRIC + self.d_y)
-        solving = self.d_x**2 * (self.d_x / 3 + 2 * self.d_y)
-        fitting = self.n_taps * (tokens * sums + solving + judged * self.d_x * self.d_y)
-        forward = self.passes * (tokens + judged) * parameters / FASTER
-        return (fitting + forward) / products_per_second(self.d_x)
-
-
-@cache
-def products_per_second(d: int) -> float:
-    """Return this CPU's float64 multiply-adds per second for sums of width `d`, measured once."""
-    x, y, sums = np.ones((d, TOKENS)), np.ones((TOKENS, 4096)), np.zeros((d, 4096))
-    sums += x @ y
-    begin = time.perf_counter()
-    sums += x @ y
-    return sums.size * TOKENS / (time.perf_counter() - begin)
 
 
 class Size(Protocol):

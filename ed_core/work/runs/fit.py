@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ... import disk
 from ...api import model as notebook
-from ...cases.snippet import NAMES, opening
+from ...cases.snippet import opening
 from ...depth import say
 from ...errors import ParameterError
 from ...lenses.measured import AFFINE, JACOBIAN, JACOBIAN_TOKENS
@@ -18,10 +18,11 @@ from ...models.ref import ModelRef
 from ...models.sizes import require_gradients
 from ...prompts import read_jsonl
 from ...sweeps.budget import parse
-from ...types import Prompt, command_line
+from ...types import Prompt, changed, command_line
 from ..turn import Turn
 
 LENSES = (AFFINE, JACOBIAN)
+OWN = ("test", "memory", "rank", "max_tokens")  # options that no model has
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,13 @@ class Fit:
     @property
     def command(self) -> str:
         """The shell command that makes the same fit."""
-        options: dict[str, Any] = {NAMES.get(n, n): value for n, value in opening(self.model).items()}
+        options: dict[str, Any] = opening(self.model)
         options |= {"offload": self.model.offload} if self.model.offload else {}
         if self.other:
-            names = {"source": "other", "precision": "other_precision", "control": "other_control"}
-            names |= {"control_seed": "other_seed"}
-            options |= {names[name]: value for name, value in opening(self.other).items() if name in names}
-        default = {f.name: f.default for f in fields(self)}
-        own = {name: getattr(self, name) for name in ("test", "memory", "rank", "max_tokens")}
-        own = {name: value for name, value in own.items() if value != default[name]}
+            others = opening(self.other)
+            options |= {"other": others.pop("model")}
+            options |= {f"other_{name}": others[name] for name in ("precision", "control", "seed") if name in others}
+        own = {name: value for name, value in changed(self).items() if name in OWN}
         return command_line("fit", self.kind, **options, set=self.prompts, **own, out=self.out)
 
     def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
@@ -84,8 +83,9 @@ class Fit:
 
 def _resolved(ref: ModelRef) -> ModelRef:
     """Return the model once its files are here, with "auto" settled; the reason is printed on stderr."""
-    given: dict[str, Any] = {"adapter": "", "control": "", **opening(ref)}
-    ref = notebook.ref_of(**given, offload=ref.offload)
+    given: dict[str, Any] = {"adapter": "", "control": "", "seed": 0, **opening(ref)}
+    source, seed = given.pop("model"), given.pop("seed")
+    ref = notebook.ref_of(source, **given, control_seed=seed, offload=ref.offload)
     if ref.why:
         print(f"ed_core: precision {ref.why}", file=sys.stderr)
     return ref
