@@ -125,7 +125,7 @@ def test_nothing_is_loaded_from_anywhere_and_the_policy_forbids_all_but_its_own_
 
 def test_the_report_tells_what_a_reader_needs(pages):
     text = unescape(pages["plain"])
-    for word in (case().verdict, "<strong>Look</strong>", "ed-demo-8 (fp32)", "--model ed-demo-8", "ed_core.open("):
+    for word in (case().verdict, "<strong>Look</strong>", "ed-demo-8 (fp32)", "--model ed-demo-8"):
         assert word in text, word
     figures = json.loads(Page(text).texts["script"][0])
     assert len(figures) == text.count("<figure>") > 5
