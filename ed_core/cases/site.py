@@ -123,12 +123,10 @@ def publish(
     out: Path, case_ids: list[str], studies: list[Path], card_files: list[Path], *, own: bool, shipped: bool
 ) -> tuple[list[Page], list[str]]:
     """Write a site into `out`; return its pages, and what could not be published: of what is named, of everything kept
-    here (`own`, or where nothing is named) and of what is `shipped`. Something named that cannot be published is an
-    error."""
+    here (`own`, or where nothing is named) and of what is `shipped`."""
     kept, places = Kept(), set()
     problems: list[str] = []
     own = own or not (case_ids or studies or card_files or shipped)
-    named = {*case_ids, *studies, *card_files}
     listed = kept.cards() if own or shipped else []
     cases = [*case_ids, *(c.id for c in listed if (shipped if kept.is_shipped(c.id) else own))]
     folders = [*studies, *(items.made_here() if own else ()), *(items.shipped() if shipped else ())]
@@ -142,15 +140,12 @@ def publish(
             for one in dict.fromkeys(of_kind):
                 try:
                     page = make(one)
-                    if page.place not in places:
-                        yield page
-                    elif one in named:
-                        raise PublishError(f"{one} would be {page.place}, as another is; rename one of them.")
-                    places.add(page.place)  # what was made here comes before what is shipped of the same
                 except EffectiveDepthError as error:
-                    if one in named:
-                        raise
                     problems.append(f"{one}: {error}")
+                    continue
+                if page.place not in places:  # what was made here comes before what is shipped of the same
+                    places.add(page.place)
+                    yield page
 
     return write(pages(), out), [*kept.problems, *problems]
 

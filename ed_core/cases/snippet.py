@@ -25,7 +25,12 @@ def snippet(case: Case) -> str:
     views = case.views
     names = [f"case-{case.id}" + (f"-{i}" if len(views) > 1 else "") for i in range(1, len(views) + 1)]
     notes = dict.fromkeys(note for view in views for note in _notes(view))
-    return "\n".join([*(f"# {note}" for note in notes), *map(_shell, views, names)])
+    lines = [f"# {note}" for note in notes]
+    for view, name in zip(views, names):
+        prompt = json.dumps(json.loads(to_jsonl([view.prompts[0]])), ensure_ascii=True)
+        lines.append(f"printf '%s\\n' {shlex.quote(prompt)} > {name}.jsonl")
+        lines.append(run_command(_probes(view), view.models[0], f"{name}.jsonl", f"{name}.npz", no_cache=True))
+    return "\n".join(lines)
 
 
 def opening(model: ModelSpec) -> dict[str, str | int]:
@@ -76,13 +81,6 @@ def _notes(view: View) -> Iterator[str]:
         for f in fields(probe):
             if f.metadata["file"] and (path := getattr(probe, f.name)) != f.default:
                 yield f"{probe.name}.{f.name} was the file {path!a}."
-
-
-def _shell(view: View, name: str) -> str:
-    """Return the shell lines that compute a view again; `name`: of its files, without ending."""
-    line = shlex.quote(json.dumps(json.loads(to_jsonl([view.prompts[0]])), ensure_ascii=True))
-    command = run_command(_probes(view), view.models[0], f"{name}.jsonl", f"{name}.npz", no_cache=True)
-    return f"printf '%s\\n' {line} > {name}.jsonl\n{command}"
 
 
 def _text(value: object) -> str:
