@@ -91,12 +91,12 @@ class DepthCallback:
 
     # ---------------------------------------------------------------- any loop
 
-    def measure(self, model: Any, step: SupportsInt, *, always: bool = False) -> list[Row]:
-        """Measure at this step where a measurement is due and return its rows, else []; to be called at every step.
-        `always`: measure in any case. A model that cannot be measured is refused with a `ModelError` at the first
-        measurement; later failures are logged, and their steps have no rows."""
+    def measure(self, model: Any, step: SupportsInt) -> list[Row]:
+        """Measure at this step where a measurement is due and return its rows, else []; to be called at every step. A
+        model that cannot be measured is refused with a `ModelError` at the first measurement; later failures are
+        logged, and their steps have no rows."""
         step = int(step)  # which may be numpy's or torch's
-        if self._last is not None and step < self._last + self.every and not always:
+        if self._last is not None and step < self._last + self.every:
             return []
         start = time.perf_counter()
         try:

@@ -360,9 +360,6 @@ def fetch(source: str, control: str = "") -> ModelRef:
 
 # ---------------------------------------------------------------- two models on the same prompts
 
-# What training changed. The statistics are a study's (`statistics.read_off` over units that are drawn together for
-# both).
-
 ALL_PROMPTS = "all prompts"  # what the rows over all of them are called
 COLUMNS = ("prompt", "by", "before", "after", "difference", "low", "high", "layers", "over")
 Side = Model | Sequence[ProbeResult]
@@ -411,18 +408,12 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
     lens. `name`: of the side."""
     results: Any = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
     known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
-    if not known:
+    if not known or [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
         raise ParameterError(
-            f"{name} is neither an opened model nor a list of results of ed_core.LogitLens(); give what ed_core.open "
-            "gave, or run for a list of prompts."
+            f"{name} is neither an opened model nor what run(ed_core.LogitLens(), prompts) gave for these prompts, in "
+            "their order; give one of both."
         )
-    if len({r.request.series for r in results}) > 1:
-        raise ParameterError(f"The results of {name} are of several models or settings; give those of one run.")
-    if [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
-        raise ParameterError(
-            f"The results of {name} are of other prompts than those given, or in another order; measure these prompts."
-        )
-    return list(results)
+    return results
 
 
 def _interval(
