@@ -237,16 +237,14 @@ class Kept:
         self.out, self._prompts = out, prompts
         self._models: dict[int, StudyModel] = {}
         self._rows: list[Row] = []
-        self._resumes = (out / PLAN).exists()
+        if (out / PLAN).exists():
+            self._read()
 
     def add(self, step: int, spec: ModelSpec, by_probe: Mapping[str, Sequence[ProbeResult]], rows: list[Row]) -> None:
         """Store a step: results by probe, and its rows. Earlier records of it and of later steps go. Raises a
         `StudyError` where the folder cannot be written, or belongs to another study."""
         import pandas as pd
 
-        if self._resumes:
-            self._read()
-            self._resumes = False
         self._models = {n: model for n, model in self._models.items() if n < step}
         self._rows = [row for row in self._rows if row[0] < step]
         of_each = [dict(zip(by_probe, results)) for results in zip(*by_probe.values())]

@@ -84,7 +84,8 @@ class Fitting:
     def result(self, rows: Mapping[str, np.ndarray]) -> Any:
         """Return the result of all rows, `Maps` or `Replacement` (a lens's is its certificate); a partial one where
         some are NaN."""
-        kind, arrays = KINDS[self.kind], dict[str, Any]()
+        kind = KINDS[self.kind]
+        arrays: dict[str, Any] = {}
         for name, dims in kind.dims.items():
             values = rows[name] if dims[:1] == kind.source else rows[name][0]  # else all are alike
             arrays[name] = values.copy() if dims else float(values)
