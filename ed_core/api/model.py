@@ -413,7 +413,7 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
             f"{name} is neither an opened model nor what run(ed_core.LogitLens(), prompts) gave for these prompts, in "
             "their order; give one of both."
         )
-    return results
+    return list(results)
 
 
 def _interval(

@@ -74,19 +74,16 @@ def write(pages: Iterable[Page], out: Path) -> list[Page]:
             "published before."
         )
     written = []
-    try:
-        with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # next to `out` may be read-only
-            for page in pages:
-                _put(made, page.files)
-                written.append(replace(page, files={}))
-            _put(made, _shared(written))
-            for part in PARTS:
-                shutil.rmtree(out / part, ignore_errors=True)
-            out.mkdir(parents=True, exist_ok=True)
-            for one in made.iterdir():
-                (shutil.copytree if one.is_dir() else shutil.copyfile)(one, out / one.name)
-    except OSError as error:
-        raise PublishError(f"The site {out} cannot be written: {disk.why(error, '--out')}") from error
+    with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # next to `out` may be read-only
+        for page in pages:
+            _put(made, page.files)
+            written.append(replace(page, files={}))
+        _put(made, _shared(written))
+        for part in PARTS:
+            shutil.rmtree(out / part, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
+        for one in made.iterdir():
+            (shutil.copytree if one.is_dir() else shutil.copyfile)(one, out / one.name)
     return written
 
 

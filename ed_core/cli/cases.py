@@ -13,7 +13,7 @@ from .. import disk, untrusted
 from ..cases.export import EXPORTS, exported
 from ..cases.kept import SORTS, Kept
 from ..depth import say
-from ..errors import ParameterError, StoreError
+from ..errors import ParameterError
 from ..models.controls import full_name
 
 Id = Annotated[str, typer.Argument(help="As `case list` prints it.")]
@@ -64,10 +64,7 @@ def export(
         raise ParameterError(f"{file.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     disk.require_out(file, kept.path.rglob("*"), "FILE")
     data = kept.read(id) if ending == ".edcase" else exported(case, ending, measure or figure)
-    try:
-        disk.write(file, data)
-    except OSError as error:
-        raise StoreError(f"{file} cannot be written: {disk.why(error, 'FILE')}") from None
+    disk.write(file, data)
     print(f"{file}: {len(data)} bytes")
 
 

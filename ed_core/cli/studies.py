@@ -11,7 +11,7 @@ import typer
 from .. import disk, untrusted
 from ..api.model import fetch
 from ..cards.card import OTHERS, PROMPTS
-from ..errors import ParameterError, StudyError
+from ..errors import ParameterError
 from ..work.runs import study as studies
 from ..work.runs.foreground import run
 from .options import DryRun, OnSet, Progress, Workers
@@ -123,10 +123,7 @@ def _export(place: Path, names: list[str]) -> int:
         disk.require_out(name, place.rglob("*"), "--export")
     made = {Path(name): _exported(folder, Path(name)) for name in names}
     for file, data in made.items():
-        try:
-            disk.write(file, data)
-        except OSError as error:
-            raise StudyError(f"{file} cannot be written: {disk.why(error, '--export')}") from error
+        disk.write(file, data)
         print(f"{file}: {len(data)} bytes")
     return 0
 
