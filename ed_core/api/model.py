@@ -85,22 +85,14 @@ class Result(ProbeResult):
         first_token = bool(dict(self.request.parameters).get("first_token", True))
         return verdict(Sample.of(self, first_token=first_token)).turn
 
-    def to_dataframe(self, measure: str = "") -> pd.DataFrame:
-        """Return one measure, or all of them (""), with a row per value: `measure`, its index along each dim, the
-        `token` there where it is one of the prompt's, and the `value`. Where a measure lacks a dim, the cell is
-        empty."""
-        import pandas as pd
-
+    def to_dataframe(self, measure: str) -> pd.DataFrame:
+        """Return one measure with a row per value: `measure`, its index along each dim, the `token` there where it is
+        one of the prompt's, and the `value`."""
         from ..cases.export import frame
 
-        tables = [
-            frame(self, self._measure(name).name).rename(columns={name: "value"}).assign(measure=name)
-            for name in ([measure] if measure else self.measures)
-        ]
-        table = pd.concat(tables, ignore_index=True)
-        dims = dict.fromkeys(dim for one in tables for dim in one if dim not in ("measure", "token", "value"))
-        gaps = {dim: "Int64" for dim in dims if table[dim].isna().any()}
-        return table.astype(gaps)[["measure", *dims, *(["token"] if "pos" in dims else []), "value"]]
+        table = frame(self, self._measure(measure).name).rename(columns={measure: "value"})
+        table.insert(0, "measure", measure)
+        return table
 
     def plot(self, measure: str = "") -> go.Figure:
         """Return the figure that the probe declares for a measure; for "" its first one."""

@@ -11,7 +11,6 @@ from ... import disk
 from ...api import model as notebook
 from ...cases.snippet import opening
 from ...depth import say
-from ...errors import ParameterError
 from ...lenses.measured import AFFINE, JACOBIAN, JACOBIAN_TOKENS
 from ...models import controls
 from ...models.ref import ModelRef
@@ -64,18 +63,14 @@ class Fit:
         inputs: list[str | Path] = [self.prompts, self.test]
         inputs += [file for one in self.models for file in one.read_files()]
         disk.require_out(self.out, inputs, expected=".safetensors" if self.kind in LENSES else ".npz")
-        if self.rank is not None and self.rank < 1:
-            raise ParameterError(f"--rank is {self.rank}; expected 1 at least.")
         for one in self.models:
             one.require_weights()
             controls.check(one)
             notebook.device_of(one.device)
         if self.kind == "jacobian":
             require_gradients(self.model.precision, "the Jacobian lens")
-        from ...lenses import jacobian, streams  # torch, which the refusals above need not wait for
+        from ...lenses import streams  # torch, which the refusals above need not wait for
 
-        if self.kind == "jacobian" and self.max_tokens <= jacobian.FIRST + 1:
-            raise ParameterError(f"--max-tokens is {self.max_tokens}; expected {jacobian.FIRST + 2} at least.")
         prompts, test = read_jsonl(self.prompts), read_jsonl(self.test) if self.test else None
         streams.split(prompts, test)
         return prompts, test, parse(self.memory)
