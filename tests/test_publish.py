@@ -125,15 +125,17 @@ def test_another_folder_is_refused_and_left_as_it_was(out, capsys):
     (out / "thesis.tex").write_text("work")
     assert publish(out) == 2
     err = capsys.readouterr().err
-    assert (
-        "no site was published into it" in err and len(err.strip().splitlines()) == 1 and files(out) == {"thesis.tex"}
-    )
+    assert "no site was published into it" in err and len(err.strip().splitlines()) == 1
+    assert files(out) == {"thesis.tex"}
 
 
-def test_a_damaged_one_is_left_out_and_said(out, capsys):
+def test_a_damaged_one_is_left_out_and_said_and_refused_where_it_is_named(out, capsys):
     kept, good, bad = Kept(), small("Good"), small("Bad")
     kept.add(good), kept.add(bad)
     assert publish(out) == 0
     file = kept.path / f"{bad.id}.edcase"
     file.write_bytes(file.read_bytes()[:-40])
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    assert publish(out, "--case", good.id, "--case", bad.id) == 2 and "damaged" in capsys.readouterr().err
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
     assert publish(out) == 1 and bad.id in capsys.readouterr().err and titles(out) == ["Good"]

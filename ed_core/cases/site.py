@@ -82,6 +82,7 @@ def write(pages: Iterable[Page], out: Path) -> list[Page]:
         for part in PARTS:
             shutil.rmtree(out / part, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
+        (out / MARKER).touch()
         for one in made.iterdir():
             (shutil.copytree if one.is_dir() else shutil.copyfile)(one, out / one.name)
     return written
@@ -101,7 +102,6 @@ def _shared(pages: Iterable[Page]) -> dict[str, bytes]:
         by_kind.setdefault(page.kind, []).append(page)
     scripts = {f"{ASSETS}/{name}": (report.FOLDER / name).read_bytes() for name in ("site.js", "report.js")}
     return scripts | {
-        MARKER: b"",
         INDEX: render("index.html", kinds=by_kind, here=""),
         f"{ASSETS}/site.css": b"".join((report.FOLDER / name).read_bytes() for name in ("report.css", "site.css")),
         f"{ASSETS}/plotly.js": report.plotly_script().encode(),
@@ -120,7 +120,8 @@ def publish(
     out: Path, case_ids: list[str], studies: list[Path], card_files: list[Path], *, own: bool, shipped: bool
 ) -> tuple[list[Page], list[str]]:
     """Write a site into `out`; return its pages, and what could not be published: of what is named, of everything kept
-    here (`own`, or where nothing is named) and of what is `shipped`."""
+    here (`own`, or where nothing is named) and of what is `shipped`. Something named that cannot be published is an
+    error, and leaves the folder as it was."""
     kept, places = Kept(), set()
     problems: list[str] = []
     own = own or not (case_ids or studies or card_files or shipped)
@@ -138,6 +139,8 @@ def publish(
                 try:
                     page = make(one)
                 except EffectiveDepthError as error:
+                    if one in (*case_ids, *studies, *card_files):
+                        raise
                     problems.append(f"{one}: {error}")
                     continue
                 if page.place not in places:  # what was made here comes before what is shipped of the same
