@@ -12,7 +12,7 @@ from ..models.ref import ModelRef
 from ..work.runs import fit as fits
 from ..work.runs.fit import Fit
 from ..work.runs.foreground import run
-from .options import Memory, ModelOption, Opening, Progress, control_seed, named_precision
+from .options import Memory, ModelOption, Opening, control_seed, named_precision
 
 
 def fit(
@@ -29,7 +29,6 @@ def fit(
     rank: Annotated[int | None, typer.Option(min=1, help="affine: the rank to keep, in half precision.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="jacobian: tokens read of a prompt.")] = JACOBIAN_TOKENS,
     memory: Memory = "",
-    progress: Progress = False,
 ) -> int:
     """Fit a lens (affine, jacobian), linear maps between two models (maps) or maps that replace layers (replacement).
 
@@ -49,4 +48,4 @@ def fit(
         seed = control_seed(other_control, other_seed, "other-")
         second = replace(ModelRef.named(other), precision=precision, control_seed=seed, **how)
     request = Fit(kind, first, prompts, out, second, test, memory, rank, max_tokens)
-    return run(fits.fit, request, lines=progress)
+    return run(fits.fit, request)
