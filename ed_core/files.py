@@ -23,12 +23,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from . import disk
 from .errors import ImportRefused, OtherVersion, StoreError, TooLarge
 from .types import canonical_json, from_json
 
@@ -238,7 +237,7 @@ def _opened(opened: contextlib.ExitStack, file: Any, kind: Kind[H], name: str) -
     bounds, total = kind.bounds, file.seek(0, 2)
     file.seek(max(0, total - END.size - 20))
     tail = file.read()
-    large = kind.bounds.file > 2**31 and tail.startswith(END64)  # a file of this machine's own, like a fit's sums
+    large = kind.bounds.file > 2**31 and tail.startswith(END64)  # a file of this machine's own
     expect(len(tail) >= END.size and (large or not tail.startswith(END64)), "no zip file")
     sign, _, _, _, n, length, _, comment = END.unpack(tail[-END.size :])
     expect(sign == b"PK\5\6" and not comment, "no zip file, or it does not end here")
@@ -290,27 +289,14 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def seal(kind: Kind[Any], head: Mapping[str, Any], members: Members = ()) -> bytes:
-    """Return a file's bytes, the same for the same content. `head`: the fields of the kind's schema."""
-    buffer = io.BytesIO()
-    _seal(buffer, kind, head, members)
-    return buffer.getvalue()
-
-
-def write_sealed(path: Path, kind: Kind[Any], head: Mapping[str, Any], members: Members = ()) -> None:
-    """Write a file of this kind, all or nothing. `head`: the fields of the kind's schema."""
-    with disk.written(path) as handle:
-        _seal(handle, kind, head, members)
-
-
-def _seal(handle: BinaryIO | io.BytesIO, kind: Kind[Any], head: Mapping[str, Any], members: Members) -> None:
-    """Write a file of this kind into a handle: a document as indented JSON, else a zip file with its manifest last."""
+    """Return a file's bytes, the same for the same content: a document as indented JSON, else a zip file with its
+    manifest last. `head`: the fields of the kind's schema."""
     manifest = {"format": kind.format, "version": kind.version, "members": {}, **head}
     if not kind.members:
         first = {"format": kind.format, "version": kind.version, "digest": digest_of(manifest)}
         rest = {name: manifest[name] for name in sorted(manifest) if name not in first and name != "members"}
-        handle.write((json.dumps(first | rest, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode())
-        return
-    with zipfile.ZipFile(handle, "w") as zipped:
+        return (json.dumps(first | rest, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()
+    with zipfile.ZipFile(buffer := io.BytesIO(), "w") as zipped:
         for name, content in members.items() if isinstance(members, Mapping) else members:
             if not isinstance(content, (bytes, bytearray)):
                 name, content = name + ARRAY, _array_bytes(content)
@@ -318,6 +304,7 @@ def _seal(handle: BinaryIO | io.BytesIO, kind: Kind[Any], head: Mapping[str, Any
             _add(zipped, name, content, bool(kind.compressed and re.fullmatch(kind.compressed, name)))
         sealed = canonical_json(manifest | {"digest": digest_of(manifest)}).encode()
         _add(zipped, MANIFEST, sealed, bool(kind.compressed))
+    return buffer.getvalue()
 
 
 def _add(zipped: zipfile.ZipFile, name: str, content: bytes | bytearray | memoryview, compressed: bool) -> None:

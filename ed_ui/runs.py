@@ -337,8 +337,7 @@ def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 
 def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps | measured.Replacement | Fit | None:
-    """Draw the panel of a fit, with what it takes, and return the finished fit, None before. One of more than `LONGEST`
-    seconds is left to the command line."""
+    """Draw the panel of a fit, with what it takes, and return the finished fit, None before."""
     result = wanted.found()
     takes, seconds = ("", 0.0) if result is not None else wanted.takes()
     if seconds > LONGEST and not wanted.out.is_dir():

@@ -1,5 +1,5 @@
 """Case studies as values: what they hold, what their words may be, and that they come back from their file as they
-were. From the shell: list, show, export, import, delete, check."""
+were. From the shell: list, show, export, import, delete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ed_core.depth.sample import Sample
 from ed_core.depth.verdict import verdict
 from ed_core.errors import CaseError, ImportRefused
 from ed_core.models import controls
-from ed_core.results.store import Store
 
 
 def test_a_case_study_comes_back_from_its_file_as_it_was():
@@ -178,17 +177,3 @@ def test_a_table_of_several_views_says_of_which(tmp_path, monkeypatch, capsys):
         assert main([*asked, f"{i}/logit_lens.kl"]) == 0
         assert (tmp_path / "x.csv").read_bytes().decode() == export.csv(view.by_probe["logit_lens"].result, "kl")
     refused(capsys, [*asked, "logit_lens.kl"], "1/logit_lens.kl")
-
-
-def test_check_names_what_is_damaged_and_changes_nothing(folder, capsys):
-    kept = [small("one"), small("two")]
-    [folder.add(c) for c in kept]
-    Store().put(results()["early_exit"])
-    assert main(["check"]) == 0 and "2 case studies and 1 result checked, nothing damaged" in capsys.readouterr().out
-    file = folder.path / f"{kept[0].id}.edcase"
-    harmed = bytearray(file.read_bytes())
-    harmed[harmed.index(b"0.npz") + 300] ^= 1
-    file.write_bytes(harmed)
-    assert main(["check"]) == 1
-    err = capsys.readouterr().err
-    assert kept[0].id in err and kept[1].id not in err and file.read_bytes() == harmed

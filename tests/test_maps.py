@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from archives import sealed_anew
 from shell import refused
 from small_models import byte_tokenizer, random_model, save_random
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -41,7 +40,7 @@ USED, HELD_OUT = prompts(8), prompts(4, seed=1)
 
 def fit(*models, of, out=None, test=HELD_OUT, tick=silent, **more):
     kind = Between if len(models) == 2 else Within
-    return kind(*models, of, test, **more).fit(out, tick)
+    return kind(*models, prompts=of, test=test, **more).fit(out, tick)
 
 
 @pytest.fixture(scope="module")
@@ -242,16 +241,6 @@ def test_a_damaged_file_is_refused(tmp_path):
         with pytest.raises(FitRefused, match="x is damaged"):
             measured.unpacked(data, "x")
     found = measured.unpacked(good, "x")
-    for wrong in (
-        {"error_mean": np.zeros(3)},
-        {"r2": np.zeros((9, 16))},
-        {"certificate": {"a": {"name": "small"}}},
-        {"certificate": {**found.certificate, "notes": [7]}},
-    ):
-        with pytest.raises(FitRefused, match="x is damaged"):
-            measured.unpacked(measured.packed(replace(found, **wrong)), "x")
-    with pytest.raises(FitRefused, match="x is damaged"):
-        measured.unpacked(sealed_anew(good, lambda head: head | {"kind": "replacement"}), "x")
     assert measured.csv(found).splitlines()[1].startswith("0,0,0.01,0.99,0.9,0.0,0.9,0.0")
 
 

@@ -47,7 +47,7 @@ def stored(of: runs.Fitted) -> measured.Maps | measured.Replacement:
         loss, fitted, error = curves
         found = measured.Replacement(loss, fitted, 2.0, 2.1, error, 400, 90, told)
     of.out.mkdir(parents=True)
-    measured.write(of.out / runs.FOUND, found)
+    (of.out / runs.FOUND).write_bytes(measured.packed(found))
     return found
 
 

@@ -73,13 +73,13 @@ def test_ones_own_is_published_with_its_files_and_renewed(out, monkeypatch):
     assert card.read(published).made == "2027-01-01", "one's own replaces the shipped one of the same"
     (out / ".git").mkdir()
     (out / ".git" / "HEAD").write_text("mine")
-    (out / "cases" / "CNAME").write_text("mine")
+    (out / "CNAME").write_text("mine")
     kept.delete(first.id)
     own.unlink()
     assert publish(out) == 0 and titles(out) == ["Second"]
     of_second = {f"cases/{second.id}.html", f"cases/{second.id}.edcase"}
     kept_there = {name for name in files(out) if not name.startswith("assets/")}
-    assert kept_there == {"index.html", site.MARKER, *of_second, ".git/HEAD", "cases/CNAME"}
+    assert kept_there == {"index.html", site.MARKER, *of_second, ".git/HEAD", "CNAME"}
 
 
 def test_only_what_is_named_or_shipped_is_published_where_that_is_asked(out, tmp_path, monkeypatch):
@@ -119,26 +119,23 @@ def test_every_word_of_a_stranger_is_text(out):
         assert all(address.startswith("data:image/png;base64,") for address in pictures), file
 
 
-LEADS_OUT = '{"format": "effective-depth site", "files": ["../thesis.tex"]}'
-
-
-@pytest.mark.parametrize("name, text", [("thesis.tex", "work"), (site.MARKER, "{"), (site.MARKER, LEADS_OUT)])
-def test_another_folder_is_refused_and_left_as_it_was(out, capsys, name, text):
+def test_another_folder_is_refused_and_left_as_it_was(out, capsys):
     Kept().add(small())
     out.mkdir()
-    (out / name).write_text(text)
+    (out / "thesis.tex").write_text("work")
     assert publish(out) == 2
     err = capsys.readouterr().err
-    assert "no site was published into it" in err and len(err.strip().splitlines()) == 1 and files(out) == {name}
+    assert "no site was published into it" in err and len(err.strip().splitlines()) == 1
+    assert files(out) == {"thesis.tex"}
 
 
 def test_a_damaged_one_is_left_out_and_said_and_refused_where_it_is_named(out, capsys):
     kept, good, bad = Kept(), small("Good"), small("Bad")
     kept.add(good), kept.add(bad)
     assert publish(out) == 0
-    before = {name: (out / name).read_bytes() for name in files(out)}
     file = kept.path / f"{bad.id}.edcase"
     file.write_bytes(file.read_bytes()[:-40])
+    before = {name: (out / name).read_bytes() for name in files(out)}
     assert publish(out, "--case", good.id, "--case", bad.id) == 2 and "damaged" in capsys.readouterr().err
     assert {name: (out / name).read_bytes() for name in files(out)} == before
     assert publish(out) == 1 and bad.id in capsys.readouterr().err and titles(out) == ["Good"]

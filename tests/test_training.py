@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, default_da
 import ed_core
 from ed_core import DepthCallback
 from ed_core.api import callback
-from ed_core.api.callback import rows, steps
+from ed_core.api.callback import rows
 from ed_core.depth.sample import Sample
 from ed_core.depth.verdict import verdict
 from ed_core.errors import ParameterError, RefusedFamily, StudyError
@@ -37,6 +37,10 @@ class Logger(TrainerCallback):
         self.seen.append((state.global_step, dict(logs)))
 
 
+def steps(folder):
+    return study_steps.series(folder).get("", {})
+
+
 def trained(out, callbacks, **more):
     torch.manual_seed(1)
     model = random_hf("llama", attention_dropout=0.2)
@@ -53,7 +57,7 @@ def trained(out, callbacks, **more):
 def run(tmp_path_factory):
     """A training of six steps, measured at every second."""
     out, logger = tmp_path_factory.mktemp("run"), Logger()
-    depth = DepthCallback(PROMPTS, every=2, share=None)
+    depth = DepthCallback(PROMPTS, every=2)
     return SimpleNamespace(out=out, logger=logger, depth=depth, trainer=trained(out, [logger, depth]))
 
 
@@ -125,7 +129,7 @@ def test_the_folder_opens_as_a_study_whose_models_are_steps(run, tmp_path):
 def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
     model = random_hf("llama", num_hidden_layers=2)
     for first, last in ((0, 2), (1, 3)):
-        depth = DepthCallback(np.array(PROMPTS[:2]), tokenizer=TOKENIZER, out=tmp_path, share=None, every=1)
+        depth = DepthCallback(np.array(PROMPTS[:2]), tokenizer=TOKENIZER, out=tmp_path, every=1)
         for step in np.arange(first, last):
             depth.measure(model, step)
             with torch.no_grad():
@@ -138,7 +142,7 @@ def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
 
 @pytest.mark.process
 def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tmp_path):
-    depth = DepthCallback(PROMPTS[:2], every=2, share=None)
+    depth = DepthCallback(PROMPTS[:2], every=2)
     trainer = trained(tmp_path, [depth], save_strategy="steps", save_steps=3)
     trainer.train()
     measured = [row.step for row in depth.rows if row.measure == "seconds"]
@@ -151,32 +155,9 @@ def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tm
     assert list(steps(open_folder(tmp_path / "depth"))) == [0, 2, 4, 6], "the first one's stay"
 
 
-@pytest.mark.parametrize("share, cost", [(0.03, 5.0), (0.2, 0.1)])
-def test_measuring_stays_within_its_share_and_says_so(monkeypatch, caplog, share, cost):
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(callback.time, "perf_counter", lambda: clock.now)
-    depth = DepthCallback(PROMPTS, every=10, share=share)
-
-    def measured(model, step):
-        clock.now += cost
-        return [callback.Row(step, "mean_depth.kl", None, 1.0)]
-
-    monkeypatch.setattr(depth, "_measured", measured)
-    at = []
-    for step in range(5000):
-        if depth.measure(None, step):
-            at.append(step)
-            assert step == 0 or depth.spent <= share * clock.now * (1 + 1e-9)
-        clock.now += 1.0
-    between, needed = np.diff(at), max(10, cost * (1 / share - 1))
-    assert between.min() >= 10 and np.abs(between[1:] - needed).max() <= 2, "no rarer than it must be"
-    said = [record.getMessage() for record in caplog.records]
-    assert [f"to take {100 * share:g} % of the time" in one for one in said] == [True] * (needed > 10)
-
-
 def test_what_fails_later_is_logged_and_the_training_goes_on(caplog):
     model = random_hf("llama")
-    depth = DepthCallback(PROMPTS[:2], every=1, tokenizer=TOKENIZER, share=None)
+    depth = DepthCallback(PROMPTS[:2], every=1, tokenizer=TOKENIZER)
     assert depth.measure(model, 0)
     with torch.no_grad():
         model.model.layers[2].mlp.down_proj.weight[0, 0] = float("nan")
@@ -193,7 +174,6 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step(tmp_path):
         depth.measure(random_hf("llama").model, 0)
     with pytest.raises(ParameterError, match="tokenizer"):
         depth.measure(random_hf("llama"), 0)
-    shares = ((["a"], {"share": share}) for share in (0.0, 1.0, 2.0))
-    for prompts, more in (([], {}), ("a", {}), (PROMPTS, {"every": 0}), *shares):
+    for prompts, more in (([], {}), ("a", {}), (PROMPTS, {"every": 0})):
         with pytest.raises(ParameterError, match="expected"):
             DepthCallback(prompts, **more)

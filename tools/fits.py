@@ -42,9 +42,9 @@ def fit(name: str) -> None:
         print(f"\r{name} {share:.1%}", end="", flush=True)
 
     if kind == "affine":
-        fitting: Affine | Jacobian = Affine(opened, used, rank=None if model in MODELS else RANK)
+        fitting: Affine | Jacobian = Affine(opened, prompts=used, rank=None if model in MODELS else RANK)
     else:
-        fitting = Jacobian(opened, [used[i * len(used) // n] for i in range(n)])
+        fitting = Jacobian(opened, prompts=[used[i * len(used) // n] for i in range(n)])
     certificate = fitting.fit(out, tick)
     out.with_suffix(".json").write_text(json.dumps(certificate, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print()

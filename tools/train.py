@@ -279,7 +279,7 @@ class Run:
             self.curriculum.restore(counts["curriculum"])
             self.step, self.tokens, self.seconds = counts["step"], counts["tokens"], counts["seconds"]
         prompts = [Prompt(p["text"], p["answer"], p["id"], form=p["task"]) for p in mixed_prompts(MEASURED)]
-        self.depth = DepthCallback(prompts, every=1, tokenizer=self.tokenizer, out=options.depth, share=None)
+        self.depth = DepthCallback(prompts, every=1, tokenizer=self.tokenizer, out=options.depth)
 
     @property
     def done(self) -> float:

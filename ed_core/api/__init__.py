@@ -26,7 +26,6 @@ OFFERED = {  # the module of each name that is not this file's or a probe's
     "DepthCallback": "api.callback",
     "Prompt": "types",
     "compare": "api.model",
-    "hook_names": "api.bridges",
     "read_jsonl": "prompts",
 }
 

@@ -1,4 +1,4 @@
-"""Depth while a model trains, every so many steps, within a share of the training's time.
+"""Depth while a model trains, every so many steps.
 
     trainer = Trainer(model, …, callbacks=[ed_core.DepthCallback(prompts, every=500)])
 
@@ -7,8 +7,6 @@ nothing of it changes (`models.in_memory`)."""
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import sys
 import time
@@ -19,7 +17,7 @@ from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
-from .. import disk, untrusted
+from .. import disk
 from ..depth.sample import Sample
 from ..depth.verdict import verdict
 from ..errors import EffectiveDepthError, ParameterError, StudyError
@@ -27,7 +25,7 @@ from ..probes.contributions import Contributions
 from ..probes.lenses import LogitLens
 from ..results.aggregate import aggregate
 from ..studies import items
-from ..studies.items import Folder, open_folder
+from ..studies.items import open_folder
 from ..studies.plan import PLAN, Item, StudyModel, in_memory, of_models, write_plan
 from ..studies.steps import series
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study
@@ -37,7 +35,6 @@ from .model import InMemory
 log = logging.getLogger(__name__)
 PROBES = (Contributions(), LogitLens())
 OF_LAYERS = ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos")
-SHARE = 0.03  # of the time of a training
 
 
 class Row(NamedTuple):
@@ -55,9 +52,7 @@ class DepthCallback:
     `prompts`: texts, or `Prompt`s; eight give intervals. `every`: steps from one measurement to the next, at least.
     `tokenizer`: the model's, unless the trainer has it as its `processing_class`. `out`: a folder that opens as a study
     (`studies`), in which each step is a model; of a trainer by default `depth` in its output folder (`depth-2` where
-    another training's is there), of other loops none. `share`: the most of all time that is spent here; the interval
-    is lengthened where it would be more. The first measurement is due at once, and the later steps pay for it; None for
-    no bound. `layers`: log the values of each layer too.
+    another training's is there), of other loops none. `layers`: log the values of each layer too.
 
     Each measurement gives rows (step, measure, layer, value): `mean_depth.kl`, `mean_depth.overlap` (in layers, with
     `.low` and `.high` over prompts) and `turn` (a layer, with `turn.p`) without a threshold; `cosine`, `kl` and
@@ -71,16 +66,15 @@ class DepthCallback:
         *,
         tokenizer: Any = None,
         out: str | Path | None = None,
-        share: float | None = SHARE,
         layers: bool = False,
     ):
         given = [] if isinstance(prompts, str | Mapping) else list(prompts)
         if not given:
             raise ParameterError("There is no list of prompts to measure depth on; expected one at least.")
-        if every < 1 or not (share is None or 0 < share < 1):
-            raise ParameterError(f"every is {every} and share {share}; expected 1 step at least, and 0 < share < 1.")
+        if every < 1:
+            raise ParameterError(f"every is {every}; expected 1 step at least.")
         self.prompts = [Prompt(p) if isinstance(p, str) else p for p in given]
-        self.every, self.tokenizer, self.share, self.layers = every, tokenizer, share, layers
+        self.every, self.tokenizer, self.layers = every, tokenizer, layers
         self.out = self._place = None if out is None else Path(out).expanduser()
         self.rows: list[Row] = []
         self._own_tokenizer = tokenizer is not None
@@ -91,21 +85,18 @@ class DepthCallback:
     def _begin(self) -> None:
         """Forget the measurements of an earlier training, and begin one."""
         self.spent = 0.0  # seconds, on all measurements of this training
-        self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
-        self._began: float | None = None
+        self._last: int | None = None  # step of the latest measurement
+        self._began = time.perf_counter()
         self._kept: Kept | None = None
-        self._warned = False
 
     # ---------------------------------------------------------------- any loop
 
-    def measure(self, model: Any, step: SupportsInt, *, always: bool = False) -> list[Row]:
-        """Measure at this step where a measurement is due and within the share of time, and return its rows, else [];
-        to be called at every step. `always`: measure in any case. A model that cannot be measured is refused with a
-        `ModelError` at the first measurement; later failures are logged, and their steps have no rows."""
+    def measure(self, model: Any, step: SupportsInt) -> list[Row]:
+        """Measure at this step where a measurement is due and return its rows, else []; to be called at every step. A
+        model that cannot be measured is refused with a `ModelError` at the first measurement; later failures are
+        logged, and their steps have no rows."""
         step = int(step)  # which may be numpy's or torch's
-        if self._began is None:
-            self._began = time.perf_counter()
-        if not always and not self._due(step):
+        if self._last is not None and step < self._last + self.every:
             return []
         start = time.perf_counter()
         try:
@@ -117,34 +108,11 @@ class DepthCallback:
             rows = []
         took = time.perf_counter() - start
         self.spent += took
-        self._last = step, took
+        self._last = step
         if rows:
             rows.append(Row(step, "seconds", None, took))
         self.rows += rows
         return rows
-
-    def _due(self, step: int) -> bool:
-        """Return whether a measurement is due, and paid by the time since the first call: all of them, the next one
-        with it, are then at most the share of it."""
-        if self._last is None:
-            return True
-        last, took = self._last
-        if step < last + self.every:
-            return False
-        assert self._began is not None
-        passed = time.perf_counter() - self._began
-        if self.share is None or self.spent + took <= self.share * (passed + took):
-            return True
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "A measurement of depth takes %.2g s: depth is measured more rarely than every %d steps, to take %g %% "
-                "of the time. Fewer or shorter prompts, or a larger share, measure more often.",
-                took,
-                self.every,
-                100 * self.share,
-            )
-        return False
 
     def _measured(self, model: Any, step: int) -> list[Row]:
         """Measure the model at a step, write the step into the folder `out`, and return its rows."""
@@ -182,7 +150,7 @@ class DepthCallback:
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Log how much of the training's time the measurements took."""
-        if self._began is not None and state.is_world_process_zero:
+        if state.is_world_process_zero:
             seconds = time.perf_counter() - self._began
             log.info("Depth took %.3g s, %.1f %% of the training.", self.spent, 100 * self.spent / max(seconds, 1e-9))
 
@@ -259,8 +227,6 @@ def _trainer_of(callback: DepthCallback) -> Any:
 
 ROWS, SET = "rows.csv", "prompts"
 NOTE = "Measured while the model trained: each of its models is a step, and none can be run again."
-HEAD = ("step", "measure", "layer", "value")
-Line = tuple[int, str, int | None, float]
 
 
 class Kept:
@@ -270,17 +236,15 @@ class Kept:
     def __init__(self, out: Path, prompts: Sequence[Prompt]):
         self.out, self._prompts = out, prompts
         self._models: dict[int, StudyModel] = {}
-        self._rows: list[Line] = []
-        self._resumes = (out / PLAN).exists()
+        self._rows: list[Row] = []
+        if (out / PLAN).exists():
+            self._read()
 
     def add(self, step: int, spec: ModelSpec, by_probe: Mapping[str, Sequence[ProbeResult]], rows: list[Row]) -> None:
         """Store a step: results by probe, and its rows. Earlier records of it and of later steps go. Raises a
         `StudyError` where the folder cannot be written, or belongs to another study."""
         import pandas as pd
 
-        if self._resumes:
-            self._read()
-            self._resumes = False
         self._models = {n: model for n, model in self._models.items() if n < step}
         self._rows = [row for row in self._rows if row[0] < step]
         of_each = [dict(zip(by_probe, results)) for results in zip(*by_probe.values())]
@@ -293,7 +257,7 @@ class Kept:
             items.write(self.out, Item(self._models[step], chunk), items.table(some))
             start += len(some)
         write_plan(plan, self.out)
-        table = pd.DataFrame(self._rows, columns=list(HEAD)).astype({"layer": "Int64"})
+        table = pd.DataFrame(self._rows, columns=Row._fields).astype({"layer": "Int64"})
         try:
             disk.write(self.out / ROWS, table.to_csv(index=False).encode())
         except OSError as error:
@@ -313,7 +277,7 @@ class Kept:
     def _read(self) -> None:
         """Read the steps of a training that resumes; a `StudyError` where the folder is of another one."""
         before = open_folder(self.out)
-        for step, label in steps(before).items():
+        for step, label in series(before).get("", {}).items():
             entry = before.models[label]
             spec = ModelSpec(entry["name"], precision=entry["precision"])
             self._models[step] = StudyModel(**entry, spec=spec)
@@ -326,19 +290,17 @@ class Kept:
             )
 
 
-def steps(folder: Folder) -> dict[int, str]:
-    """Return the labels of a training's models by step, in order; {} for a study that is of no training."""
-    return series(folder).get("", {})
+def rows(out: str | Path) -> list[Row]:
+    """Return the rows of a training's folder. Raises a `StudyError` where they cannot be read."""
+    import pandas as pd
 
-
-def rows(out: str | Path) -> list[Line]:
-    """Return the rows of a training's folder: (step, measure, layer or None, value). Raises a `StudyError` where they
-    cannot be read."""
     try:
-        text = untrusted.text(Path(out) / ROWS, untrusted.PROMPTS, untrusted.Unreadable)
-        (*_,), *lines = csv.reader(io.StringIO(text, newline=""))
-        return [(int(s), m, int(l) if l else None, float(v or "nan")) for s, m, l, v in lines]
-    except (OSError, ValueError, csv.Error) as error:
+        table = pd.read_csv(Path(out) / ROWS, dtype={"layer": "Int64"}, float_precision="round_trip")
+        return [
+            Row(int(step), measure, None if pd.isna(layer) else int(layer), float(value))
+            for step, measure, layer, value in table.itertuples(index=False)
+        ]
+    except (OSError, ValueError, TypeError) as error:
         raise StudyError(
             f"The file {Path(out) / ROWS} cannot be read ({type(error).__name__}); expected the folder of a training."
         ) from None

@@ -85,22 +85,14 @@ class Result(ProbeResult):
         first_token = bool(dict(self.request.parameters).get("first_token", True))
         return verdict(Sample.of(self, first_token=first_token)).turn
 
-    def to_dataframe(self, measure: str = "") -> pd.DataFrame:
-        """Return one measure, or all of them (""), with a row per value: `measure`, its index along each dim, the
-        `token` there where it is one of the prompt's, and the `value`. Where a measure lacks a dim, the cell is
-        empty."""
-        import pandas as pd
-
+    def to_dataframe(self, measure: str) -> pd.DataFrame:
+        """Return one measure with a row per value: `measure`, its index along each dim, the `token` there where it is
+        one of the prompt's, and the `value`."""
         from ..cases.export import frame
 
-        tables = [
-            frame(self, self._measure(name).name).rename(columns={name: "value"}).assign(measure=name)
-            for name in ([measure] if measure else self.measures)
-        ]
-        table = pd.concat(tables, ignore_index=True)
-        dims = dict.fromkeys(dim for one in tables for dim in one if dim not in ("measure", "token", "value"))
-        gaps = {dim: "Int64" for dim in dims if table[dim].isna().any()}
-        return table.astype(gaps)[["measure", *dims, *(["token"] if "pos" in dims else []), "value"]]
+        table = frame(self, self._measure(measure).name).rename(columns={measure: "value"})
+        table.insert(0, "measure", measure)
+        return table
 
     def plot(self, measure: str = "") -> go.Figure:
         """Return the figure that the probe declares for a measure; for "" its first one."""
@@ -360,9 +352,6 @@ def fetch(source: str, control: str = "") -> ModelRef:
 
 # ---------------------------------------------------------------- two models on the same prompts
 
-# What training changed. The statistics are a study's (`statistics.read_off` over units that are drawn together for
-# both).
-
 ALL_PROMPTS = "all prompts"  # what the rows over all of them are called
 COLUMNS = ("prompt", "by", "before", "after", "difference", "low", "high", "layers", "over")
 Side = Model | Sequence[ProbeResult]
@@ -411,16 +400,10 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
     lens. `name`: of the side."""
     results: Any = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
     known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
-    if not known:
+    if not known or [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
         raise ParameterError(
-            f"{name} is neither an opened model nor a list of results of ed_core.LogitLens(); give what ed_core.open "
-            "gave, or run for a list of prompts."
-        )
-    if len({r.request.series for r in results}) > 1:
-        raise ParameterError(f"The results of {name} are of several models or settings; give those of one run.")
-    if [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
-        raise ParameterError(
-            f"The results of {name} are of other prompts than those given, or in another order; measure these prompts."
+            f"{name} is neither an opened model nor what run(ed_core.LogitLens(), prompts) gave for these prompts, in "
+            "their order; give one of both."
         )
     return list(results)
 

@@ -8,10 +8,9 @@ its name, and of a prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 with
 the depths without a threshold, `turn` the last layer before the cosine's two-level turn with `turn_p`, all else the
 papers' rules.
 
-Of `contributions`, `sinks.<figure>.<i>` are figures of `depth.sinks.Sink`, an entry for each sink of prompt i;
-`sinks.span_<figure>.<i>` those of its spans (`_columns_of_sinks`, `_columns_of_spans`); and `sinks.long_at_end.<i>` the
-positions of tokens that are long at depth L alone, which are no sinks. A prompt whose norms are not finite has none of
-them."""
+Of `contributions`, `sinks.<column>.<i>` are the spans of prompt i's sinks (`SPAN`), and `sinks.long_at_end.<i>` the
+positions of tokens that are long at depth L alone, which are no sinks. A prompt whose norms are not finite has
+neither."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from ..depth import sinks
 from ..depth.rules import PAPER, RULES
 from ..depth.sample import READS, Sample
 from ..depth.side_by_side import SIDES, Pair, relative_depth
-from ..depth.sinks import Sink, Span
+from ..depth.sinks import Sink
 from ..depth.verdict import verdict
 from ..errors import ParameterError
 from ..probes import Probe
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
     from .case_study import Case, View
 
 SINKS = "sinks"  # a table among the measures of `contributions`
+SPAN = ("pos", "ratio", "from", "to", "layer", "branch", "rise")
+"""The columns of that table, a row for each span of a sink: position and largest ratio of the token, first and last
+depth, the layer and branch (0 attention, 1 MLP) that write it, -1 for the embedding, and the rise of its norm there."""
 
 
 def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = ()) -> dict[str, np.ndarray]:
@@ -60,7 +62,10 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = (
     out["n_tokens"] = np.asarray(sum(r.n_tokens for r in results))
     by_name = {probe.name: (probe, results) for probe, results in runs.items()}
     if sinks.PROBE in by_name:
-        out |= sinks_of(by_name[sinks.PROBE][1])
+        for i, result in enumerate(by_name[sinks.PROBE][1]):
+            if (some := sinks.of_result(result)) is not None:
+                out |= {f"{SINKS}.{name}.{i}": values for name, values in _spans(some).items()}
+                out[f"{SINKS}.long_at_end.{i}"] = np.asarray(sinks.long_at_end(result), np.int32)
     if set(READS) <= set(by_name):
         written, lens = (by_name[name] for name in READS)
         out |= effective_depth(*written, lens[1], forms)
@@ -124,53 +129,26 @@ def effective_depth(
     return out
 
 
-def sinks_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
-    """Return the attention sinks of each prompt: `sinks.<figure>.<i>`, `sinks.span_<figure>.<i>`,
-    `sinks.long_at_end.<i>`."""
-    out: dict[str, np.ndarray] = {}
-    for i, result in enumerate(results):
-        if (some := sinks.of_result(result)) is not None:
-            out |= {f"sinks.{name}.{i}": values for name, values in _columns_of_sinks(some).items()}
-            out |= {f"sinks.span_{name}.{i}": values for name, values in _columns_of_spans(some).items()}
-            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.long_at_end(result), np.int32)
-    return out
-
-
-def _columns_of_sinks(some: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """Return the figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for
-    attention and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
-    whole = {"pos": [s.pos for s in some], "depth": [s.depth for s in some]}
-    return _numbers(whole, {"ratio": [s.ratio for s in some]}, [s.written for s in some])
-
-
-def _columns_of_spans(some: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """Return the spans of some sinks as columns `[span]`, sink after sink: `pos` of the sink, `from` and `to` (the
-    first and the last depth), `layer`, `branch` (as in `_columns_of_sinks`), `rise`."""
-    spans = [span for sink in some for span in sink.spans]
-    whole = {"pos": [sink.pos for sink in some for _ in sink.spans]}
-    whole |= {"from": [span.start for span in spans], "to": [span.end for span in spans]}
-    return _numbers(whole, {"rise": [span.rise for span in spans]}, spans)
-
-
-def _numbers(
-    whole: dict[str, list[int]], real: Mapping[str, list[float]], writers: Sequence[Span]
-) -> dict[str, np.ndarray]:
-    """Return columns as int32 (`whole`) and float32 (`real`), with the layer and branch of each writer, -1 for none."""
-    whole["layer"] = [-1 if span.layer is None else span.layer for span in writers]
-    whole["branch"] = [-1 if span.layer is None else sinks.BRANCHES.index(span.branch) for span in writers]
-    return {name: np.asarray(values, np.int32) for name, values in whole.items()} | {
-        name: np.asarray(values, np.float32) for name, values in real.items()
-    }
+def _spans(some: Sequence[Sink]) -> dict[str, np.ndarray]:
+    """Return the spans of some sinks, sink after sink, as the columns `SPAN`, int32 and float32."""
+    rows = []
+    for sink in some:
+        for span in sink.spans:
+            by = (-1, -1) if span.layer is None else (span.layer, sinks.BRANCHES.index(span.branch))
+            rows.append((sink.pos, sink.ratio, span.start, span.end, *by, span.rise))
+    columns = np.asarray(rows, np.float64).reshape(-1, len(SPAN)).T
+    real = ("ratio", "rise")
+    return {name: x.astype(np.float32 if name in real else np.int32) for name, x in zip(SPAN, columns)}
 
 
 def frame(result: ProbeResult, measure: str) -> pd.DataFrame:
     """Return a row per value of a measure: its place along each dim, the token there where it is one of the prompt's,
-    and the value, in a column of the measure's name. Of `sinks` a row per sink."""
+    and the value, in a column of the measure's name. Of `sinks` a row per span."""
     import pandas as pd
 
     if measure == SINKS:
         some = sinks.of_result(result) or ()
-        values: dict[str, Any] = _columns_of_sinks(some) | {"branch": [s.branch for s in some]}
+        values: dict[str, Any] = _spans(some) | {"branch": [span.branch for sink in some for span in sink.spans]}
         places = {"pos": values.pop("pos")}
     else:
         places = result.measures[measure].places()

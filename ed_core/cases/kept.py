@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from .. import disk, settings, untrusted
-from ..errors import CaseChanged, CaseError, EffectiveDepthError, ImportRefused, StoreError
+from ..errors import CaseChanged, CaseError, ImportRefused, StoreError
 from . import bundle
 from .bundle import Card
 from .case_study import ID, Case, new_id
@@ -88,18 +88,6 @@ class Kept:
     def exists(self, id: str) -> bool:
         """Return whether an id is taken, by a damaged file too."""
         return self._file(id).exists() or self.is_shipped(id)
-
-    def check(self) -> tuple[int, list[str]]:
-        """Return the number of all case studies, each read to the last array, and a sentence for each that is
-        damaged."""
-        problems = []
-        files = [*_files(self.path), *(_files(self.shipped) if self.shipped else [])]
-        for file in files:
-            try:
-                bundle.decode(self._bytes(file), file.name)
-            except EffectiveDepthError as error:
-                problems.append(str(error))
-        return len(files), problems
 
     # --- writing
 

@@ -48,14 +48,13 @@ def plotly_script() -> str:
 def contents(case: Case) -> dict[str, object]:
     """Return the variables of the template `report.html`, all but `plotly`, its script."""
     parts = sections(case)
-    code = snippet(case)
     return dict(
         case=case,
         changed=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(case.changed)),
         sections=parts,
         number=count().__next__,
         figures=[plain(drawing) for section in parts for drawing in section.drawings],
-        again={"command line": code.shell, "Python": code.python},
+        again=snippet(case),
     )
 
 

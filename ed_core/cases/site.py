@@ -1,13 +1,12 @@
 """Case studies, studies and depth cards as a static site: a page each, and an index that can be searched. It opens from
 a file and from a server in any folder, and loads nothing from elsewhere. Torch-free.
 
-A published folder has a list of the site's files (`MARKER`). Only those are ever replaced or removed, so other files in
-the folder (`.git`, those of a host) stay."""
+A published folder has a file that says so (`MARKER`). The index and the folders `PARTS` in it are replaced, and all
+else (`.git`, files of a host) stays."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import shutil
 import time
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from .. import disk, settings, untrusted
+from .. import disk, settings
 from ..cards import card as cards
 from ..cards import page as card_page
 from ..errors import EffectiveDepthError, PublishError
@@ -31,9 +30,9 @@ from .drawings import Drawing
 from .kept import SUFFIX, Kept
 from .report import to_html
 
-MARKER, FORMAT = ".effective-depth-site.json", "effective-depth site"
+MARKER = ".effective-depth-site"
 INDEX, ASSETS = "index.html", "assets"
-NAME = re.compile(r"(\w+/)?\w[\w.+-]*")  # of a file of the site
+PARTS = (ASSETS, "cases", "studies", "cards")
 CASES, OF_STUDIES, OF_CARDS = "Case studies", "Studies", "Depth cards"
 NAMES = {CASES: "case study", OF_STUDIES: "study", OF_CARDS: "depth card"}
 PROMPT, LEAD = 60, 200  # characters on the index
@@ -69,30 +68,24 @@ class Page:
 def write(pages: Iterable[Page], out: Path) -> list[Page]:
     """Write a site into the folder `out`, which is new, empty, or was published before, and return its pages without
     their files. All of it is made before the folder is touched."""
-    before, written = _published(out), []
-    try:
-        with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # next to `out` may be read-only
-            for page in pages:
-                _put(made, page.files)
-                written.append(replace(page, files={}))
-            _put(made, _shared(written))
-            files = sorted(file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file())
-            out.mkdir(parents=True, exist_ok=True)
-            _mark(out, {*before, *files})
-            for name in files:
-                (out / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(made / name, out / name)
-            for name in {*before} - {*files}:
-                (out / name).unlink(missing_ok=True)
-            _mark(out, files)
-    except OSError as error:
-        raise PublishError(f"The site {out} cannot be written: {disk.why(error, '--out')}") from error
+    if out.exists() and not (out.is_dir() and ((out / MARKER).is_file() or not any(out.iterdir()))):
+        raise PublishError(
+            f"{out} is not empty, and no site was published into it; give --out a folder that is empty, new, or was "
+            "published before."
+        )
+    written = []
+    with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # next to `out` may be read-only
+        for page in pages:
+            _put(made, page.files)
+            written.append(replace(page, files={}))
+        _put(made, _shared(written))
+        for part in PARTS:
+            shutil.rmtree(out / part, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARKER).touch()
+        for one in made.iterdir():
+            (shutil.copytree if one.is_dir() else shutil.copyfile)(one, out / one.name)
     return written
-
-
-def _mark(out: Path, names: Iterable[str]) -> None:
-    """Write the list of the site's files into its folder; with it an interrupted `write` can be run again."""
-    disk.write(out / MARKER, json.dumps({"format": FORMAT, "files": sorted(names)}, indent=0).encode())
 
 
 def _put(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -120,24 +113,6 @@ def render(template: str, **words: object) -> bytes:
     return report.templates().get_template(template).render(site=settings.current().title, **words).encode()
 
 
-def _published(out: Path) -> list[str]:
-    """Return the names of the site's files in a folder, [] where it is empty or missing; `PublishError` where it has
-    others."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return []
-    try:
-        marker = untrusted.json_of(out / MARKER)
-        files: list[str] = marker["files"]
-        if marker["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
-            return files
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise PublishError(
-        f"{out} is not empty, and no site was published into it; give --out a folder that is empty, new, or was "
-        "published before."
-    )
-
-
 # ---------------------------------------------------------------- the pages
 
 
@@ -146,11 +121,10 @@ def publish(
 ) -> tuple[list[Page], list[str]]:
     """Write a site into `out`; return its pages, and what could not be published: of what is named, of everything kept
     here (`own`, or where nothing is named) and of what is `shipped`. Something named that cannot be published is an
-    error."""
+    error, and leaves the folder as it was."""
     kept, places = Kept(), set()
     problems: list[str] = []
     own = own or not (case_ids or studies or card_files or shipped)
-    named = {*case_ids, *studies, *card_files}
     listed = kept.cards() if own or shipped else []
     cases = [*case_ids, *(c.id for c in listed if (shipped if kept.is_shipped(c.id) else own))]
     folders = [*studies, *(items.made_here() if own else ()), *(items.shipped() if shipped else ())]
@@ -164,15 +138,14 @@ def publish(
             for one in dict.fromkeys(of_kind):
                 try:
                     page = make(one)
-                    if page.place not in places:
-                        yield page
-                    elif one in named:
-                        raise PublishError(f"{one} would be {page.place}, as another is; rename one of them.")
-                    places.add(page.place)  # what was made here comes before what is shipped of the same
                 except EffectiveDepthError as error:
-                    if one in named:
+                    if one in (*case_ids, *studies, *card_files):
                         raise
                     problems.append(f"{one}: {error}")
+                    continue
+                if page.place not in places:  # what was made here comes before what is shipped of the same
+                    places.add(page.place)
+                    yield page
 
     return write(pages(), out), [*kept.problems, *problems]
 

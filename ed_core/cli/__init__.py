@@ -31,7 +31,7 @@ app.add_typer(case, name="case")
 for group, commands in (
     (app, (models.models, models.fetch, models.estimate)),
     (app, (measure.run, measure.verify, measure.cache, measure.settings, measure.app_, fits.fit)),
-    (app, (studies.study, studies.reproduce, studies.claims, studies.card, cases.check, cases.publish)),
+    (app, (studies.study, studies.reproduce, studies.claims, studies.card, cases.publish)),
     (case, (cases.list_, cases.show, cases.export, cases.import_, cases.delete)),
 ):
     for command in commands:

@@ -1,4 +1,4 @@
-"""`case list | show | export | import | delete`, `check`, `publish`: what is kept."""
+"""`case list | show | export | import | delete`, `publish`: what is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import disk, untrusted
 from ..cases.export import EXPORTS, exported
 from ..cases.kept import SORTS, Kept
 from ..depth import say
-from ..errors import ParameterError, StoreError
+from ..errors import ParameterError
 from ..models.controls import full_name
 
 Id = Annotated[str, typer.Argument(help="As `case list` prints it.")]
@@ -64,10 +64,7 @@ def export(
         raise ParameterError(f"{file.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     disk.require_out(file, kept.path.rglob("*"), "FILE")
     data = kept.read(id) if ending == ".edcase" else exported(case, ending, measure or figure)
-    try:
-        disk.write(file, data)
-    except OSError as error:
-        raise StoreError(f"{file} cannot be written: {disk.why(error, 'FILE')}") from None
+    disk.write(file, data)
     print(f"{file}: {len(data)} bytes")
 
 
@@ -83,20 +80,6 @@ def delete(id: Id) -> None:
     """Delete a case study for good."""
     Kept().delete(id)
     print(f"{id} was deleted.")
-
-
-def check() -> int:
-    """Verify every case study and stored result; exit code 1 where one is damaged."""
-    from ..results.store import Store
-
-    n_cases, damaged = Kept().check()
-    n_results, damaged_results = Store().check()
-    problems = damaged + damaged_results
-    checked = f"{say.count(n_cases, 'case study')} and {say.count(n_results, 'result')} checked"
-    print(f"{checked}, {len(problems) or 'nothing'} damaged")
-    for problem in problems:
-        print(f"ed_core: {problem}", file=sys.stderr)
-    return 1 if problems else 0
 
 
 def publish(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,9 +12,7 @@ from ..models.ref import ModelRef
 from ..work.runs import fit as fits
 from ..work.runs.fit import Fit
 from ..work.runs.foreground import run
-from .options import Memory, ModelOption, Opening, Progress, control_seed, named_precision
-
-OF_B = "A's unless given."
+from .options import Memory, ModelOption, Opening, control_seed, named_precision
 
 
 def fit(
@@ -25,50 +23,29 @@ def fit(
     opening: Opening,
     test: Annotated[str, typer.Option(metavar="FILE.jsonl", help="Held-out prompts; a fifth of the forms else.")] = "",
     other: Annotated[str, typer.Option(metavar="B", help="maps: the second model, with the same tokenizer.")] = "",
-    other_precision: Annotated[str, typer.Option(metavar="P", help=f"maps: B's; {OF_B}")] = "",
+    other_precision: Annotated[str, typer.Option(metavar="P", help="maps: B's; A's unless given.")] = "",
     other_control: Annotated[str, typer.Option(metavar="KIND", help="maps: a copy instead of B.")] = "",
     other_seed: Annotated[int | None, typer.Option(min=0, help="maps: which copy of B.")] = None,
-    rank: Annotated[int | None, typer.Option(help="affine: keep matrices to this rank, in half precision.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help=f"jacobian: read so many tokens of a prompt ({JACOBIAN_TOKENS} unless given).")
-    ] = None,
+    rank: Annotated[int | None, typer.Option(min=1, help="affine: the rank to keep, in half precision.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="jacobian: tokens read of a prompt.")] = JACOBIAN_TOKENS,
     memory: Memory = "",
-    progress: Progress = False,
 ) -> int:
     """Fit a lens (affine, jacobian), linear maps between two models (maps) or maps that replace layers (replacement).
 
     affine: least squares from the stream at every depth to the last. jacobian: how the last residual answers to
     changes, on average. maps: how well each tap of B is predicted from each of A's. replacement: the loss with each
     layer replaced by a linear map."""
-    for name, value, owner in (
-        ("other", other, "maps"),
-        ("rank", rank, "affine"),
-        ("max-tokens", max_tokens, "jacobian"),
-    ):
-        if value and kind != owner:
+    long = max_tokens != JACOBIAN_TOKENS
+    for name, given, owner in (("other", other, "maps"), ("rank", rank, "affine"), ("max-tokens", long, "jacobian")):
+        if given and kind != owner:
             raise typer.BadParameter(f"--{name} is an option of fit {owner}, not of fit {kind}.")
     if kind == "maps" and not other:
         raise typer.BadParameter("--other is missing: maps need a second model.")
-    first, second = (ModelRef.named(name) for name in (model, other or model))
-    first = replace(first, **opening.arguments())
-    precision = named_precision(other_precision) if other_precision else first.precision
-    second = replace(
-        second,
-        precision=precision,
-        device=first.device,
-        offload=first.offload,
-        control=other_control,
-        control_seed=control_seed(other_control, other_seed, "other-"),
-    )
-    request = Fit(
-        kind=kind,
-        model=first,
-        other=second if other else None,
-        prompts=prompts,
-        test=test,
-        out=out,
-        memory=memory,
-        rank=rank,
-        max_tokens=JACOBIAN_TOKENS if max_tokens is None else max_tokens,
-    )
-    return run(fits.fit, request, lines=progress)
+    first, second = replace(ModelRef.named(model), **opening.arguments()), None
+    if other:
+        how: dict[str, Any] = {"device": first.device, "offload": first.offload, "control": other_control}
+        precision = named_precision(other_precision) if other_precision else first.precision
+        seed = control_seed(other_control, other_seed, "other-")
+        second = replace(ModelRef.named(other), precision=precision, control_seed=seed, **how)
+    request = Fit(kind, first, prompts, out, second, test, memory, rank, max_tokens)
+    return run(fits.fit, request)

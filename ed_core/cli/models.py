@@ -70,13 +70,16 @@ def models(
     families: Annotated[bool, typer.Option("--families", help="Every family: where its modules are read.")] = False,
 ) -> None:
     """List the catalogue and the supported families."""
-    if families:
-        return _families()
     from ..depth.published import sets_of
     from ..models import catalogue
-    from ..models.families import supported
+    from ..models.families import FAMILIES, REFUSED, supported
     from ..work.estimate import count
 
+    if families:
+        for family in FAMILIES:
+            print(f"{family.family} ({', '.join(family.model_types)}): {family.modules_read()}")
+        print(f"refused by name: {', '.join(sorted(REFUSED))}")
+        return
     group = ""
     for entry in catalogue.entries():
         if entry.group != group:
@@ -96,12 +99,3 @@ def models(
         "Any folder that save_pretrained writes, or a hub id, of one of these families can be opened; another is tried "
         "by its sums (--families: where each is read)."
     )
-
-
-def _families() -> None:
-    """Print where the modules of every supported family are read, and which families are refused."""
-    from ..models.families import FAMILIES, REFUSED
-
-    for family in FAMILIES:
-        print(f"{family.family} ({', '.join(family.model_types)}): {family.modules_read()}")
-    print(f"refused by name: {', '.join(sorted(REFUSED))}")

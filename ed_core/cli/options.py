@@ -70,7 +70,6 @@ Device = Annotated[
 Adapter = Annotated[str, typer.Option(metavar="FOLDER", help="A LoRA adapter to merge into the weights.")]
 Memory = Annotated[str, typer.Option(metavar="SIZE", help="Most memory beyond the model, like 500M or 2G.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be computed and what it takes, and stop.")]
-Progress = Annotated[bool, typer.Option("--progress", help="Print every per cent on a line of its own.")]
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import typer
 from .. import disk, untrusted
 from ..api.model import fetch
 from ..cards.card import OTHERS, PROMPTS
-from ..errors import ParameterError, StudyError
+from ..errors import ParameterError
 from ..work.runs import study as studies
 from ..work.runs.foreground import run
-from .options import DryRun, OnSet, Progress, Workers
+from .options import DryRun, OnSet, Workers
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
@@ -83,13 +83,12 @@ def claims(
     workers: Workers,
     claim: Annotated[list[str] | None, typer.Option(metavar="ID", help="Repeatable; all unless given.")] = None,
     prompts: Annotated[int, typer.Option(min=0, help="At most so many prompts for any claim; 0: no limit.")] = 0,
-    progress: Progress = False,
 ) -> int:
     """Check published statements about depth on a model and a prompt set."""
     from ..claims.running import Asked
 
     setup = Asked(claims=tuple(claim or ()), most=prompts, **about.arguments(workers.device))
-    return run(studies.claims, setup, disk.require_out_folder(out), lines=progress, **workers.arguments())
+    return run(studies.claims, setup, disk.require_out_folder(out), **workers.arguments())
 
 
 def card(
@@ -100,7 +99,6 @@ def card(
     precisions: Annotated[
         str, typer.Option(metavar="P,P", help="Compared with the card's own; empty for none.")
     ] = ",".join(OTHERS),
-    progress: Progress = False,
 ) -> int:
     """Write a depth card: rules, lenses, claims, cuts, sinks and precisions of a model in one document."""
     from ..cards.making import Asked
@@ -111,7 +109,7 @@ def card(
     if out is None:
         fetch(setup.model)  # its content names the folder
     place = disk.require_out_folder(setup.place if out is None else out)
-    return run(studies.card, setup, place, lines=progress, **workers.arguments())
+    return run(studies.card, setup, place, **workers.arguments())
 
 
 def _export(place: Path, names: list[str]) -> int:
@@ -123,10 +121,7 @@ def _export(place: Path, names: list[str]) -> int:
         disk.require_out(name, place.rglob("*"), "--export")
     made = {Path(name): _exported(folder, Path(name)) for name in names}
     for file, data in made.items():
-        try:
-            disk.write(file, data)
-        except OSError as error:
-            raise StudyError(f"{file} cannot be written: {disk.why(error, '--export')}") from error
+        disk.write(file, data)
         print(f"{file}: {len(data)} bytes")
     return 0
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..errors import FitRefused
 from ..models.language_model import LanguageModel
-from ..types import Prompt
 from . import judged
 from .driver import Tick
 from .judged import LensFitting
@@ -29,33 +28,20 @@ Maps = dict[str, list[Tensor]]
 """By the names in the file, a tensor per source."""
 
 
-def require_rank(rank: int | None, d_model: int, name: str) -> None:
-    """Raise `FitRefused` for a rank above `d_model`, the width of the model `name`."""
-    if rank is not None and rank > d_model:
-        raise FitRefused(f"The rank is {rank}, and {name} has {d_model} dimensions; give fewer.")
-
-
-class Affine(LensFitting[Sums, Maps]):
-    """Fits the affine lens: from every depth a map to `h[L]`, and a shuffled control to `h[L]` of other tokens.
-
-    `memory`: bytes that the sums may take; the depths beyond it are summed in further passes. `rank`: write `A_l` as
-    `scale I + U V` of this rank in half precision, and judge that; None writes the full matrix."""
+class Affine(LensFitting):
+    """Fits the affine lens: from every depth a map to `h[L]`, and a shuffled control to `h[L]` of other tokens."""
 
     kind, summing = AFFINE, 0.7
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        prompts: Sequence[Prompt],
-        test: Sequence[Prompt] | None = None,
-        memory: int | None = None,
-        rank: int | None = None,
-    ):
-        require_rank(rank, model.d_model, model.spec.name)
-        super().__init__(model, prompts=prompts, test=test, memory=memory)
+    def __init__(self, model: LanguageModel, *, rank: int | None = None, **how: Any):
+        """`rank`: write `A_l` as `scale I + U V` of this rank in half precision, and judge that; None writes the full
+        matrix. `how`: the arguments of every `Fitting`."""
+        d, self.rank = model.d_model, rank
+        if rank is not None and rank > d:
+            raise FitRefused(f"The rank is {rank}, and {model.spec.name} has {d} dimensions; give fewer.")
+        super().__init__(model, **how)
         if not self.tokens:
             raise FitRefused("No prompt of the set has a token besides its first; give longer ones.")
-        d, self.rank = model.d_model, rank
         self.about |= {"ridge": RIDGE} | ({"rank": rank} if rank else {})
         one, half = np.float32, np.float16
         maps: Any = {"A": ((d, d), one), "b": ((d,), one)}

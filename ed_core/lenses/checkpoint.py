@@ -8,33 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
-from ..files import Bounds, Head, Kind, open_sealed, write_sealed
+from .. import disk
 from ..types import Prompt, canonical_json
 
 EVERY = 60.0  # seconds between two writes
 WRITING = 0.05  # share of the time that writing may take
-LARGE = 1 << 44  # bytes: as large as a disk
-
-
-class CheckpointHeader(Head):
-    """A checkpoint's header. `what`: a digest of what is fitted."""
-
-    what: str
-
-
-CHECKPOINT = Kind(
-    "checkpoint",
-    "a fit's checkpoint",
-    4,
-    CheckpointHeader,
-    "start the fit again",
-    members=r"\w+(\.\w+)*\.npy",
-    bounds=Bounds(LARGE, 1 << 20, LARGE, LARGE, 64 << 20, ratio=1),
-    refuses=ValueError,
-)
 
 
 def digest_of(*what: Any) -> str:
@@ -48,7 +30,7 @@ def digest_of_prompts(prompts: Sequence[Prompt]) -> str:
 
 
 class Checkpoint:
-    """The file of one fit's unfinished arrays, for resuming. `what`: JSON values that identify the fit; another fit's
+    """The `.npz` of one fit's unfinished arrays, for resuming. `what`: JSON values that identify the fit; another fit's
     file is not read. `file` None: nothing is written."""
 
     def __init__(self, file: Path | None, *what: Any):
@@ -57,10 +39,13 @@ class Checkpoint:
 
     def read(self) -> dict[str, np.ndarray]:
         """Return the arrays written last; empty if the file is missing, damaged or of another fit."""
-        with contextlib.suppress(OSError, ValueError):
-            if self.file is not None:
-                with open_sealed(self.file, CHECKPOINT) as sealed:
-                    return dict(sealed.arrays()) if sealed.head.what == self.what else {}
+        if self.file is not None:
+            with (
+                contextlib.suppress(OSError, ValueError, KeyError, EOFError, BadZipFile),
+                np.load(self.file, allow_pickle=False) as stored,
+            ):
+                if str(stored["what"]) == self.what:
+                    return {name: stored[name] for name in stored.files if name != "what"}
         return {}
 
     @property
@@ -73,8 +58,8 @@ class Checkpoint:
         if self.file is None:
             return
         begin = time.monotonic()
-        with contextlib.suppress(OSError):
-            write_sealed(self.file, CHECKPOINT, {"what": self.what}, arrays)
+        with contextlib.suppress(OSError), disk.written(self.file) as handle:
+            np.savez(handle, allow_pickle=False, **arrays, what=np.asarray(self.what))
         end = time.monotonic()
         self._next = end + max(EVERY, (end - begin) / WRITING)
 

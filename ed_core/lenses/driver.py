@@ -6,26 +6,24 @@ sources, and within a group after the prompts already summed."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .. import disk
 from ..machine import free_memory
 from ..models import devices
 from ..models.language_model import LanguageModel
 from ..types import Prompt
+from . import measured
 from .checkpoint import Checkpoint, checkpoint_file
 from .least_squares import Kept, Sums
-from .measured import JACOBIAN, plan_of
-from .streams import Streams, prompts_entry, require_same_tokens, require_tokens, split
+from .measured import JACOBIAN, KINDS, plan_of
+from .streams import Streams, few, prompts_entry, require_same_tokens, require_tokens, split
 
-S = TypeVar("S", bound=Kept)  # the sums of one source
-M = TypeVar("M")  # the maps of some sources
-R = TypeVar("R")  # the result
 Tick = Callable[[float], None]
 """Takes the share that is done; an exception of it ends the fit."""
 
@@ -34,7 +32,7 @@ def silent(share: float) -> None:
     """Ignore the progress: the default where a `Tick` is expected."""
 
 
-class Fitting(Generic[S, M, R]):
+class Fitting:
     """A kind of fit: how sums are accumulated, solved and evaluated.
 
     `on`, `test`: the streams fitted and judged on, one per model. `plan`: the sources (depths, taps or layers), and how
@@ -50,46 +48,55 @@ class Fitting(Generic[S, M, R]):
         self,
         *models: LanguageModel,
         prompts: Sequence[Prompt],
-        test: Sequence[Prompt] | None,
-        memory: int | None,
-        first: int | None = None,
+        test: Sequence[Prompt] | None = None,
+        memory: int | None = None,
+        max_tokens: int | None = None,
     ):
         """Split the prompts and plan the sums. `test`: None takes a fifth of the forms; `memory`: bytes for the sums,
-        None for the default; `first`: tokens read of each prompt, None for all."""
+        None for half of what is free, where more sources take further passes without changing a number; `max_tokens`:
+        tokens read of each prompt, None for all."""
         used, held_out = split(prompts, test)
         if len(models) == 2:
             require_same_tokens(*models, [*used, *held_out])
-        self.on, self.test = ([Streams(model, some, first) for model in models] for some in (used, held_out))
+        self.on, self.test = ([Streams(model, some, max_tokens) for model in models] for some in (used, held_out))
         self.model, self.n_prompts = models[0], len(used)
         self.tokens, self.test_tokens = sum(self.on[0].lengths()), require_tokens(self.test[0])
-        self.plan = plan_of(self.kind, models, free_bytes(self.kind, str(self.model.device)), memory)
+        free = free_memory() if self.kind == JACOBIAN else devices.free_bytes(str(self.model.device))
+        self.plan = plan_of(self.kind, models, free, memory)
         self.about = {"kind": self.kind, "prompts": prompts_entry(used), "held_out": prompts_entry(held_out)}
 
-    def sums(self, sources: Sequence[int]) -> list[S]:
+    def sums(self, sources: Sequence[int]) -> Sequence[Kept]:
         """Return empty sums, one for each of these sources."""
-        return [cast(S, Sums(self.plan.d_x, self.plan.d_y, self.model.device)) for _ in sources]
+        return [Sums(self.plan.d_x, self.plan.d_y, self.model.device) for _ in sources]
 
-    def accumulate(self, sources: Sequence[int], sums: Sequence[S], begin: int) -> Iterator[int]:
+    def accumulate(self, sources: Sequence[int], sums: Sequence[Any], begin: int) -> Iterator[int]:
         """Add prompts from number `begin` on to the sums; yield how many the sums contain."""
         raise NotImplementedError
 
-    def solve(self, sources: Sequence[int], sums: Sequence[S]) -> M:
+    def solve(self, sources: Sequence[int], sums: Sequence[Any]) -> Any:
         """Return the maps of these sources, solved from their sums."""
         raise NotImplementedError
 
-    def evaluate(self, sources: Sequence[int], maps: M, tick: Tick) -> Mapping[str, np.ndarray]:
+    def evaluate(self, sources: Sequence[int], maps: Any, tick: Tick) -> Mapping[str, np.ndarray]:
         """Return the `rows` of these sources by name: figures on held-out prompts, or the maps themselves."""
         raise NotImplementedError
 
-    def result(self, rows: Mapping[str, np.ndarray]) -> R:
-        """Return the result of all rows; a partial one where some are NaN."""
-        raise NotImplementedError
+    def result(self, rows: Mapping[str, np.ndarray]) -> Any:
+        """Return the result of all rows, `Maps` or `Replacement` (a lens's is its certificate); a partial one where
+        some are NaN."""
+        kind = KINDS[self.kind]
+        arrays: dict[str, Any] = {}
+        for name, dims in kind.dims.items():
+            values = rows[name] if dims[:1] == kind.source else rows[name][0]  # else all are alike
+            arrays[name] = values.copy() if dims else float(values)
+        certificate = self.about | {"notes": few(self.tokens, self.model)}
+        return kind(**arrays, tokens=self.tokens, test_tokens=self.test_tokens, certificate=certificate)
 
-    def write(self, out: Path, rows: Mapping[str, np.ndarray], result: R) -> None:
-        """Write the finished fit to the file `out`."""
-        raise NotImplementedError
+    def packed(self, rows: Mapping[str, np.ndarray], result: Any) -> bytes:
+        """Return the bytes of the finished fit's file."""
+        return measured.packed(result)
 
-    def fit(self, out: Path | None = None, tick: Tick = silent, partial: Callable[[R], None] | None = None) -> R:
+    def fit(self, out: Path | None = None, tick: Tick = silent, partial: Callable[[Any], None] | None = None) -> Any:
         """Return the finished fit's result; write it to `out` if given, resuming from the checkpoint there. `tick` gets
         the share done; `partial` gets the result after every group of sources but the last."""
         checkpoint, n = Checkpoint(checkpoint_file(out) if out else None, self.about), self.plan.n_taps
@@ -98,20 +105,21 @@ class Fitting(Generic[S, M, R]):
         empty = {name: np.full((n, *shape), np.nan, dtype) for name, (shape, dtype) in self.rows.items()}
         rows = {name: stored.get(name, values) for name, values in empty.items()}
 
-        def report(sources: Sequence[int], judging: bool, share: float) -> None:
-            within = self.summing + (1 - self.summing) * share if judging else self.summing * share
-            tick(float(finished.sum() + within * len(sources)) / n)
-
         for sources in self.plan.groups(np.flatnonzero(~finished).tolist()):
+
+            def report(within: float) -> None:
+                tick(float(finished.sum() + within * len(sources)) / n)
+
             sums = self.sums(sources)
             begin = _restore(stored, sources, sums)
             stored.clear()
             for summed in self.accumulate(sources, sums, begin):
-                report(sources, False, summed / self.n_prompts)
+                report(self.summing * (summed / self.n_prompts))
                 if checkpoint.due:
                     checkpoint.write(rows | {"finished": finished} | _arrays(sources, sums, summed))
             maps = self.solve(sources, sums)
-            for name, values in self.evaluate(sources, maps, functools.partial(report, sources, True)).items():
+            judged = self.evaluate(sources, maps, lambda s: report(self.summing + (1 - self.summing) * s))
+            for name, values in judged.items():
                 rows[name][list(sources)] = values
             finished[list(sources)] = True
             if not finished.all():
@@ -120,16 +128,12 @@ class Fitting(Generic[S, M, R]):
                     partial(self.result(rows))
         result = self.result(rows)
         if out:
-            self.write(out, rows, result)
+            data = self.packed(rows, result)
+            disk.require_room(out.name, len(data), out.parent, "--out")
+            disk.write(out, data)
         checkpoint.remove()
         tick(1.0)
         return result
-
-
-def free_bytes(kind: str, device: str) -> int:
-    """Return the bytes free where this kind of fit has its sums: on the host for the Jacobian lens, else on
-    `device`."""
-    return free_memory() if kind == JACOBIAN else devices.free_bytes(device)
 
 
 def _arrays(sources: Sequence[int], sums: Sequence[Kept], prompts: int) -> dict[str, np.ndarray]:
@@ -143,5 +147,5 @@ def _restore(stored: Mapping[str, np.ndarray], sources: Sequence[int], sums: Seq
     if "sources" not in stored or stored["sources"].tolist() != list(sources):
         return 0
     for source, one in zip(sources, sums):
-        one.restore({name: stored[f"{source}.{name}"] for name in one.names})
+        one.restore({name: stored[f"{source}.{name}"] for name in vars(one)})
     return int(stored["prompts"])

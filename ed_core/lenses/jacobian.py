@@ -24,7 +24,6 @@ from ..models.language_model import LanguageModel
 from ..models.sizes import require_gradients
 from ..models.trace import Trace
 from ..sweeps.budget import Budget
-from ..types import Prompt
 from . import judged
 from .driver import Tick
 from .judged import LensFitting
@@ -38,8 +37,6 @@ class Halves(Kept):
     """Sums of Jacobians over two alternating halves of the prompts, the difference of which gives the drift. `first`,
     `second`: `[L, d, d]` float64 sums of `n` prompts each; `total`: the sum of `h[L]` over `tokens` valid tokens. On
     the host."""
-
-    names = ("n", "tokens", "total", "first", "second")
 
     def __init__(self, n_layers: int, d: int):
         self.n, self.tokens = torch.zeros(2, dtype=torch.int64), torch.zeros((), dtype=torch.int64)
@@ -59,22 +56,17 @@ Maps = dict[str, Tensor]
 """`J` `[L, d, d]`, `drift` `[L]` and `mean` `[d]`."""
 
 
-class Jacobian(LensFitting[Halves, Maps]):
-    """Fits the Jacobian lens: one matrix for each depth, all at once. `max_tokens`: tokens read of a prompt; `memory`:
-    bytes of the backward passes. Prompts without a valid position are left out and counted."""
+class Jacobian(LensFitting):
+    """Fits the Jacobian lens: one matrix for each depth, all at once. `memory`: bytes of the backward passes. Prompts
+    without a valid position are left out and counted."""
 
     kind, summing, by_depth = JACOBIAN, 0.95, ("J",)
 
     def __init__(
-        self,
-        model: LanguageModel,
-        prompts: Sequence[Prompt],
-        test: Sequence[Prompt] | None = None,
-        memory: int | None = None,
-        max_tokens: int = JACOBIAN_TOKENS,
+        self, model: LanguageModel, *, memory: int | None = None, max_tokens: int = JACOBIAN_TOKENS, **how: Any
     ):
         require_gradients(model.spec.precision, "the Jacobian lens")
-        super().__init__(model, prompts=prompts, test=test, memory=None, first=max_tokens)
+        super().__init__(model, max_tokens=max_tokens, **how)
         self.about["prompts"] |= {"max_tokens": max_tokens}
         d, self.memory = model.d_model, memory
         maps: Any = {"J": ((d, d), np.float32), "drift": ((), float), "mean": ((d,), np.float32)}
@@ -146,26 +138,21 @@ def of_prompt(
     graph: list[Tensor] = []
 
     def work(dims: slice) -> None:
+        """Fill in the rows of these output dimensions: their derivatives by each depth's residual, mean over tokens."""
         nonlocal graph
         n_rows = dims.stop - dims.start
         try:
             if not graph or len(graph[0]) < n_rows:
                 graph = []
                 graph = _streams_with_graph(model, trace, n_rows)
-            jacobians[:, dims] = slopes_of(dims, len(graph[0]))
+            cotangent = torch.zeros_like(graph[-1])
+            for row, dim in enumerate(range(dims.start, dims.stop)):
+                cotangent[row, valid, dim] = 1.0
+            slopes = torch.autograd.grad(graph[-1], graph[:-1], cotangent, retain_graph=True)
+            jacobians[:, dims] = torch.stack([to_float64(one[:n_rows, valid]).mean(1) for one in slopes]).cpu()
         except Exception:
             graph = []  # where memory ran out a smaller one is made: this one would run out again
             raise
-
-    def slopes_of(dims: slice, rows: int) -> Float[Tensor, "depth dim d"]:
-        """Return the derivatives of these output dimensions by each depth's residual, mean over tokens."""
-        n_rows = dims.stop - dims.start
-        cotangent = torch.zeros_like(graph[-1])
-        for row, dim in enumerate(range(dims.start, dims.stop)):
-            cotangent[row, valid, dim] = 1.0
-        slopes = torch.autograd.grad(graph[-1], graph[:-1], cotangent, retain_graph=True)
-        means = [to_float64(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
-        return torch.stack(means).cpu()
 
     budget.run(d, lambda: _rows(model, n_tokens, budget), work)
     return jacobians, trace.resid[-1][0, valid]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..statistics import mean, units
 from ..sweeps import metrics
-from .driver import Fitting, M, S, Tick
-from .file import REFIT, Fit, weights_of, write
+from .driver import Fitting, Tick
+from .file import REFIT, Fit, packed, weights_of
 from .measured import JACOBIAN
 from .streams import Streams
 
@@ -145,7 +144,7 @@ def _rounded(values: np.ndarray) -> list[float]:
     return [round(float(v), 9) for v in values]
 
 
-class LensFitting(Fitting[S, M, dict[str, Any]]):
+class LensFitting(Fitting):
     """A fit of one model's lens, with its certificate and file. `by_depth`: names of the arrays that the file has as
     one tensor per depth."""
 
@@ -170,11 +169,11 @@ class LensFitting(Fitting[S, M, dict[str, Any]]):
         held_out = self.about["held_out"] | certificate(self.test[0], rows)
         return self.about | {"prompts": self.about["prompts"] | counts, "held_out": held_out} | more
 
-    def write(self, out: Path, rows: Mapping[str, np.ndarray], result: dict[str, Any]) -> None:
-        """Write tensors and certificate to `out`."""
+    def packed(self, rows: Mapping[str, np.ndarray], result: dict[str, Any]) -> bytes:
+        """Return the bytes of the lens's file."""
         tensors = {f"{name}.{depth}": x for name in self.by_depth for depth, x in enumerate(rows[name])}
         tensors |= {"scale": rows["scale"]} if "scale" in rows else {}
-        write(out, tensors | {"mean": rows["mean"][0]}, result)
+        return packed(tensors | {"mean": rows["mean"][0]}, result)
 
 
 def lens_of(tensor: Callable[[str, int], Tensor], kind: str, rank: int | None = None) -> Lens:
@@ -203,19 +202,16 @@ class Reader:
                 f"× {model.d_model}; {REFIT}."
             )
         self.fit, self.device = fit, model.device
-        self.lens = lens_of(self._tensor_at, fit.kind, fit.certificate.get("rank"))
+        self.lens = lens_of(self._tensor, fit.kind, fit.certificate.get("rank"))
 
     @property
     def mean(self) -> Tensor:
         """The mean of `h[L]` over the tokens that the lens was fitted on."""
         return self._tensor("mean")
 
-    def _tensor_at(self, name: str, depth: int) -> Tensor:
-        """Return one tensor of the lens at a depth."""
-        return self._tensor(name)[depth] if name == "scale" else self._tensor(f"{name}.{depth}")
-
-    def _tensor(self, name: str) -> Tensor:
-        """Return a tensor of the file, float32, on the device."""
+    def _tensor(self, name: str, depth: int | None = None) -> Tensor:
+        """Return a tensor of the file, or that of a depth, float32, on the device."""
+        whole = depth is None or name == "scale"
         with safe_open(self.fit.path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name).to(self.device, torch.float32)
-        return tensor
+            tensor: Tensor = file.get_tensor(name if whole else f"{name}.{depth}").to(self.device, torch.float32)
+        return tensor[depth] if name == "scale" else tensor

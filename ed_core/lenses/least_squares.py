@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,18 +19,16 @@ BLOCKS = 4  # a Gram matrix is symmetric: of BLOCKS x BLOCKS blocks those above 
 
 
 class Kept:
-    """Tensors that a checkpoint saves and restores: the attributes listed in `names`."""
-
-    names: ClassVar[tuple[str, ...]]
+    """Tensors that a checkpoint saves and restores: all attributes."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the tensors as named numpy arrays for a checkpoint."""
-        return {name: getattr(self, name).cpu().numpy() for name in self.names}
+        return {name: tensor.cpu().numpy() for name, tensor in vars(self).items()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite the tensors with those of a checkpoint."""
-        for name in self.names:
-            getattr(self, name).copy_(torch.from_numpy(arrays[name]))
+        for name, tensor in vars(self).items():
+            tensor.copy_(torch.from_numpy(arrays[name]))
 
 
 class Sums(Kept):
@@ -39,8 +36,6 @@ class Sums(Kept):
     x y'`, `x`, and `y`.
 
     Products and sums are float64 for any input: next to massive activations float32 would lose the small ones."""
-
-    names = ("n", "xx", "xy", "x", "y")
 
     def __init__(self, d_x: int, d_y: int, device: torch.device | str = "cpu"):
         zeros = partial(torch.zeros, dtype=torch.float64, device=device)
@@ -104,8 +99,8 @@ class Sums(Kept):
         """Return new sums over these tokens and those of `others`."""
         total = Sums(len(self.x), len(self.y), self.x.device)
         for one in (self, *others):
-            for name in self.names:
-                getattr(total, name).add_(getattr(one, name))
+            for name, tensor in vars(total).items():
+                tensor.add_(getattr(one, name))
         return total
 
 

@@ -7,9 +7,9 @@ source. The first token of each prompt is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial as with_arguments
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,55 +18,31 @@ from torch import Tensor
 
 from ..models.language_model import LanguageModel
 from ..sweeps.metrics import NORM_FLOOR
-from ..types import Prompt
-from . import measured
 from .driver import Fitting, Tick
 from .least_squares import RIDGE, Sums
-from .measured import Maps
-from .streams import Streams, few, model_entry, other_tokens, require_tokens
+from .measured import FLOAT, Maps
+from .streams import Streams, model_entry, other_tokens, require_tokens
 
 PIECE = 256 << 20  # bytes of the targets of tokens that are read together
-PER_PAIR = ("error", "r2", "error_shuffled", "r2_shuffled")
-OF_MEAN = ("error_mean", "r2_mean")  # rows too, all alike
 
 
-class Solved:
-    """The maps of every source tap, stored in place of its sums: `weights[k]` `[d_A, 2 * targets]` and `constant[k]`
-    `[2 * targets]`, float64; the second half is the shuffled control's. `mean` `[targets]`: the constant prediction."""
-
-    def __init__(self, sums: Sequence[Sums], d_b: int):
-        self.weights, self.constant = [], []
-        self.mean = sums[0].y[: len(sums[0].y) // 2] / sums[0].n
-        for one in sums:
-            solve, constant = one.solver(), torch.empty_like(one.y)
-            for begin in range(0, len(one.y), d_b):
-                block = slice(begin, begin + d_b)
-                matrix, constant[block] = solve(block)
-                one.xy[:, block] = matrix.T
-            self.weights.append(one.xy)
-            self.constant.append(constant)
+Solved = tuple[list[Tensor], list[Tensor], Tensor]
+"""Of every source tap the weights `[d_A, 2 * targets]` and the constant `[2 * targets]`, float64, with the shuffled
+control's in the second half; and the mean target `[targets]`, the constant prediction."""
 
 
-class Between(Fitting[Sums, Solved, Maps]):
+class Between(Fitting):
     """Fits maps between two models: from each tap (depth) of A to all taps of B, and a shuffled control to those of
-    other tokens. `memory`: bytes that the sums may take; taps beyond it are summed in further passes, without changing
-    a number."""
+    other tokens."""
 
     kind, summing = Maps.kind, 0.6
 
-    def __init__(
-        self,
-        a: LanguageModel,
-        b: LanguageModel,
-        prompts: Sequence[Prompt],
-        test: Sequence[Prompt] | None = None,
-        memory: int | None = None,
-    ):
-        super().__init__(a, b, prompts=prompts, test=test, memory=memory)
+    def __init__(self, a: LanguageModel, b: LanguageModel, **how: Any):
+        super().__init__(a, b, **how)
         require_tokens(self.on[0], fitted=True)
         self.n_b, self.d_b = b.n_layers + 1, b.d_model
         self.about |= {"a": model_entry(a), "b": model_entry(b), "ridge": RIDGE}
-        self.rows = dict.fromkeys((*PER_PAIR, *OF_MEAN), ((self.n_b,), float))
+        self.rows = dict.fromkeys(Maps.dims, ((self.n_b,), float))
 
     def accumulate(self, sources: Sequence[int], sums: Sequence[Sums], begin: int) -> Iterator[int]:
         """Add prompts from number `begin` on to the sums; yield how many the sums contain."""
@@ -90,12 +66,19 @@ class Between(Fitting[Sums, Solved, Maps]):
 
     def _pieces(self, n: int) -> list[slice]:
         """Return slices of `n` tokens, each with targets, true and shuffled, that fit into `PIECE` bytes."""
-        rows = max(1, PIECE // (measured.FLOAT * self.plan.d_y))
+        rows = max(1, PIECE // (FLOAT * self.plan.d_y))
         return [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
 
     def solve(self, sources: Sequence[int], sums: Sequence[Sums]) -> Solved:
-        """Return the maps of these taps, which replace their sums."""
-        return Solved(sums, self.d_b)
+        """Return the maps of these taps, which take the memory of their sums."""
+        constants = [torch.empty_like(one.y) for one in sums]
+        for one, constant in zip(sums, constants):
+            solve = one.solver()
+            for begin in range(0, len(one.y), self.d_b):
+                block = slice(begin, begin + self.d_b)
+                matrix, constant[block] = solve(block)
+                one.xy[:, block] = matrix.T
+        return [one.xy for one in sums], constants, sums[0].y[: len(constants[0]) // 2] / sums[0].n
 
     def evaluate(self, sources: Sequence[int], maps: Solved, tick: Tick) -> dict[str, np.ndarray]:
         """Return error and r2 of maps and controls on held-out prompts, `[source, tap of B]`."""
@@ -104,7 +87,8 @@ class Between(Fitting[Sums, Solved, Maps]):
         relative, miss = (zeros(len(sources), 2, n_b) for _ in range(2))  # true maps, shuffled ones
         of_mean, miss_mean = zeros(n_b), zeros(n_b)
         y_sum, y_square = zeros(n_b, d_b), zeros(n_b)
-        mean, n = maps.mean.view(n_b, d_b), 0
+        weights, constants, mean = maps
+        mean, n = mean.view(n_b, d_b), 0
         for i, resid, targets in self._both(self.test):
             for piece in self._pieces(len(targets)):
                 y = targets[piece].to(device, torch.float64).view(-1, n_b, d_b)
@@ -116,7 +100,7 @@ class Between(Fitting[Sums, Solved, Maps]):
                 of_mean += (distance / size).sum(0)
                 miss_mean += (distance * distance).sum(0)
                 for k, tap in enumerate(sources):
-                    guess = torch.addmm(maps.constant[k], resid[tap][piece].to(device, torch.float64), maps.weights[k])
+                    guess = torch.addmm(constants[k], resid[tap][piece].to(device, torch.float64), weights[k])
                     distance = (guess.view(-1, 2, n_b, d_b) - y[:, None]).norm(dim=-1)
                     relative[k] += (distance / size[:, None]).sum(0)
                     miss[k] += (distance * distance).sum(0)
@@ -132,17 +116,3 @@ class Between(Fitting[Sums, Solved, Maps]):
             "r2_mean": (1 - miss_mean / spread).expand(len(sources), -1),
         }
         return {name: values.cpu().numpy() for name, values in rows.items()}
-
-    def result(self, rows: Mapping[str, np.ndarray]) -> Maps:
-        """Return the rows as `Maps`."""
-        return Maps(
-            **{name: rows[name].copy() for name in PER_PAIR},
-            **{name: rows[name][0].copy() for name in OF_MEAN},
-            tokens=self.tokens,
-            test_tokens=self.test_tokens,
-            certificate=self.about | {"notes": few(self.tokens, self.model)},
-        )
-
-    def write(self, out: Path, rows: Mapping[str, np.ndarray], result: Maps) -> None:
-        """Write the result to the file `out`."""
-        measured.write(out, result)

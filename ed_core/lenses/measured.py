@@ -1,29 +1,29 @@
 """The results of linear maps as files: `fit maps` between two models, `fit replacement` within one. Torch-free.
 
-A sealed `.npz` that `allow_pickle=False` opens: the arrays by their names, and `certificate`, a 0-d string of JSON
-(models, prompts, tokens, ridge, notes)."""
+A `.npz` that `allow_pickle=False` opens: the arrays by their names, and `certificate`, a 0-d string of JSON (models,
+prompts, tokens, ridge, notes)."""
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from .. import disk
 from ..errors import FitRefused, TooLarge
-from ..files import Bounds, Head, Kind, expect, open_sealed, parse, seal
+from ..files import expect, parse, read_array
 from ..machine import gigabytes
 from ..models import controls
 
 ENDING = ".npz"
-MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
+MOST_BYTES = 64 << 20  # of a file, unpacked; the maps of two models of 1000 layers each take 32 MB
 FLOAT = 8  # bytes
 PARTS = 8  # of the taps of maps between models: each part is shown once it is finished
 
@@ -51,7 +51,7 @@ class Maps:
     kind: ClassVar[str] = "maps"
     dims: ClassVar[dict[str, str]] = dict.fromkeys(("error", "r2", "error_shuffled", "r2_shuffled"), "ab")
     dims |= dict.fromkeys(("error_mean", "r2_mean"), "b")
-    sides: ClassVar[tuple[str, ...]] = ("a", "b")  # in the certificate
+    source: ClassVar[str] = "a"  # the dim of what is mapped
 
     @property
     def n_layers(self) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class Replacement:
     kind: ClassVar[str] = "replacement"
     dims: ClassVar[dict[str, str]] = dict.fromkeys(("loss", "loss_fitted", "error"), "s")
     dims |= {"whole": "", "whole_fitted": ""}
-    sides: ClassVar[tuple[str, ...]] = ("model",)
+    source: ClassVar[str] = "s"
 
     @property
     def n_layers(self) -> int:
@@ -116,37 +116,12 @@ def csv(found: Maps | Replacement) -> str:
 KINDS = {one.kind: one for one in (Maps, Replacement)}
 
 
-class Header(Head):
-    """The header of a result file. `kind`: which of the two results the file has."""
-
-    kind: Literal["maps", "replacement"]
-
-
-MAPS = Kind(
-    "maps",
-    "a file of maps",
-    2,
-    Header,
-    "make it again with `python -m ed_core fit maps` or `fit replacement`",
-    members=r"\w+\.npy",
-    bounds=Bounds(MOST_BYTES, 16, MOST_BYTES, MOST_BYTES),
-    refuses=FitRefused,
-)
-
-
 def packed(found: Maps | Replacement) -> bytes:
     """Return the result as the bytes of its file; equal numbers give equal bytes."""
     arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found)}
-    certificate = {name: value for name, value in found.certificate.items() if name != "kind"}  # the manifest has it
-    arrays["certificate"] = np.asarray(json.dumps(certificate, sort_keys=True, allow_nan=False))
-    return seal(MAPS, {"kind": found.kind}, arrays)
-
-
-def write(path: Path, found: Maps | Replacement) -> None:
-    """Write a result to a file, all or nothing."""
-    data = packed(found)
-    disk.require_room(path.name, len(data), path.parent, "--out")
-    disk.write(path, data)
+    arrays["certificate"] = np.asarray(json.dumps(dict(found.certificate), sort_keys=True, allow_nan=False))
+    np.savez(buffer := io.BytesIO(), allow_pickle=False, **arrays)
+    return buffer.getvalue()
 
 
 def read(path: str | Path) -> Maps | Replacement:
@@ -154,24 +129,25 @@ def read(path: str | Path) -> Maps | Replacement:
     place = Path(path).expanduser()
     if not place.is_file():
         raise FitRefused(f"There is no file {place}; give one that `python -m ed_core fit maps` wrote.")
-    return unpacked(place, place.name)
+    return unpacked(place.read_bytes(), place.name)
 
 
-def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replacement:
-    """Return the result in a file or in bytes, checked; raise `FitRefused` if invalid. `name`: the file's name in
+def unpacked(data: bytes, name: str) -> Maps | Replacement:
+    """Return the result in the bytes of a file; raise `FitRefused` if it cannot be read. `name`: the file's name in
     errors."""
-    with open_sealed(source, MAPS, name) as sealed:
-        kind, arrays = KINDS[sealed.head.kind], sealed.arrays()
+    try:
+        with ZipFile(io.BytesIO(data)) as file:
+            expect(sum(one.file_size for one in file.infolist()) <= MOST_BYTES, "its size")
+            kind = Maps if "r2.npy" in file.namelist() else Replacement
+            arrays = {f.name: read_array(file.read(f"{f.name}.npy")) for f in fields(kind)}
         certificate = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
-        texts = [*(certificate[side]["name"] for side in kind.sides), *certificate.get("notes", [])]
-        expect(all(isinstance(text, str) for text in texts), "its names and notes")
-        expect(set(arrays) == {f.name for f in fields(kind)} - {"certificate"}, "its arrays")
-        sizes: dict[str, int] = {}
-        for name, dims in kind.dims.items():
-            same = [sizes.setdefault(dim, n) == n > 0 for dim, n in zip(dims, arrays[name].shape)]
-            expect(len(dims) == arrays[name].ndim and all(same), f"the shape of {name}")
-        parts: dict[str, Any] = {key: values.item() if values.ndim == 0 else values for key, values in arrays.items()}
-        return kind(**parts, certificate=certificate)
+    except (ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise FitRefused(
+            f"{name} is damaged, or not a file of maps of this program; make it again with `python -m ed_core fit "
+            "maps` or `fit replacement`."
+        ) from error
+    parts: dict[str, Any] = {key: values.item() if values.ndim == 0 else values for key, values in arrays.items()}
+    return kind(**parts, certificate=certificate)
 
 
 # ---------------------------------------------------------------- memory and time, before anything is opened
@@ -241,20 +217,11 @@ def products_per_second(d: int) -> float:
     return sums.size * TOKENS / (time.perf_counter() - begin)
 
 
-class Size(Protocol):
-    """The size of a model, opened or not."""
-
-    @property
-    def n_layers(self) -> int: ...
-
-    @property
-    def d_model(self) -> int: ...
-
-
-def plan_of(kind: str, models: Sequence[Size], free: int, memory: int | None = None) -> Plan:
-    """Return the plan of a kind of fit, with as many sources at once, at least one, as `memory` bytes allow (None: half
-    of the `free` bytes). The Jacobian lens sums all depths at once; maps between two models take at least `PARTS`
-    parts, to show results early. Raises `TooLarge` if the sums exceed `free`."""
+def plan_of(kind: str, models: Sequence[Any], free: int, memory: int | None = None) -> Plan:
+    """Return the plan of a kind of fit to models or their sizes (`n_layers`, `d_model`), with as many sources at once,
+    at least one, as `memory` bytes allow (None: half of the `free` bytes). The Jacobian lens sums all depths at once;
+    maps between two models take at least `PARTS` parts, to show results early. Raises `TooLarge` if the sums exceed
+    `free`."""
     n, d, b = models[0].n_layers, models[0].d_model, models[-1]
     n, most = (n + 1, -(-(n + 1) // PARTS)) if kind == Maps.kind else (n, n)
     d_y = {Maps.kind: 2 * (b.n_layers + 1) * b.d_model, Replacement.kind: d}.get(kind, 2 * d)

@@ -7,7 +7,7 @@ output. The paper fits and measures on the same text; here both that and held-ou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,31 +20,23 @@ from ..models.trace import Trace
 from ..sweeps import metrics
 from ..sweeps.budget import Budget
 from ..types import Prompt
-from . import measured
 from .driver import Fitting, Tick, silent
 from .least_squares import RIDGE, Sums
 from .measured import Replacement, plan_of
-from .streams import FOLDS, Streams, distinct, few, folds, model_entry, require_tokens
+from .streams import FOLDS, Streams, distinct, folds, model_entry, require_tokens
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
 SUFFIXES = ("", "_fitted")  # on held-out prompts, on those fitted on
 LOSSES = ("loss", "whole", "error")
 
 
-class Within(Fitting[Sums, dict[int, Map], Replacement]):
-    """Fits a linear map in place of each layer. `memory`: bytes that the sums may take; layers beyond it are summed in
-    further passes."""
+class Within(Fitting):
+    """Fits a linear map in place of each layer."""
 
     kind, summing = Replacement.kind, 0.2
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        prompts: Sequence[Prompt],
-        test: Sequence[Prompt] | None = None,
-        memory: int | None = None,
-    ):
-        super().__init__(model, prompts=prompts, test=test, memory=memory)
+    def __init__(self, model: LanguageModel, **how: Any):
+        super().__init__(model, **how)
         require_tokens(self.on[0], fitted=True)
         self.about |= {"model": model_entry(model), "ridge": RIDGE}
         self.rows = {f"{name}{suffix}": ((), float) for suffix in SUFFIXES for name in LOSSES}
@@ -70,23 +62,6 @@ class Within(Fitting[Sums, dict[int, Map], Replacement]):
             lost = losses(streams, maps, within)
             rows |= {f"{name}{suffix}": np.asarray(values) for name, values in zip(LOSSES, lost)}
         return rows
-
-    def result(self, rows: Mapping[str, np.ndarray]) -> Replacement:
-        """Return the rows as a `Replacement`."""
-        return Replacement(
-            loss=rows["loss"].copy(),
-            loss_fitted=rows["loss_fitted"].copy(),
-            whole=float(rows["whole"][0]),
-            whole_fitted=float(rows["whole_fitted"][0]),
-            error=rows["error"].copy(),
-            tokens=self.tokens,
-            test_tokens=self.test_tokens,
-            certificate=self.about | {"notes": few(self.tokens, self.model)},
-        )
-
-    def write(self, out: Path, rows: Mapping[str, np.ndarray], result: Replacement) -> None:
-        """Write the result to the file `out`."""
-        measured.write(out, result)
 
 
 def by_prompt(

@@ -84,8 +84,21 @@ def ask(
         process = subprocess.Popen(
             COMMAND, cwd=home, env=given | {"HOME": home}, stdin=nothing, stdout=nothing, stderr=nothing
         )
+        wait, state = settings.current().ndif_wait, ""
+        end = time.monotonic() + wait
         try:
-            _wait(process, name, place / STATUS, say, check)
+            while process.poll() is None:
+                check()
+                if (now := _line(place / STATUS)) and now != state:
+                    state = now
+                    say(f"{name}: {state}")
+                if time.monotonic() > end:
+                    raise ServiceFailed(
+                        f"{name} did not answer within {wait} s, and the service says it is "
+                        f"{state or 'not yet received'}; try again later, or raise ndif_wait."
+                    )
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_SECONDS)
         finally:
             process.kill()
             process.wait()
@@ -94,26 +107,6 @@ def ask(
             raise ServiceFailed(_line(place / FAILED) or ended)
         with open_sealed(place / ANSWERED, ANSWER, f"The service's answer for {name}") as answer:
             return Answer(answer.arrays(), answer.head, (place / ANSWERED).stat().st_size)
-
-
-def _wait(
-    process: subprocess.Popen[bytes], name: str, status: Path, say: Callable[[str], None], check: Callable[[], None]
-) -> None:
-    """Wait for the process to end, and report its status meanwhile; `ServiceFailed` after `ndif_wait` seconds."""
-    wait, state = settings.current().ndif_wait, ""
-    end = time.monotonic() + wait
-    while process.poll() is None:
-        check()
-        if (now := _line(status)) and now != state:
-            state = now
-            say(f"{name}: {state}")
-        if time.monotonic() > end:
-            raise ServiceFailed(
-                f"{name} did not answer within {wait} s, and the service says it is {state or 'not yet received'}; try "
-                "again later, or raise ndif_wait."
-            )
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_SECONDS)
 
 
 def _line(file: Path) -> str:

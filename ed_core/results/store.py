@@ -143,19 +143,6 @@ class Store:
         info_of = {"entries": entries, "bytes": size, "limit": self.limit, "path": str(self.path)}
         return info_of | {"problems": list(self.problems)}
 
-    def check(self) -> tuple[int, list[str]]:
-        """Read every result and card; return the number of results, and what was damaged and removed."""
-        before = list(self.problems)
-
-        def work(data: diskcache.Cache, cards: diskcache.Cache) -> list[str]:
-            list(self._cards(data, cards, reversed(cards)))
-            return list(data)
-
-        keys = self._run(work)
-        for key in keys:
-            self.get(key)
-        return len(keys), [problem for problem in self.problems if problem not in before]
-
     def clear(self) -> int:
         """Remove all results, and leftovers of killed processes; return how many results there were."""
 

@@ -241,10 +241,7 @@ def section(i: int, one: Section) -> None:
 def again(case: Case) -> None:
     """Show the commands that compute the numbers again."""
     with st.expander("Compute it again"):
-        commands = snippet(case)
-        shell, python = st.tabs(["Command line", "Python"])
-        shell.code(commands.shell, language="bash", wrap_lines=True)
-        python.code(commands.python, language="python", wrap_lines=True)
+        st.code(snippet(case), language="bash", wrap_lines=True)
 
 
 AT_ONCE = 3  # prompts or verdicts that are open

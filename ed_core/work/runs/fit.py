@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ... import disk
 from ...api import model as notebook
-from ...cases.snippet import NAMES, opening
+from ...cases.snippet import opening
 from ...depth import say
-from ...errors import ParameterError
 from ...lenses.measured import AFFINE, JACOBIAN, JACOBIAN_TOKENS
 from ...models import controls
 from ...models.ref import ModelRef
 from ...models.sizes import require_gradients
 from ...prompts import read_jsonl
 from ...sweeps.budget import parse
-from ...types import Prompt, command_line
+from ...types import Prompt, changed, command_line
 from ..turn import Turn
 
 LENSES = (AFFINE, JACOBIAN)
+OWN = ("test", "memory", "rank", "max_tokens")  # options that no model has
 
 
 @dataclass(frozen=True)
@@ -48,33 +48,27 @@ class Fit:
     @property
     def command(self) -> str:
         """The shell command that makes the same fit."""
-        options: dict[str, Any] = {NAMES.get(n, n): value for n, value in opening(self.model).items()}
+        options: dict[str, Any] = opening(self.model)
         options |= {"offload": self.model.offload} if self.model.offload else {}
         if self.other:
-            names = {"source": "other", "precision": "other_precision", "control": "other_control"}
-            names |= {"control_seed": "other_seed"}
-            options |= {names[name]: value for name, value in opening(self.other).items() if name in names}
-        default = {f.name: f.default for f in fields(self)}
-        own = {name: getattr(self, name) for name in ("test", "memory", "rank", "max_tokens")}
-        own = {name: value for name, value in own.items() if value != default[name]}
+            others = opening(self.other)
+            options |= {"other": others.pop("model")}
+            options |= {f"other_{name}": others[name] for name in ("precision", "control", "seed") if name in others}
+        own = {name: value for name, value in changed(self).items() if name in OWN}
         return command_line("fit", self.kind, **options, set=self.prompts, **own, out=self.out)
 
     def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
         """Return its prompts, the prompts that judge it (None for a part of the others), and bytes of memory. Raises
         what is wrong before a model is opened."""
-        disk.require_out(self.out, [], expected=".safetensors" if self.kind in LENSES else ".npz")
-        if self.rank is not None and self.rank < 1:
-            raise ParameterError(f"--rank is {self.rank}; expected 1 at least.")
+        disk.require_out(self.out, expected=".safetensors" if self.kind in LENSES else ".npz")
         for one in self.models:
             one.require_weights()
             controls.check(one)
             notebook.device_of(one.device)
         if self.kind == "jacobian":
             require_gradients(self.model.precision, "the Jacobian lens")
-        from ...lenses import jacobian, streams  # torch, which the refusals above need not wait for
+        from ...lenses import streams  # torch, which the refusals above need not wait for
 
-        if self.kind == "jacobian" and self.max_tokens <= jacobian.FIRST + 1:
-            raise ParameterError(f"--max-tokens is {self.max_tokens}; expected {jacobian.FIRST + 2} at least.")
         prompts, test = read_jsonl(self.prompts), read_jsonl(self.test) if self.test else None
         streams.split(prompts, test)
         return prompts, test, parse(self.memory)
@@ -82,8 +76,9 @@ class Fit:
 
 def _resolved(ref: ModelRef) -> ModelRef:
     """Return the model once its files are here, with "auto" settled; the reason is printed on stderr."""
-    given: dict[str, Any] = {"adapter": "", "control": "", **opening(ref)}
-    ref = notebook.ref_of(**given, offload=ref.offload)
+    given: dict[str, Any] = {"adapter": "", "control": "", "seed": 0, **opening(ref)}
+    source, seed = given.pop("model"), given.pop("seed")
+    ref = notebook.ref_of(source, **given, control_seed=seed, offload=ref.offload)
     if ref.why:
         print(f"ed_core: precision {ref.why}", file=sys.stderr)
     return ref
@@ -102,7 +97,7 @@ def fit(turn: Turn, asked: Fit) -> bytes:
     kind: Any = {one.kind: one for one in (Affine, Jacobian, Between, Within)}[asked.kind]
     own: dict[str, Any] = {"jacobian": {"max_tokens": asked.max_tokens}, "affine": {"rank": asked.rank}}
     models = [open_model(_resolved(one)) for one in asked.models]
-    fitting = kind(*models, prompts, test, memory=memory, **own.get(asked.kind, {}))
+    fitting = kind(*models, prompts=prompts, test=test, memory=memory, **own.get(asked.kind, {}))
     if asked.kind not in LENSES:
         print(fitting.plan.sentence(), file=sys.stderr)
     done = 0.0
