@@ -267,8 +267,8 @@ def server(tmp_path_factory):
     """The address of the app, one for all browser tests of this process; its store is empty at first."""
     from tools.bench.browser import serving
 
-    with serving(tmp_path_factory.mktemp("cache")) as app:
-        yield app.address
+    with serving(tmp_path_factory.mktemp("cache")) as address:
+        yield address
 
 
 @pytest.fixture
