@@ -122,11 +122,7 @@ def test_it_fills_and_can_be_cancelled(model_of):
     model, probe, seen = model_of("qwen3"), Generation(n_tokens=7), []
     encoding = model.encode(PROMPT)
     record = Recorder(
-        probe.request(model.spec, PROMPT),
-        probe.measures,
-        encoding,
-        model.n_layers,
-        cancelled=lambda: len(seen) > 3,
+        probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, cancelled=lambda: len(seen) > 3
     )
     step = record.step
     record.step = lambda progress: (seen.append((record.arrays["ids"] >= 0).sum()), step(progress))

@@ -58,8 +58,8 @@ def letters(token: str, limit: int = 24) -> float:
 
 
 def number(value: float | int | np.floating) -> str:
-    """Return a number as text: three significant digits, a real minus sign; "√2" for the largest distance of two
-    probability vectors; "not computed" for NaN."""
+    """Return a number as text, of three digits; "√2" for the largest distance of two probability vectors; "not
+    computed" for NaN."""
     if abs(value) == 2**0.5:
         return "√2" if value > 0 else "\u2212√2"
     return say.number(value) if value == value else "not computed"
@@ -78,6 +78,11 @@ LOGARITHMIC = ", logarithmic"  # ends the name of an axis of logarithms
 FONT = 12  # pixels of every label
 FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
+# Places of text next to the plot, in parts of plotly's: left of it, right of it, over it, under it
+AT_LEFT: dict[str, Any] = dict(xref="paper", x=0, xanchor="right")
+AT_RIGHT: dict[str, Any] = dict(xref="paper", x=1, xanchor="left")
+OVER: dict[str, Any] = dict(yref="paper", y=1, yanchor="bottom")
+UNDER: dict[str, Any] = dict(yref="paper", y=0, yanchor="top")
 STEADY = {
     "selected": {"marker": {"opacity": 1}},
     "unselected": {"marker": {"opacity": 1}},
@@ -221,17 +226,9 @@ class Canvas:
 
     def legend(self, shown: bool = True, **more: Any) -> None:
         """Show the traces' names in one line above the plot, or none."""
+        place = dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom")
         self.layout["showlegend"] = shown
-        self.layout["legend"] = dict(
-            orientation="h",
-            x=0,
-            xanchor="left",
-            y=1,
-            yanchor="bottom",
-            font=dict(size=FONT),
-            bgcolor=colours.CLEAR,
-            **more,
-        )
+        self.layout["legend"] = dict(place, font=dict(size=FONT), bgcolor=colours.CLEAR, **more)
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
         """Add text; without a colour, in the page's own."""
@@ -266,4 +263,4 @@ class Canvas:
             end = max(y * layer_px - (len(sharing) - 1) * LINE_LABEL / 2, end + LINE_LABEL)
             label = RULES[name].label if name in RULES else name
             # in the page's own text colour: the line's would be hard to read on one of the themes
-            self.write(label, FONT, x=1, xref="paper", xanchor="left", y=y, yshift=end - y * layer_px)
+            self.write(label, FONT, **AT_RIGHT, y=y, yshift=end - y * layer_px)

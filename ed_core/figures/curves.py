@@ -15,6 +15,7 @@ from . import colours
 from .canvas import (
     FONT,
     GRID,
+    OVER,
     STEADY,
     Canvas,
     axis_title,
@@ -141,7 +142,7 @@ def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, 
     canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
     canvas.across(limit, colours.GREY, 1.5, "dash")
     # above the bars, which would cover it next to its line
-    canvas.write(f"┄ {limit_name}", FONT, x=1, xref="paper", xanchor="right", y=1, yref="paper", yanchor="bottom")
+    canvas.write(f"┄ {limit_name}", FONT, **OVER, x=1, xref="paper", xanchor="right")
     canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
     return canvas.figure()
 
@@ -198,14 +199,9 @@ def miss_map(result: ProbeResult, view: View) -> go.Figure:
 def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     """Return a figure per layer of the largest error of a token's sum, what rounding can cause there, and the limit
     from which a model is refused."""
-
-    def largest(name: str) -> np.ndarray:
-        """Return a measure's largest value per layer."""
-        maxima: np.ndarray = np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
-        return maxima
-
+    largest = {name: np.maximum(np.fmax.reduce(result[name], axis=1), EXACT) for name in ("miss", "rounding")}
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
-    curves = {"largest error": largest("miss"), "rounding can cause": largest("rounding")}
+    curves = {"largest error": largest["miss"], "rounding can cause": largest["rounding"]}
     return layer_curves(curves, "", "relative", log=True, height=height, behind={"limit": limit})
 
 
@@ -224,12 +220,8 @@ def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
 def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
     """Return a figure of the length of the first token's stream at every depth, against the others' median and
     largest."""
-    norms = result["resid_norm"]
-    curves = {
-        "first token": norms[:, 0],
-        "others' median": np.median(norms[:, 1:], axis=1),
-        "others' largest": norms[:, 1:].max(1),
-    }
+    first, others = result["resid_norm"][:, 0], result["resid_norm"][:, 1:]
+    curves = {"first token": first, "others' median": np.median(others, axis=1), "others' largest": others.max(1)}
     return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)
 
 

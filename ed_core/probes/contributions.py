@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 def _per_layer(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:

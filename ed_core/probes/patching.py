@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..errors import PromptError
-from ..types import MeasureSpec, ProbeResult, Prompt
+from ..types import Encoding, MeasureSpec, ProbeResult, Prompt
 from .base import Picture, Probe, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 def _curve(name: str, meaning: str, title: str = "") -> MeasureSpec:
@@ -91,11 +90,9 @@ class Patching(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers + n_tokens * n_layers * (n_layers + 1) / 4, (n_tokens + 4) * (n_layers + 1)
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(4 * (shape.n_layers + 1)) + shape.stream * (shape.n_layers + 1)
 
     @classmethod
