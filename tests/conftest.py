@@ -154,9 +154,8 @@ def stored(small_folder, tmp_path_factory):
     from ed_core.results import lookup
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            MODELS, "small", small_folder
-        )  # AppTest cannot hold a selectbox value that is not among its options
+        # AppTest cannot hold a selectbox value that is not among its options
+        patch.setitem(MODELS, "small", small_folder)
         idle(patch, tmp_path_factory.mktemp("cache"))
         spec, results = ModelRef.parse("small"), {}
         for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():

@@ -23,7 +23,6 @@ from ed_core.sweeps.recorder import Recorder
 from ed_core.types import ProbeResult, Prompt, Request
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
-FAMILIES = ("qwen3", "gpt_neox", "gemma2", "granite")
 
 
 @pytest.fixture

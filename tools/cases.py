@@ -7,6 +7,7 @@ kind."""
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from ed_core.studies import report
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import compute
 
-from . import arguments
 from .lessons import LESSONS, Lesson, Results, asking, named
 
 # 21 November 2026, and a second earlier for every further lesson: so lists keep their order
@@ -88,7 +88,9 @@ def write(made: Sequence[case_study.Case]) -> None:
 
 
 if __name__ == "__main__":
-    if arguments(__doc__, "--words"):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--words", action="store_true", help="write words alone")
+    if parser.parse_args().words:
         write([build(lesson, shipped_results(lesson)) for lesson in LESSONS])
         for plan in sorted(STUDIES.glob("*/plan.json")):
             report.write(plan.parent)

@@ -193,29 +193,21 @@ LESSONS = (
         "sum-mod10-5-a",
         (
             knows,
-            lambda r: (
-                is_right(r["twin.continuation"]) is False
-                and r["twin.continuation"].provenance["continuation"].startswith("n=n=n=")
-            ),
+            lambda r: is_right(r["twin.continuation"]) is False,
+            lambda r: r["twin.continuation"].provenance["continuation"].startswith("n=n=n="),
             lambda r: lines(of_twin(r)) == {"cosine": 5, "kl": 4, "overlap": 5} and lines(r)["cosine"] is None,
             lambda r: alike(r)["overlap"].shape == 0,
             lambda r: alike(r)["kl"].spearman > 0.99,
-            lambda r: (
-                f"{means(r, 'twin.logit_lens', 'kl')[0]:.2f}" == "0.06"
-                and f"{means(r, 'logit_lens', 'kl')[0]:.1f}" == "12.7"
-            ),
+            lambda r: f"{means(r, 'twin.logit_lens', 'kl')[0]:.2f}" == "0.06",
+            lambda r: f"{means(r, 'logit_lens', 'kl')[0]:.1f}" == "12.7",
             lambda r: alike(r)["layer_effect"].spearman > 0.8,
             lambda r: max(alike(r)[name].spearman for name in ("layer_ratio", "layer_cos")) < 0.5,
             lambda r: (means(r, "contributions", "layer_ratio")[[0, 7]].round(1) == np.float32([27.9, 2.5])).all(),
             lambda r: means(r, "contributions", "layer_ratio")[2:7].max() < 0.5,
-            lambda r: (
-                means(r, "twin.contributions", "layer_ratio")[0] < 1.3
-                and means(r, "twin.contributions", "layer_ratio")[4:].max() < 0.6
-            ),
-            lambda r: (
-                (means(r, "contributions", "layer_cos") > 0.1).all()
-                and np.abs(means(r, "twin.contributions", "layer_cos")).max() <= 0.11
-            ),
+            lambda r: means(r, "twin.contributions", "layer_ratio")[0] < 1.3,
+            lambda r: means(r, "twin.contributions", "layer_ratio")[4:].max() < 0.6,
+            lambda r: (means(r, "contributions", "layer_cos") > 0.1).all(),
+            lambda r: np.abs(means(r, "twin.contributions", "layer_cos")).max() <= 0.11,
             lambda r: len({bool(c > 0) for c in means(r, "twin.contributions", "layer_cos")}) == 2,
             lambda r: r["layer_skip"]["output"][0] > 1.4 and f"{r['twin.layer_skip']['output'][0]:.2f}" == "0.01",
             lambda r: f"{r['twin.continuation']['top_probs'][0, 0]:.1%}" == "0.2%",
@@ -247,10 +239,8 @@ LESSONS = (
         (
             knows,
             lambda r: [(s.pos, s.layer, s.branch) for s in judged(r).sample.sinks[0]] == [(0, 11, "mlp")],
-            lambda r: (
-                round(r["contributions"]["mlp_norm"][11, 0]) == 22661
-                and round(judged(r).sample.sinks[0][0].ratio) == 172
-            ),
+            lambda r: round(r["contributions"]["mlp_norm"][11, 0]) == 22661,
+            lambda r: round(judged(r).sample.sinks[0][0].ratio) == 172,
             lambda r: next((s.start, s.end) for s in judged(r).sample.sinks[0][0].spans) == (3, 8),
             lambda r: round(float(stream(r, 11)[0])) == 132 and 135 < np.median(stream(r, 11)[1:]) < 145,
             lambda r: stream(r, 30)[0] < 0.3 * stream(r, 28)[0],
@@ -273,11 +263,9 @@ LESSONS = (
             lambda r: (means(r, "logit_lens", "kl")[:2].round(1) == np.float32([15.5, 7.4])).all(),
             lambda r: means(r, "logit_lens", "kl").argmax() == 0,
             lambda r: means(r, "logit_lens", "kl")[1:17].min() >= 5,
-            lambda r: (
-                (r["logit_lens"]["top_ids"][0, :, 0] == np.array(r["logit_lens"].token_ids)).sum() == 14
-                and r["logit_lens"].n_tokens == 21
-                and " strugg" in {r["logit_lens"].token_text[int(i)] for i in r["logit_lens"]["top_ids"][0, :, 0]}
-            ),
+            lambda r: (r["logit_lens"]["top_ids"][0, :, 0] == np.array(r["logit_lens"].token_ids)).sum() == 14,
+            lambda r: r["logit_lens"].n_tokens == 21,
+            lambda r: " strugg" in {r["logit_lens"].token_text[int(i)] for i in r["logit_lens"]["top_ids"][0, :, 0]},
             lambda r: not (r["logit_lens"]["top_ids"][0, :-1, 0] == np.array(r["logit_lens"].token_ids[1:])).any(),
             lambda r: np.median(r["logit_lens"]["top_probs"][0, :, 0]) > 0.95,
             lambda r: judged(r).rules["kl"].variants["from_depth_1"] == 23,

@@ -18,7 +18,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ed_core.models.bundled import MODELS, PROMPTS, SETS
 
-from . import arguments
 from .tasks import TASKS, Rung, Task
 
 INSTANCES = 2  # bundled prompts of each task and difficulty
@@ -161,5 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    arguments(__doc__)
     main()

@@ -83,14 +83,12 @@ AT_LEFT: dict[str, Any] = dict(xref="paper", x=0, xanchor="right")
 AT_RIGHT: dict[str, Any] = dict(xref="paper", x=1, xanchor="left")
 OVER: dict[str, Any] = dict(yref="paper", y=1, yanchor="bottom")
 UNDER: dict[str, Any] = dict(yref="paper", y=0, yanchor="top")
-STEADY = {
-    "selected": {"marker": {"opacity": 1}},
-    "unselected": {"marker": {"opacity": 1}},
-}  # a click must not fade anything
-PLAIN = dict(
-    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=FONT)
-)  # an axis
-GRID = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT)  # one whose labels have lines across the plot
+# A click must not fade anything
+STEADY = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
+# An axis, and one whose labels have lines across the plot
+PLAIN = dict(automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=FONT))
+GRID = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT)
+CURVES_MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
 
 
@@ -264,3 +262,38 @@ class Canvas:
             label = RULES[name].label if name in RULES else name
             # in the page's own text colour: the line's would be hard to read on one of the themes
             self.write(label, FONT, **AT_RIGHT, y=y, yshift=end - y * layer_px)
+
+
+class Curves(Canvas):
+    """A canvas for curves: layers, from 1, or depths (`x`) to the right, the `unit` upwards, the legend under the
+    title."""
+
+    def __init__(self, n: int, x: str, unit: str, height: int = 260, width_px: int = 600, title: str = ""):
+        """Begin a figure of `n` layers or depths."""
+        super().__init__(height, CURVES_MARGIN, title, width_px)
+        self.x, self.unit = x, unit
+        self.legend(shown=False)
+        self.layout["xaxis"] = layer_axis(n, x)
+        self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
+        if x in ("layer", "depth") or x.endswith(" layer"):
+            self.along("x", n - (x == "depth"))
+
+    def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
+        """Add a curve with the hover that all curves have, in the figure's unit unless it has another; `name` is
+        escaped by the caller."""
+        hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
+        look = dict(meta=name, x=np.arange(len(values)) + first_place(self.x)) | look
+        self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
+
+    def references(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
+        """Add curves for comparison, grey and dashed."""
+        line = dict(color=colours.CONTROL, width=2, dash="dash")
+        for name, values in curves.items():
+            self.curve("scatter", values, escaped(name), unit=unit, mode="lines", line=line)
+
+    def scale(self, curves: Sequence[np.ndarray], log: bool, behind: Sequence[np.ndarray] = (), **linear: Any) -> None:
+        """Set the upright axis: logarithmic over these curves and those `behind` if `log`, else as `linear` says, with
+        a line at 0 if one of the curves goes below it."""
+        self.layout["yaxis"].update(log_ticks((*curves, *behind)) if log else linear)
+        if not log:
+            self.across_zero(curves)

@@ -99,7 +99,7 @@ def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
     """Draw the ranks of the expected answer's token, where the output's is another."""
     if not found.expected:
         return
-    look = dict(line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6))
+    look: dict[str, Any] = dict(line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6))
     canvas.points("expected", depths, found.expected_ranks, mode="lines+markers", **look)
     last = found.expected_ranks[-1]
     where = f"rank {last:.0f} at the end" if np.isfinite(last) else f"not among the best {found.listed}"

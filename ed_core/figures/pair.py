@@ -15,9 +15,11 @@ from ..lenses.measured import Maps, Replacement
 from ..types import ProbeResult
 from . import colours
 from .canvas import (
+    CURVES_MARGIN,
     GRID,
     PLAIN,
     Canvas,
+    Curves,
     axis_title,
     escaped,
     first_place,
@@ -29,7 +31,6 @@ from .canvas import (
     tick_step,
     whole_ticks,
 )
-from .curves import MARGIN, Curves
 from .maps import mean_title
 from .panel import Panel, Strip, View, beyond, mean_over_tokens, token_panel, without
 from .skips import hatch
@@ -42,7 +43,7 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
     """Return a figure of A's curve (solid, circles) and B's (dashed, diamonds): over layers, with B - A in bars below,
     where both models have as many; else over relative depth, without bars."""
     n, unit, curve, first = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve, first_place(pair.curve.x)
-    canvas = Canvas(height, MARGIN)
+    canvas = Canvas(height, CURVES_MARGIN)
     for side, values in enumerate((pair.a, pair.b)):
         x = (
             side_by_side.relative_depth(len(values), pair.n_layers[side])
@@ -249,7 +250,7 @@ def best_matches(maps: Maps) -> go.Figure:
 def best_errors(maps: Maps) -> go.Figure:
     """Return a figure of the error at each source tap's best match, with both controls at the same tap of B."""
     title = f"layers passed in {escaped(maps.names[0])}"
-    canvas = Curves(maps.n_layers[0], View(height=280, width_px=500), title, "relative error")
+    canvas = Curves(maps.n_layers[0], title, "relative error", 280, 500)
     match = matching.match(maps)
     curves = (
         ("best match", match.error, colours.BOTH, "solid"),
@@ -269,7 +270,7 @@ def best_errors(maps: Maps) -> go.Figure:
 def replacement_bars(found: Replacement) -> go.Figure:
     """Return a figure of the share by which each layer's linear replacement raises the loss: bars on held-out prompts,
     diamonds on the prompts fitted on; dashed: the 10 % from which on a layer counts as useful."""
-    canvas = Curves(found.n_layers, View(height=300, width_px=700), "layer replaced", "loss raised by, %")
+    canvas = Curves(found.n_layers, "layer replaced", "loss raised by, %", 300, 700)
     bars = dict(marker=dict(color=colours.BOTH), textposition="none")
     dots = dict(mode="markers", marker=dict(color=colours.SIDES[1], size=9, symbol="diamond"))
     for kind, name, loss, baseline, look in (

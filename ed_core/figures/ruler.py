@@ -3,6 +3,8 @@ layers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -124,7 +126,7 @@ class _Side:
         hover += "" if rule.clear else f"<br>{'robust so far' if rule.so_far else 'not robust here'}"
         if rule.range:
             low, high = (rule.range[0] + 0.1) / n, (rule.range[1] + 0.9) / n
-            place = dict(x0=low, x1=high, y0=row - 0.38, y1=row - 0.38)  # below the mark
+            place: dict[str, Any] = dict(x0=low, x1=high, y0=row - 0.38, y1=row - 0.38)  # below the mark
             self.canvas.line(colour, 2, name=f"{self.side} {name} band", opacity=0.35, **place)
             hover += f"<br>variants and nearby thresholds: {say.interval(*rule.range, 0)}"
         marker = dict(symbol="diamond" if rule.clear else "diamond-open", size=7, color=colour, line=dict(width=1.5))

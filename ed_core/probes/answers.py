@@ -53,7 +53,6 @@ class Answers(Probe):
         return shape.in_pieces(shape.n_layers)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the answer's ranks, losses and verdicts."""
         from ..sweeps.dropping import answer_sweep
 
         answer_sweep(model, encoding, record, self.k)
@@ -97,7 +96,6 @@ class ExactAnswers(Probe):
         return shape.in_pieces(shape.n_layers)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with whether the model writes the answer."""
         from ..sweeps.dropping import write_without
 
         check_stretch(self.name, self.n, model.n_layers)

@@ -119,7 +119,6 @@ class Contributions(Probe):
     )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the size and direction of what each layer adds to the stream."""
         from ..sweeps import metrics
 
         n_layers = model.n_layers
@@ -173,7 +172,6 @@ class Turns(Probe):
     )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the angles by which layers turn the stream, and those between successive updates."""
         from ..sweeps import metrics
 
         record.allocate("stream_angle")

@@ -110,7 +110,6 @@ class Generation(Probe):
         return shape.cache(self.n_tokens)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the written tokens and the lens's figures for each."""
         from ..sweeps.lenses import write
 
         late = late_from(self.rho, model.n_layers)
@@ -153,7 +152,6 @@ class Continuation(Probe):
         return shape.cache(self.further_tokens + 1)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the continuation and the best tokens at each step."""
         from ..sweeps import metrics
 
         start = encoding.answer_start or len(encoding)

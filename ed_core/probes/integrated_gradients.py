@@ -134,7 +134,6 @@ class IntegratedGradients(Probe):
         return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with attributions and completeness errors."""
         from ..sweeps.gradients import integrate
 
         integrate(model, encoding, record, self.part, self.nodes, TOLERANCE)

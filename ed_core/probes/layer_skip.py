@@ -204,7 +204,6 @@ class LayerSkip(Probe):
             raise ParameterError(f"layer_skip.{idle[0]} counts with layer_skip.mode=future alone; give both, or none.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effects of every skip."""
         from ..sweeps.skipping import skip_sweep
 
         boundaries = self.chosen_boundaries(len(encoding)) if self.mode == "future" else None

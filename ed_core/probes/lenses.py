@@ -171,7 +171,6 @@ class LogitLens(Probe):
         return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": deep.astype(np.float32)}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the lens's figures at every depth."""
         from ..sweeps import lenses
 
         lenses.read(model, encoding, record, {"": None}, self.k, inside=INSIDE if self.points == "halves" else "")
@@ -280,7 +279,6 @@ class Lenses(Probe):
         return request
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with every lens's figures at every depth."""
         from ..lenses.judged import Reader
         from ..sweeps import lenses
 
@@ -325,7 +323,6 @@ class EarlyExit(Probe):
         return n_layers, (n_layers + 2) * n_tokens
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with confidences and exit depths."""
         from ..sweeps import lenses
 
         record.allocate("exit_depth", "exit_agrees")

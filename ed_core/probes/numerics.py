@@ -104,7 +104,6 @@ class Numerics(Probe):
         return 10 * shape.doubles  # a block's tensors
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the errors of each layer's sum and of the replayed logits."""
         from ..models import identities, verify
 
         n_layers = model.n_layers

@@ -109,7 +109,6 @@ class Patching(Probe):
             raise PromptError("patching carries one prompt into another, and there is no other; give one (other=…).")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the share of the other answer per patch, and the controls."""
         from ..prompts import max_tokens
         from ..sweeps.replacing import patch_sweep
 

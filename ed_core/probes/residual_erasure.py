@@ -151,7 +151,6 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effect of every erasure."""
         from ..sweeps.replacing import erasure_sweep
 
         if model.between_passes:

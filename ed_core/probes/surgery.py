@@ -120,7 +120,6 @@ class Prune(Probe):
             raise ParameterError("prune.drop names every layer; leave at least one.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effect of removing each stretch, and the proxies."""
         from ..sweeps.dropping import drop_sweep
 
         self.check_layers(model.n_layers)
@@ -240,7 +239,6 @@ class Surgery(Probe):
         return ("drop", "swap", "repeat") if self.kind == "all" else (self.kind,)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effects of the chosen kinds of change."""
         from ..sweeps.surgery import surgery_sweep
 
         surgery_sweep(model, encoding, record, self.kinds, self.longest or model.n_layers, self.seed)
