@@ -154,9 +154,8 @@ def stored(small_folder, tmp_path_factory):
     from ed_core.results import lookup
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            MODELS, "small", small_folder
-        )  # AppTest cannot hold a selectbox value that is not among its options
+        # AppTest cannot hold a selectbox value that is not among its options
+        patch.setitem(MODELS, "small", small_folder)
         idle(patch, tmp_path_factory.mktemp("cache"))
         spec, results = ModelRef.parse("small"), {}
         for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
@@ -267,8 +266,8 @@ def server(tmp_path_factory):
     """The address of the app, one for all browser tests of this process; its store is empty at first."""
     from tools.bench.browser import serving
 
-    with serving(tmp_path_factory.mktemp("cache")) as app:
-        yield app.address
+    with serving(tmp_path_factory.mktemp("cache")) as address:
+        yield address
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """An identity provider on 127.0.0.1 for tests: discovery, authorization code with PKCE, signed id tokens, keys, logout.
-Nobody is asked: whoever `who` names is logged in at once, unless the provider is told to refuse or to lie."""
+Nobody is asked: whoever `who` names is logged in at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ CLIENT, SECRET = "effective-depth", "a-secret-that-no-log-may-hold"
 
 
 class Provider:
-    """`who`: the claims of whoever logs in next. `refuses`: the error of the next authorization. `lies`: claims put
-    over the right ones in the id token (another `iss`, an `exp` in the past). `codes` and `tokens` are what was given
-    out, to be looked for in logs."""
+    """`who`: the claims of whoever logs in next. `codes` and `tokens` are what was given out, to be looked for in
+    logs."""
 
     def __init__(self):
         self.who: dict = {}
-        self.refuses, self.lies = "", {}
         self.asked: dict[str, dict] = {}
         self.codes: list[str] = []
         self.tokens: list[str] = []
@@ -64,13 +62,10 @@ class Provider:
 
     def authorize(self, query: dict) -> str:
         """Where the browser is sent back to."""
-        back = {"state": query["state"]}
-        if self.refuses:
-            return f"{query['redirect_uri']}?{urlencode(back | {'error': self.refuses})}"
         code = secrets.token_urlsafe(24)
         self.asked[code] = query
         self.codes.append(code)
-        return f"{query['redirect_uri']}?{urlencode(back | {'code': code})}"
+        return f"{query['redirect_uri']}?{urlencode({'state': query['state'], 'code': code})}"
 
     def token(self, form: dict, authorization: str) -> dict:
         """The tokens for a code, which is good once, for the client that has the secret and the verifier."""
@@ -82,7 +77,7 @@ class Provider:
         assert challenge == query["code_challenge"] and form["redirect_uri"] == query["redirect_uri"]
         now = int(time.time())
         claims = {"iss": self.address, "aud": CLIENT, "iat": now, "exp": now + 3600, "nonce": query["nonce"]}
-        claims |= self.who | self.lies
+        claims |= self.who
         found = {"access_token": secrets.token_urlsafe(24), "token_type": "Bearer", "expires_in": 3600}
         found["id_token"] = jwt.encode({"alg": "RS256", "kid": "1"}, claims, self._key)
         self.tokens += [found["access_token"], found["id_token"]]
@@ -103,11 +98,8 @@ def _handler(provider: Provider) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self._say(
-                provider.token(
-                    {name: values[0] for name, values in parse_qs(body).items()}, self.headers.get("Authorization", "")
-                )
-            )
+            form = {name: values[0] for name, values in parse_qs(body).items()}
+            self._say(provider.token(form, self.headers.get("Authorization", "")))
 
         def _say(self, found: dict) -> None:
             body = json.dumps(found).encode()

@@ -18,63 +18,34 @@ import torch
 LLAMA = ("model.layers", "model.norm")
 GPT = ("transformer.h", "transformer.ln_f")
 POST_NORM = (*LLAMA, "post_attention_layernorm", "post_feedforward_layernorm")
-READ = {  # model_type: blocks, final norm, what attention adds, what the MLP adds ("|" where blocks differ)
-    **dict.fromkeys(
-        [
-            "llama",
-            "qwen2",
-            "qwen3",
-            "mistral",
-            "ministral",
-            "ministral3",
-            "mixtral",
-            "qwen2_moe",
-            "qwen3_moe",
-            "gemma",
-            "olmo",
-            "olmoe",
-            "phi3",
-            "phimoe",
-            "gpt_oss",
-            "stablelm",
-            "starcoder2",
-            "smollm3",
-            "nemotron",
-            "granite",
-            "glm",
-            "cohere",
-            "cohere2",
-            "deepseek_v2",
-            "deepseek_v3",
-            "ed_looped",
-        ],
-        (*LLAMA, "self_attn", "mlp"),
-    ),
+PLAIN = (*LLAMA, "self_attn", "mlp")
+WHERE = {  # model_types: blocks, final norm, what attention adds, what the MLP adds ("|" where blocks differ)
+    "llama qwen2 qwen3 mistral ministral ministral3 mixtral qwen2_moe qwen3_moe gemma olmo olmoe phi3 phimoe gpt_oss "
+    "stablelm starcoder2 smollm3 nemotron granite glm cohere cohere2 deepseek_v2 deepseek_v3 ed_looped": PLAIN,
     "ouro": (*LLAMA, "input_layernorm_2", "post_attention_layernorm_2"),
-    **dict.fromkeys(["olmo2", "olmo3", "gemma2", "gemma3_text", "gemma4_text", "exaone4"], POST_NORM),
-    **dict.fromkeys(("gemma3", "gemma4"), ("model.language_model.layers", "model.language_model.norm", *POST_NORM[2:])),
+    "olmo2 olmo3 gemma2 gemma3_text gemma4_text exaone4": POST_NORM,
+    "gemma3 gemma4": ("model.language_model.layers", "model.language_model.norm", *POST_NORM[2:]),
     "glm4": (*LLAMA, "post_self_attn_layernorm", "post_mlp_layernorm"),
-    **dict.fromkeys(("llama4_text", "llama4"), (*LLAMA, "self_attn", "feed_forward")),
+    "llama4_text llama4": (*LLAMA, "self_attn", "feed_forward"),
     "qwen3_next": (*LLAMA, "self_attn|linear_attn", "mlp"),
     "granitemoe": (*LLAMA, "self_attn", "block_sparse_moe"),
     "granitemoehybrid": (*LLAMA, "self_attn", "shared_mlp"),
     "phi": ("model.layers", "model.final_layernorm", "self_attn", "mlp"),
-    **dict.fromkeys(["gpt2", "gpt_neo", "gptj", "gpt_bigcode"], (*GPT, "attn", "mlp")),
+    "gpt2 gpt_neo gptj gpt_bigcode": (*GPT, "attn", "mlp"),
     "gpt_neox": ("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention", "mlp"),
     "opt": ("model.decoder.layers", "model.decoder.final_layer_norm", "self_attn", "fc2"),
     "bloom": (*GPT, "self_attention.dense", "mlp.dense_4h_to_h"),
     "mpt": ("transformer.blocks", "transformer.norm_f", "attn", "ffn.down_proj"),
     "falcon": (*GPT, "self_attention", "mlp"),
 }
+READ = {model_type: where for model_types, where in WHERE.items() for model_type in model_types.split()}
 PARALLEL = {  # model_type: whether attention and MLP both read the block's input
     **dict.fromkeys(("phi", "gptj", "cohere", "cohere2"), lambda config: True),
     **dict.fromkeys(("gpt_neox", "stablelm"), lambda config: config.use_parallel_residual),
     "falcon": lambda config: config.new_decoder_architecture or config.parallel_attn,
 }
-SCALED = (
-    "gemma4_text",
-    "gemma4",
-)  # these add a third thing and scale the stream: the update is what the stream changes by
+# these add a third thing and scale the stream: the update is what the stream changes by
+SCALED = ("gemma4_text", "gemma4")
 PASSES = {"ed_looped": "n_loops", "ouro": "total_ut_steps"}  # model_type: how often the blocks run
 PARTS = {"layer": ("attention", "mlp"), "attention": ("attention",), "mlp": ("mlp",)}
 
@@ -233,18 +204,8 @@ def contributions(hf, ids) -> dict[str, np.ndarray]:
     seen = run(hf, ids)
     n_layers, n_tokens = len(seen.attn), len(ids)
     parallel = PARALLEL.get(hf.config.model_type, lambda config: False)(hf.config)
-    names = (
-        "attn_ratio",
-        "mlp_ratio",
-        "layer_ratio",
-        "attn_cos",
-        "mlp_cos",
-        "layer_cos",
-        "io_cos",
-        "block_influence",
-        "attn_norm",
-        "mlp_norm",
-    )
+    names = [f"{branch}_{what}" for branch in ("attn", "mlp", "layer") for what in ("ratio", "cos")]
+    names += ["io_cos", "block_influence", "attn_norm", "mlp_norm"]
     out = {name: np.zeros((n_layers, n_tokens)) for name in names}
     out["resid_norm"] = np.array([[norm(h) for h in resid] for resid in seen.resid])
     for layer in range(n_layers):

@@ -23,18 +23,8 @@ from tools import families
 from tools.families import VARIANTS
 
 # Looked at closest, five blocks deep: one of every kind of norm placement, multiplier and position.
-FAMILIES = (
-    "llama",
-    "qwen2",
-    "qwen3",
-    "mistral",
-    "olmo2",
-    "gemma2",
-    "gpt2",
-    "gpt_neox",
-    "gpt_neox_sequential",
-    "granite",
-)
+LLAMA_LIKE = ("llama", "qwen2", "qwen3", "mistral")
+FAMILIES = (*LLAMA_LIKE, "olmo2", "gemma2", "gpt2", "gpt_neox", "gpt_neox_sequential", "granite")
 # One variant of each mechanism a family may be built by; every variant is measured in `process` tests.
 MECHANISMS = (
     "llama",  # norms before each branch

@@ -63,8 +63,8 @@ QUIET = """() => new Promise(done => {
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
     """An app in which every block takes 0.2 s longer, so that the filling can be watched."""
-    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.2") as app:
-        yield app
+    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.2") as address:
+        yield address
 
 
 def state(page) -> dict[str, np.ndarray | None]:

@@ -34,8 +34,8 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(page, visitor
     tab, model, cache = visitor(), tmp_path / "model", tmp_path / "cache"
     model.mkdir()
     save_random(model)
-    with serving(cache) as app:
-        start(page, app.address, f"/?model={model}", text="5 + 7 + 5 + 3 = ", answer="20")
+    with serving(cache) as address:
+        start(page, address, f"/?model={model}", text="5 + 7 + 5 + 3 = ", answer="20")
         page.locator(".st-key-headline", has_text="on average").wait_for()
         wait(page, lambda: page.get_by_role("button", name="Cancel").count() == 0)
         page.get_by_role("button", name="Share").click()
@@ -53,8 +53,8 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(page, visitor
     assert link.endswith(f"/case?id={card.id}") and card.tags == ("random", "mine")
     numbers = Kept(cache, shipped=None).open(card.id)[0].items
     model.rename(tmp_path / "gone")
-    with serving(cache) as app:
-        tab.goto(f"{app.address}/case?id={card.id}")
+    with serving(cache) as address:
+        tab.goto(f"{address}/case?id={card.id}")
         tab.get_by_text("What I found").wait_for()
         assert np.array_equal(plotted(tab, "figure-0-1"), seen), "the numbers on Home"
         assert tab.locator(".ed-notes strong").inner_text() == "Look" and "broken" not in tab.title()
@@ -79,8 +79,8 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(page, visitor
         tab.get_by_role("button", name="Delete it").click()
         tab.get_by_text("Nothing of your own yet").wait_for()
     elsewhere = tmp_path / "elsewhere"
-    with serving(elsewhere) as app:
-        tab.goto(f"{app.address}/cases")
+    with serving(elsewhere) as address:
+        tab.goto(f"{address}/cases")
         tab.get_by_text("Nothing of your own yet").wait_for()
         tab.get_by_role("button", name="Import").click()
         for name, data, says in (

@@ -3,13 +3,15 @@ and run nothing of a stranger's."""
 
 from __future__ import annotations
 
-from http.server import SimpleHTTPRequestHandler
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from hosted_app import answering, until
 from kept_cases import HOME, case, small
 from test_browser import settled
 from test_report import hostile
+from workers import until
 
 from ed_core.cases import site
 from ed_core.cases.drawings import drawings
@@ -89,8 +91,10 @@ def published(tmp_path_factory):
         [*(site.of_case(kept, one.id) for one in cases), site.of_study(STUDIES / "training")], folder / "a" / "b"
     )
 
-    with answering(SimpleHTTPRequestHandler, directory=folder) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield folder / "a" / "b", f"http://127.0.0.1:{server.server_port}/a/b", [one.id for one in cases]
+        server.shutdown()
 
 
 @pytest.fixture

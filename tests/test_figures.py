@@ -22,19 +22,12 @@ from ed_core.types import Encoding, ModelSpec, ProbeResult, Prompt
 
 MARKUP = ("<img src=x onerror=alert(1)>", "%{customdata}", "<b>bold</b>", "line\nbreak", "\x07\x1b", "&lt;", "$x$")
 HOSTILE = (*MARKUP, "שלום", "\u202eevil", "'\"", "")
-MAPS = {
-    "contributions": (figures.contribution_norms, "layer_ratio"),
-    "cosines": (figures.cosine_map, "layer_cos"),
-    "lens": (figures.lens_map, "top_probs"),
-    "skip": (figures.skip_map, "effect"),
-    "output": (lambda result, view: figures.token_map(result, view, "output_pos"), "output_pos"),
-}
-PROBE = {
-    "contributions": "contributions",
-    "cosines": "contributions",
-    "lens": "logit_lens",
-    "skip": "layer_skip",
-    "output": "layer_skip",
+MAPS = {  # probe, map, measure
+    "contributions": ("contributions", figures.contribution_norms, "layer_ratio"),
+    "cosines": ("contributions", figures.cosine_map, "layer_cos"),
+    "lens": ("logit_lens", figures.lens_map, "top_probs"),
+    "skip": ("layer_skip", figures.skip_map, "effect"),
+    "output": ("layer_skip", lambda result, view: figures.token_map(result, view, "output_pos"), "output_pos"),
 }
 LINES = {"cosine": 1, "kl": 2, "overlap": 2}
 
@@ -63,7 +56,7 @@ def fake(
 
 
 def draw(name: str, result: ProbeResult, **view):
-    return MAPS[name][0](
+    return MAPS[name][1](
         result, View(**{"depth_lines": LINES, "selected": 0, "answer_start": result.answer_start, **view})
     )
 
@@ -71,10 +64,10 @@ def draw(name: str, result: ProbeResult, **view):
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("window", [None, (1, 2)])
 def test_z_is_the_measure_itself(name, window):
-    result = fake(PROBE[name])
+    result = fake(MAPS[name][0])
     if name == "skip":
         result["noise_floor"][:] = 0.0
-    values = result[MAPS[name][1]]
+    values = result[MAPS[name][2]]
     heatmap = draw(name, result, window=window).data[0]
     assert heatmap.name == "z"
     np.testing.assert_array_equal(heatmap.z, values[..., 0] if name == "lens" else values)
@@ -83,13 +76,13 @@ def test_z_is_the_measure_itself(name, window):
 @pytest.mark.parametrize("name", ["contributions", "cosines", "lens"])
 @pytest.mark.parametrize("n_layers,n_tokens", [(1, 1), (1, 2), (2, 1)])
 def test_the_smallest_results(name, n_layers, n_tokens):
-    fig = draw(name, fake(PROBE[name], n_layers, ("x",) * n_tokens), depth_lines={"cosine": 0, "kl": None})
+    fig = draw(name, fake(MAPS[name][0], n_layers, ("x",) * n_tokens), depth_lines={"cosine": 0, "kl": None})
     assert json.loads(fig.to_json())["layout"]["xaxis"]["tickvals"] == list(range(n_tokens))
 
 
 @pytest.mark.parametrize("name", MAPS)
 def test_tokens_stay_text(name):
-    fig = draw(name, fake(PROBE[name], tokens=HOSTILE), window=(0, len(HOSTILE) - 1), width_px=1600)
+    fig = draw(name, fake(MAPS[name][0], tokens=HOSTILE), window=(0, len(HOSTILE) - 1), width_px=1600)
     spec = fig.to_json()
     for bad in ("<img", "<b>bold", "\\u202e", "\\u0007", "line\\nbreak", "$x$"):
         assert bad not in spec, bad
@@ -125,7 +118,7 @@ def told(fig) -> dict[tuple[int, int], str]:
 @pytest.mark.parametrize("window", [None, (100, 147)])
 @pytest.mark.parametrize("name", ["contributions", "lens", "skip"])
 def test_large_panels_stay_small_in_json(name, window):
-    fig = draw(name, fake(PROBE[name], 64, tuple(f" token{i}" for i in range(400))), window=window)
+    fig = draw(name, fake(MAPS[name][0], 64, tuple(f" token{i}" for i in range(400))), window=window)
     assert len(fig.to_json()) < 1_000_000
     assert fig.data[0].text is None or len(told(fig)) <= MOST_TEXTS
     assert len(fig.layout.xaxis.ticktext or fig.layout.xaxis.tickvals) <= 64
@@ -181,8 +174,8 @@ def test_skip_map_marks_what_is_beyond_its_colours_or_zero_by_construction_and_l
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("filled", [0.0, 0.5, 1.0])
 def test_describe_is_one_sentence_without_nan(name, filled):
-    result = fake(PROBE[name], filled=filled)
-    sentence = figures.describe(result, MAPS[name][1])
+    result = fake(MAPS[name][0], filled=filled)
+    sentence = figures.describe(result, MAPS[name][2])
     assert "nan" not in sentence.lower() and sentence.endswith(".") and "\n" not in sentence
     assert filled == 0 or "largest" in sentence
 

@@ -23,7 +23,6 @@ from ed_core.sweeps.recorder import Recorder
 from ed_core.types import ProbeResult, Prompt, Request
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
-FAMILIES = ("qwen3", "gpt_neox", "gemma2", "granite")
 
 
 @pytest.fixture
@@ -122,11 +121,7 @@ def test_it_fills_and_can_be_cancelled(model_of):
     model, probe, seen = model_of("qwen3"), Generation(n_tokens=7), []
     encoding = model.encode(PROMPT)
     record = Recorder(
-        probe.request(model.spec, PROMPT),
-        probe.measures,
-        encoding,
-        model.n_layers,
-        cancelled=lambda: len(seen) > 3,
+        probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, cancelled=lambda: len(seen) > 3
     )
     step = record.step
     record.step = lambda progress: (seen.append((record.arrays["ids"] >= 0).sum()), step(progress))

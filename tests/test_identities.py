@@ -17,7 +17,6 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.types import ModelSpec, Prompt
 
-PROMPT = Prompt("The quick brown fox jump")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHALLOW = dict(num_hidden_layers=2, n_layer=2)
 WRITERS = {"gpt2": ("attn.c_proj", "mlp.c_proj"), "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h")}

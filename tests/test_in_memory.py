@@ -6,7 +6,6 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from ed_core.types import Prompt
 from tools import families
 
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
-ROOT = Path(__file__).parent.parent
 TOKENIZER = byte_tokenizer()
 PROBES = (
     Contributions(),

@@ -89,8 +89,7 @@ def test_a_damaged_file_is_named_and_can_be_deleted_and_the_others_are_unharmed(
 
 @pytest.mark.parametrize("at", ["fsync", "replace", "write"])
 @pytest.mark.parametrize(
-    "number, says",
-    [(errno.ENOSPC, "disk is full"), (errno.EACCES, "may not write"), (errno.EIO, "cannot be written")],
+    "number, says", [(errno.ENOSPC, "disk is full"), (errno.EACCES, "may not write"), (errno.EIO, "cannot be written")]
 )
 def test_a_disk_that_refuses_is_one_sentence_and_the_old_version_stays(folder, monkeypatch, at, number, says):
     one = small(notes="old")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
-from hosted_app import free_port, hosted
 from mock_oidc import SECRET, Provider
 from test_browser import wait
+
+from tools.bench.browser import free_port, serving
 
 pytestmark = pytest.mark.browser
 
@@ -22,14 +27,27 @@ def provider():
 
 @pytest.fixture(autouse=True)
 def honest(provider):
-    provider.refuses, provider.lies, provider.who = "", {}, ADA
+    provider.who = ADA
 
 
+@dataclass
+class Served:
+    address: str
+    folder: Path
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+@contextmanager
 def served(folder, provider, login):
-    port = free_port()
-    (folder / "secrets.toml").write_text(provider.secrets_toml(f"http://127.0.0.1:{port}"))
-    settings = f'login = "{login}"\nlogin_allowed = ["@lab.org", "guest@elsewhere.org"]\n'
-    return hosted(folder, settings, port, options=("--secrets.files", str(folder / "secrets.toml")))
+    port, secrets, settings = free_port(), folder / "secrets.toml", folder / "lab.toml"
+    secrets.write_text(provider.secrets_toml(f"http://127.0.0.1:{port}"))
+    settings.write_text(f'login = "{login}"\nlogin_allowed = ["@lab.org", "guest@elsewhere.org"]\n')
+    options, environment = ("--secrets.files", str(secrets)), {"ED_CONFIG": str(settings), "OMP_NUM_THREADS": "1"}
+    with serving(folder / "cache", *options, port=port, log=folder / "log", **environment) as address:
+        yield Served(address, folder)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +102,7 @@ def test_who_is_logged_in_saves_and_deletes_and_nobody_else(app, provider, visit
     other_tab = page.context.new_page()
     other_tab.goto(app.address + "/skip")
     other_tab.locator(".st-key-visitor").get_by_text("Ada <b>L.</b>").wait_for()
-    (kept,) = (app.cache / "kept").glob("*.edcase")
+    (kept,) = (app.folder / "cache" / "kept").glob("*.edcase")
     assert b"ada@lab.org" not in kept.read_bytes().lower()
 
     page.get_by_role("button", name="Log out").click()
@@ -137,7 +155,7 @@ def test_a_forged_cookie_is_nobody(app, visit):
 
 def test_nothing_secret_is_in_the_log(app, closed, provider):
     """Last: whatever the other tests did is in it."""
-    text = app.log.read_text() + closed.log.read_text()
+    text = app.log + closed.log
     assert provider.codes and provider.tokens
     for secret in (SECRET, *provider.codes, *provider.tokens):
         assert secret not in text

@@ -57,9 +57,6 @@ def test_relative_change_is_the_largest_over_the_measured_tokens_only():
     assert metrics.relative_change(update, update, torch.ones(3, dtype=torch.bool)) == 0
 
 
-# ---------------------------------------------------------------- distributions
-
-
 # ---------------------------------------------------------------- in one go
 
 

@@ -18,10 +18,7 @@ from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 from ed_core.work import compute
 
-PROMPTS = {
-    "text": Prompt("The quick brown fox jump"),
-    "answer": Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", answer="28"),
-}
+PROMPTS = {"text": Prompt("The quick brown fox jump"), "answer": Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", answer="28")}
 SEVERAL = (PROMPTS["answer"], Prompt("Nine b."), Prompt("colorless green ideas sleep furiously"))
 SKIPS = {
     "current": dict(),

@@ -168,10 +168,7 @@ def test_hostile_prompts_do_not_break_a_page(stored):
     assert show.token("a`b") == "`aˋb`", "a token cannot end its code"
 
 
-@pytest.mark.parametrize(
-    "model, words",
-    [("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")],
-)
+@pytest.mark.parametrize("model, words", [("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")])
 def test_a_model_that_cannot_be_had_is_one_sentence_on_top(stored, model, words):
     test = app(model=model)
     assert not test.exception

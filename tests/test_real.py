@@ -141,9 +141,9 @@ def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(real, tmp_path, visitor)
     """The stored example at once; then a prompt that nobody ran before, all panels."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "converted").symlink_to(settings.current().cache / "converted")
-    with serving(tmp_path / "cache") as app:
+    with serving(tmp_path / "cache") as address:
         page = visitor()
-        page.goto(app.address)
+        page.goto(address)
         page.locator(".st-key-headline", has_text="On average").wait_for()
         page.locator(".st-key-model-foot button").first.click()
         page.get_by_text("Q4_1 in the file, computed in fp32").wait_for()

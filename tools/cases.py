@@ -7,6 +7,7 @@ kind."""
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from ed_core.studies import report
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import compute
 
-from . import arguments
 from .lessons import LESSONS, Lesson, Results, asking, named
 
 # 21 November 2026, and a second earlier for every further lesson: so lists keep their order
@@ -39,19 +39,16 @@ def build(lesson: Lesson, results: Results) -> case_study.Case:
     """The case study; raises `CaseError` if a claim of its notes does not hold for these results."""
     for number, claim in enumerate(lesson.claims):
         if not claim(results):
-            raise CaseError(
-                f"Claim {number} of the notes of {lesson.name} does not hold: change the notes or the prompt."
-            )
-    selected = Shown("home", selected=asking(results))
-    written = WRITTEN - LESSONS.index(lesson)
+            raise CaseError(f"Claim {number} of notes/{lesson.name}.md does not hold: change the notes or the prompt.")
+    title, notes = lesson.words
     return case_study.make(
-        lesson.title,
+        title,
         results.values(),
-        notes=lesson.notes,
+        notes=notes,
         tags=lesson.tags,
-        shown=selected,
+        shown=Shown("home", selected=asking(results)),
         id=id_of(lesson.name),
-        now=written,
+        now=WRITTEN - LESSONS.index(lesson),
     )
 
 
@@ -90,15 +87,12 @@ def write(made: Sequence[case_study.Case]) -> None:
         print(f"{case.id}  {case.title}: {len(bundle.encode(case)) // 1024} KiB")
 
 
-def write_reports() -> None:
-    """Write the reports of the bundled studies from their tables."""
-    for plan in sorted(STUDIES.glob("*/plan.json")):
-        report.write(plan.parent)
-
-
 if __name__ == "__main__":
-    if arguments(__doc__, "--words"):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--words", action="store_true", help="write words alone")
+    if parser.parse_args().words:
         write([build(lesson, shipped_results(lesson)) for lesson in LESSONS])
-        write_reports()
+        for plan in sorted(STUDIES.glob("*/plan.json")):
+            report.write(plan.parent)
     else:
         main()

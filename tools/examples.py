@@ -31,8 +31,6 @@ from ed_core.results.wire import pack
 from ed_core.types import ProbeResult, Prompt
 from ed_core.work import compute
 
-from . import arguments
-
 READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # rank is for the summary
 
 REAL = ("smollm2", "gemma3-270m")  # models of the package registry: only numbers of them ship, never weights
@@ -98,5 +96,4 @@ def compared() -> Iterator[tuple[str, str, str, type[Probe]]]:
 
 
 if __name__ == "__main__":
-    arguments(__doc__)
     main()

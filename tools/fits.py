@@ -7,6 +7,7 @@ has rank 64 in half precision. Of its Jacobian lens only the certificate ships, 
 
 from __future__ import annotations
 
+import argparse
 import json
 
 from ed_core.lenses import ENDING
@@ -17,8 +18,6 @@ from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
 from ed_core.prompts import read_jsonl
 from ed_core.types import Prompt
-
-from . import arguments
 
 REAL, RANK = "smollm2", 64
 TEXTS, PROMPTS = FITS / "texts.jsonl", FITS / "prompts.jsonl"
@@ -51,5 +50,7 @@ def fit(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in arguments(__doc__, *FITTED) or FITTED:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=FITTED)
+    for name in parser.parse_args().names or FITTED:
         fit(name)

@@ -284,9 +284,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.load", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     minutes = parser.parse_args().minutes
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as app:
-        load = Load(app.address)
-        lines = [cold(app.address)]
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as address:
+        load = Load(address)
+        lines = [cold(address)]
         asyncio.run(load.run(60 * minutes))
     for what, took in load.seconds.items():
         took.sort()

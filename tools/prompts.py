@@ -1,5 +1,6 @@
 """The bundled prompts and prompt sets: `python -m tools.prompts` writes `prompts.jsonl`, `sets/<task>.jsonl` and
-`sets/<task>_worked.jsonl`, the same every time. The set `mixed.jsonl` is written by hand.
+`sets/<task>_worked.jsonl`, the same every time. What models that know English are asked is written by hand: the last
+lines of `prompts.jsonl`, and the set `mixed.jsonl`.
 
 A prompt has a *form*, which is a template: heading, solved examples, question. Prompts of one form are not independent
 of each other, so each set has each of its levels in all of `FORMS`. All are forms that the bundled models answer about
@@ -17,69 +18,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ed_core.models.bundled import MODELS, PROMPTS, SETS
 
-from . import arguments
 from .tasks import TASKS, Rung, Task
 
 INSTANCES = 2  # bundled prompts of each task and difficulty
 EACH = 5  # prompts of a set for each difficulty and form
-
-ENGLISH = [  # for models that know English: kind, title, text, answer
-    (
-        "two_hops",
-        "Who is married to whom",
-        "The performer of Thriller is Michael Jackson. The spouse of the performer of Imagine is",
-        " Yoko Ono",
-    ),
-    (
-        "fact",
-        "A capital",
-        "The capital of France is Paris. The capital of Italy is Rome. The capital of Japan is",
-        " Tokyo",
-    ),
-    (
-        "arithmetic",
-        "A sum beyond ten",
-        "Sums:\n2 + 9 + 4 + 1 + 8 + 3 = 27\n6 + 1 + 1 + 9 + 5 + 2 = 24\n5 + 7 + 5 + 3 + 1 + 7 = ",
-        "28",
-    ),
-    (
-        "question",
-        "A question about a story",
-        "Mary left the house with a red bag. She gave the bag to John, who went to school. The bag is now at the",
-        " school",
-    ),
-    (
-        "fact",
-        "The opposite",
-        "The opposite of hot is cold. The opposite of up is down. The opposite of the word old is",
-        " young",
-    ),
-    (
-        "question",
-        "A question and an answer",
-        "Question: Which animal gives us wool?\nAnswer: The sheep.\nQuestion: Which animal gives us milk?\nAnswer: The",
-        " cow",
-    ),
-    (
-        "two_hops",
-        "The language of a city's country",
-        "The language of the country in which Paris lies is French. The language of the country in which Rome lies is",
-        " Italian",
-    ),
-    (
-        "arithmetic",
-        "A sum in words",
-        "In words: One and one is two. Two and two is four. Three and three is six. Four and four is",
-        " eight",
-    ),
-    (
-        "plain_text",
-        "A story goes on",
-        "The first snow came late that year. Nobody in the village had cut enough wood, and the road to the town was",
-        "",
-    ),
-]
-
 
 SHORT, LONG = 80, 120  # tokens; documents in training had 128 at most
 
@@ -156,7 +98,7 @@ def _rung(form: Form, task: Task, rung: Rung, worked: bool, i: int, rng: random.
 
 
 def build_prompts() -> list[dict]:
-    """All bundled prompts, easiest first within each task."""
+    """All bundled prompts, easiest first within each task, then those by hand."""
     tokenizer = AutoTokenizer.from_pretrained(next(iter(MODELS.values())))
     prompts = []
     for task in TASKS.values():
@@ -165,20 +107,8 @@ def build_prompts() -> list[dict]:
                 prompts.append(_prompt(task, difficulty, letter, False, tokenizer))
             if difficulty in task.measured(worked=True):
                 prompts.append(_prompt(task, difficulty, "worked", True, tokenizer))
-    for number, (kind, title, text, answer) in enumerate(ENGLISH):
-        prompts.append(
-            {
-                "id": f"english-{ascii_lowercase[number]}",
-                "task": "english",
-                "difficulty": 1,
-                "title": title,
-                "text": text,
-                "answer": answer,
-                "known": False,
-                "kind": kind,
-            }
-        )
-    return prompts
+    by_hand = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    return prompts + [prompt for prompt in by_hand if prompt["task"] == "english"]
 
 
 def _prompt(task: Task, difficulty: int, label: str, worked: bool, tokenizer: PreTrainedTokenizerBase) -> dict:
@@ -230,5 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    arguments(__doc__)
     main()

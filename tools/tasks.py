@@ -42,12 +42,13 @@ class Task:
 
     name: str
     header: str
+    called: str  # its name in lists, with the difficulty and a plural's "s"
     ladder: tuple[Rung, ...]
     worked_ladder: tuple[Rung, ...]
 
     def title(self, difficulty: int) -> str:
         """The task's name in lists."""
-        raise NotImplementedError
+        return self.called.format(difficulty, s="s" * (difficulty > 1))
 
     def population(self, rung: Rung) -> int:
         """The number of different instances."""
@@ -102,11 +103,8 @@ def _ladder(*pairs: int | tuple[int, int]) -> tuple[Rung, ...]:
 class SumMod10(Task):
     """Sums of k digits modulo 10; worked out: the running totals."""
 
-    name, header = "sum_mod10", "Sums mod 10"
+    name, header, called = "sum_mod10", "Sums mod 10", "Sum of {} digits mod 10"
     ladder = worked_ladder = _ladder(2, 3, 4, 5, 6)
-
-    def title(self, difficulty):
-        return f"Sum of {difficulty} digits mod 10"
 
     def population(self, rung):
         return 10**rung.size
@@ -126,11 +124,8 @@ class SumMod10(Task):
 class Addition(Task):
     """Sums of two n-digit numbers; worked out: the column totals with carry, from the right."""
 
-    name, header = "addition", "Sums"
+    name, header, called = "addition", "Sums", "Sum of two {}-digit numbers"
     ladder = worked_ladder = _ladder(1, 2, 3)
-
-    def title(self, difficulty):
-        return f"Sum of two {difficulty}-digit numbers"
 
     def population(self, rung):
         return self._numbers(rung)[1] ** 2
@@ -160,11 +155,8 @@ class Addition(Task):
 class WordProblem(Task):
     """Somebody's things after k gains and losses, 0 to 9 all the way; worked out: each total."""
 
-    name, header = "word_problem", "Word problems"
+    name, header, called = "word_problem", "Word problems", "Word problem of {} step{s}"
     ladder = worked_ladder = _ladder(1, 2, 3, 4)
-
-    def title(self, difficulty):
-        return f"Word problem of {difficulty} step{'s' * (difficulty > 1)}"
 
     def population(self, rung):
         return 10 * 9**rung.size
@@ -226,12 +218,9 @@ class _Chains(Task):
 class LookupLetters(_Chains):
     """Variables set to a digit or to another variable; worked out: the chain of values."""
 
-    name, header = "lookup", "Look up"
+    name, header, called = "lookup", "Look up", "Look-up of {} hop{s}, letters"
     symbols = ascii_lowercase
     ladder = worked_ladder = _ladder((1, 3), (1, 6), (2, 4), (2, 6), (3, 6), (4, 8))
-
-    def title(self, difficulty):
-        return f"Look-up of {difficulty} hop{'s' * (difficulty > 1)}, letters"
 
     def draw(self, rng, rung):
         letters = rng.sample(self.symbols, rung.size)
@@ -253,12 +242,9 @@ class LookupLetters(_Chains):
 class LookupNames(_Chains):
     """Who follows whom, told in a few facts; worked out: every name on the way."""
 
-    name, header = "lookup_names", "Who follows whom"
+    name, header, called = "lookup_names", "Who follows whom", "Look-up of {} hop{s}, names"
     symbols = NAMES
     ladder = worked_ladder = _ladder((1, 3), (1, 6), (2, 4), (2, 6), (3, 6), (4, 8))
-
-    def title(self, difficulty):
-        return f"Look-up of {difficulty} hop{'s' * (difficulty > 1)}, names"
 
     def draw(self, rng, rung):
         count, length = rung.size // rung.difficulty, rung.difficulty + 1
@@ -279,11 +265,8 @@ class LookupNames(_Chains):
 class Copy(Task):
     """Letters to be repeated; there is no worked-out format."""
 
-    name, header = "copy", "Copy"
+    name, header, called = "copy", "Copy", "Copy {} letters"
     ladder, worked_ladder = _ladder(3, 6, 9, 12), ()
-
-    def title(self, difficulty):
-        return f"Copy {difficulty} letters"
 
     def population(self, rung):
         return 26**rung.size

@@ -1,11 +1,9 @@
 """What the trainings of the bundled models share: optimizers, schedule, a step, and a state on disk from which a run
 that was stopped continues."""
 
-import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 WARMUP, DECAY = 0.01, 0.25
@@ -47,27 +45,16 @@ class Trainer:
 
     def save(self, folder: Path, counts: dict) -> None:
         """Write weights, the optimizers' state and the counts of the run."""
-        names = {weight: name for name, weight in self.model.named_parameters()}
-        state = {f"weight|{name}": weight.detach() for weight, name in names.items()}
-        for optimizer in self.optimizers:
-            for weight, values in optimizer.state.items():
-                state |= {f"{key}|{names[weight]}": value for key, value in values.items()}
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(state, folder / "state.safetensors", {"counts": json.dumps(counts)})
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        torch.save({"model": self.model.state_dict(), "optimizers": optimizers, "counts": counts}, folder / "state.pt")
 
     def resume(self, folder: Path) -> dict:
         """Load what `save` wrote; its counts, or {} where there is nothing."""
-        file = folder / "state.safetensors"
-        if not file.exists():
+        if not (folder / "state.pt").exists():
             return {}
-        weights = dict(self.model.named_parameters())
-        owner = {w: o for o in self.optimizers for group in o.param_groups for w in group["params"]}
-        for label, value in load_file(file).items():
-            key, name = label.split("|")
-            if key == "weight":
-                weights[name].data.copy_(value)
-            else:
-                owner[weights[name]].state[weights[name]][key] = value
-        with file.open("rb") as handle:
-            head = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
-        return json.loads(head["__metadata__"]["counts"])
+        state = torch.load(folder / "state.pt", weights_only=True)
+        self.model.load_state_dict(state["model"])
+        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
+        return state["counts"]

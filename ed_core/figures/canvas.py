@@ -58,8 +58,8 @@ def letters(token: str, limit: int = 24) -> float:
 
 
 def number(value: float | int | np.floating) -> str:
-    """Return a number as text: three significant digits, a real minus sign; "√2" for the largest distance of two
-    probability vectors; "not computed" for NaN."""
+    """Return a number as text, of three digits; "√2" for the largest distance of two probability vectors; "not
+    computed" for NaN."""
     if abs(value) == 2**0.5:
         return "√2" if value > 0 else "\u2212√2"
     return say.number(value) if value == value else "not computed"
@@ -78,14 +78,17 @@ LOGARITHMIC = ", logarithmic"  # ends the name of an axis of logarithms
 FONT = 12  # pixels of every label
 FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
-STEADY = {
-    "selected": {"marker": {"opacity": 1}},
-    "unselected": {"marker": {"opacity": 1}},
-}  # a click must not fade anything
-PLAIN = dict(
-    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=FONT)
-)  # an axis
-GRID = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT)  # one whose labels have lines across the plot
+# Places of text next to the plot, in parts of plotly's: left of it, right of it, over it, under it
+AT_LEFT: dict[str, Any] = dict(xref="paper", x=0, xanchor="right")
+AT_RIGHT: dict[str, Any] = dict(xref="paper", x=1, xanchor="left")
+OVER: dict[str, Any] = dict(yref="paper", y=1, yanchor="bottom")
+UNDER: dict[str, Any] = dict(yref="paper", y=0, yanchor="top")
+# A click must not fade anything
+STEADY = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
+# An axis, and one whose labels have lines across the plot
+PLAIN = dict(automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=FONT))
+GRID = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT)
+CURVES_MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
 
 
@@ -221,17 +224,9 @@ class Canvas:
 
     def legend(self, shown: bool = True, **more: Any) -> None:
         """Show the traces' names in one line above the plot, or none."""
+        place = dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom")
         self.layout["showlegend"] = shown
-        self.layout["legend"] = dict(
-            orientation="h",
-            x=0,
-            xanchor="left",
-            y=1,
-            yanchor="bottom",
-            font=dict(size=FONT),
-            bgcolor=colours.CLEAR,
-            **more,
-        )
+        self.layout["legend"] = dict(place, font=dict(size=FONT), bgcolor=colours.CLEAR, **more)
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
         """Add text; without a colour, in the page's own."""
@@ -266,4 +261,39 @@ class Canvas:
             end = max(y * layer_px - (len(sharing) - 1) * LINE_LABEL / 2, end + LINE_LABEL)
             label = RULES[name].label if name in RULES else name
             # in the page's own text colour: the line's would be hard to read on one of the themes
-            self.write(label, FONT, x=1, xref="paper", xanchor="left", y=y, yshift=end - y * layer_px)
+            self.write(label, FONT, **AT_RIGHT, y=y, yshift=end - y * layer_px)
+
+
+class Curves(Canvas):
+    """A canvas for curves: layers, from 1, or depths (`x`) to the right, the `unit` upwards, the legend under the
+    title."""
+
+    def __init__(self, n: int, x: str, unit: str, height: int = 260, width_px: int = 600, title: str = ""):
+        """Begin a figure of `n` layers or depths."""
+        super().__init__(height, CURVES_MARGIN, title, width_px)
+        self.x, self.unit = x, unit
+        self.legend(shown=False)
+        self.layout["xaxis"] = layer_axis(n, x)
+        self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
+        if x in ("layer", "depth") or x.endswith(" layer"):
+            self.along("x", n - (x == "depth"))
+
+    def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
+        """Add a curve with the hover that all curves have, in the figure's unit unless it has another; `name` is
+        escaped by the caller."""
+        hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
+        look = dict(meta=name, x=np.arange(len(values)) + first_place(self.x)) | look
+        self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
+
+    def references(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
+        """Add curves for comparison, grey and dashed."""
+        line = dict(color=colours.CONTROL, width=2, dash="dash")
+        for name, values in curves.items():
+            self.curve("scatter", values, escaped(name), unit=unit, mode="lines", line=line)
+
+    def scale(self, curves: Sequence[np.ndarray], log: bool, behind: Sequence[np.ndarray] = (), **linear: Any) -> None:
+        """Set the upright axis: logarithmic over these curves and those `behind` if `log`, else as `linear` says, with
+        a line at 0 if one of the curves goes below it."""
+        self.layout["yaxis"].update(log_ticks((*curves, *behind)) if log else linear)
+        if not log:
+            self.across_zero(curves)

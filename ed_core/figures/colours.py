@@ -18,16 +18,8 @@ from ..depth.rules import RULES
 ATTENTION, MLP, BOTH = "#0072B2", "#E69F00", "#009E73"
 CRITERIA = {name: rule.colour for name, rule in RULES.items()}
 LENSES = {"logit": "#8C6BB1", "affine": "#A6761D", "jacobian": "#66A61E"}
-NAMED = {
-    "attn": ATTENTION,
-    "attention": ATTENTION,
-    "mlp": MLP,
-    "layer": BOTH,
-    "block": BOTH,
-    "both": BOTH,
-    **CRITERIA,
-    **LENSES,
-}
+BRANCHES = {"attn": ATTENTION, "attention": ATTENTION, "mlp": MLP, "layer": BOTH, "block": BOTH, "both": BOTH}
+NAMED = BRANCHES | CRITERIA | LENSES
 OTHERS = ("#8C6BB1", "#A6761D", "#7F7F7F", "#66A61E")  # curves that are none of the above
 SIDES = ("#8C6BB1", "#A6761D")  # A and B, always told apart by mark and dash as well
 GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"

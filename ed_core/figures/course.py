@@ -15,7 +15,7 @@ from ..depth.rules import RULES
 from ..depth.say import COPIES
 from ..depth.verdict import Verdict
 from . import colours
-from .canvas import FONT, PLAIN, STEADY, Canvas, letters, visible
+from .canvas import AT_LEFT, FONT, OVER, PLAIN, STEADY, UNDER, Canvas, letters, visible
 
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 58, 58  # pixels
 LETTER = 7.0  # pixels that a letter of 12 px is wide, about
@@ -43,37 +43,20 @@ def course(
     lowest = math.log10(max(10.0, float(found.ranks.max()), *(float(one.max()) for one in copies)))
     room = (1 if decided is None else 2) * LINE / plot  # for the words below the lowest rank
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n + 0.5], tickvals=_ticks(n), tickangle=0)
-    left: dict[str, Any] = dict(
-        xref="paper", x=0, xanchor="right", xshift=-8, yref="paper", y=0, yanchor="top", yshift=-9
-    )
-    canvas.write("after layer", FONT, **left)
-    canvas.layout["yaxis"] = dict(
-        PLAIN,
-        type="log",
-        range=[(lowest + 0.08 * lowest * room) / (1 - room), -0.08 * lowest],
-        tickvals=[10**p for p in range(int(lowest) + 1)],
-        ticktext=["first choice", *(f"{10**p:,}th" for p in range(1, int(lowest) + 1))],
-        showgrid=True,
-        gridcolor=colours.VEIL,
-    )
-    for axis in ("xaxis", "yaxis"):
-        canvas.layout[axis]["tickfont"] = dict(size=FONT)
+    canvas.write("after layer", FONT, **AT_LEFT, **UNDER, xshift=-8, yshift=-9)
+    words = ["first choice", *(f"{10**p:,}th" for p in range(1, int(lowest) + 1))]
+    ticks = dict(tickvals=[10**p for p in range(len(words))], ticktext=words)
+    ends = [(lowest + 0.08 * lowest * room) / (1 - room), -0.08 * lowest]
+    canvas.layout["yaxis"] = dict(PLAIN, type="log", range=ends, showgrid=True, gridcolor=colours.VEIL, **ticks)
     if len(copies):
         _band(canvas, copies, COPIES[reached.sample.control if reached is not None else "untrained"])
     depths = np.arange(n + 1)
     named = visible(found.word)
-    canvas.add(
-        "scatter",
-        x=depths,
-        y=found.ranks,
-        name="rank",
-        mode="lines+markers",
-        line=dict(color=colours.ACCENT, width=2.5),
-        marker=dict(size=[10 if d in (found.first, found.leap) else 4 for d in depths], color=colours.ACCENT),
-        hovertemplate=f"after layer %{{x}}: “{named}” has rank %{{y:,}}<extra></extra>",
-        cliponaxis=False,
-        **STEADY,
-    )
+    sizes = [10 if d in (found.first, found.leap) else 4 for d in depths]
+    look: dict[str, Any] = dict(line=dict(color=colours.ACCENT, width=2.5), cliponaxis=False, **STEADY)
+    look |= dict(mode="lines+markers", marker=dict(size=sizes, color=colours.ACCENT))
+    hover = f"after layer %{{x}}: “{named}” has rank %{{y:,}}<extra></extra>"
+    canvas.add("scatter", name="rank", x=depths, y=found.ranks, hovertemplate=hover, **look)
     _expected(canvas, found, depths)
     _labels(canvas, found, n)
     if reached is not None:
@@ -100,8 +83,7 @@ def _ticks(n: int) -> list[int]:
 def _band(canvas: Canvas, copies: Sequence[np.ndarray], names: tuple[str, str]) -> None:
     """Draw the range of the copies' ranks, or the line of the only one. `names`: of one copy, of several."""
     ranks = np.stack([np.asarray(one, float) for one in copies])
-    best, worst = ranks.min(0), ranks.max(0)
-    depths = np.arange(len(best))
+    best, worst, depths = ranks.min(0), ranks.max(0), np.arange(ranks.shape[1])
     canvas.band(depths, best, worst, "#808080", "copies")
     if len(copies) == 1:
         canvas.points("copies", depths, best, mode="lines", line=dict(color=colours.GREY, dash="dash", width=1))
@@ -117,10 +99,8 @@ def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
     """Draw the ranks of the expected answer's token, where the output's is another."""
     if not found.expected:
         return
-    look: dict[str, Any] = dict(
-        mode="lines+markers", line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6)
-    )
-    canvas.points("expected", depths, found.expected_ranks, **look)
+    look: dict[str, Any] = dict(line=dict(color=colours.WRONG, width=2, dash="dot"), marker=dict(size=6))
+    canvas.points("expected", depths, found.expected_ranks, mode="lines+markers", **look)
     last = found.expected_ranks[-1]
     where = f"rank {last:.0f} at the end" if np.isfinite(last) else f"not among the best {found.listed}"
     place = dict(x=depths[-1], xanchor="right", yref="paper", y=0.1, yanchor="bottom")
@@ -148,13 +128,12 @@ def _labels(canvas: Canvas, found: Course, n: int) -> None:
 
 def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
     """Draw a line at the average depth."""
-    mean = next((mean for mean in reached.means.values() if mean.depth is not None), None)
-    if mean is None or mean.depth is None:
+    depth = next((mean.depth for mean in reached.means.values() if mean.depth is not None), None)
+    if depth is None:
         return
-    place = dict(x0=mean.depth, x1=mean.depth, y0=0, y1=1, yref="paper")
-    canvas.line(colours.MUTED, 1, "4px,3px", layer="below", **place)
-    text = f"average: its words settle by layer {mean.depth:.0f}"
-    canvas.write(text, FONT, colours.MUTED, y=0, yref="paper", yanchor="bottom", **_side(mean.depth, n, 5))
+    canvas.line(colours.MUTED, 1, "4px,3px", layer="below", x0=depth, x1=depth, y0=0, y1=1, yref="paper")
+    text = f"average: its words settle by layer {depth:.0f}"
+    canvas.write(text, FONT, colours.MUTED, y=0, yref="paper", yanchor="bottom", **_side(depth, n, 5))
 
 
 def _decided(canvas: Canvas, depth: int, n: int) -> None:
@@ -182,24 +161,14 @@ def _rules(canvas: Canvas, reached: Verdict, plot: int, n: int) -> None:
     each = ", ".join(f"{RULES[name].label} {depth}" for name, depth in given.items())
     text = f"published rules: {each} · {word}"
     side = dict(x=places[0], xanchor="left") if places[0] < 2 * n / 3 else dict(x=places[-1], xanchor="right")
-    canvas.write(text, FONT, colours.MUTED, y=0, yref="paper", yanchor="top", yshift=-BRACKET - 4, **side)
+    canvas.write(text, FONT, colours.MUTED, **UNDER, yshift=-BRACKET - 4, **side)
 
 
 def _strip(canvas: Canvas, found: Course, plot: int, depth_px: float) -> None:
     """Draw the lens's words, each over the depths at which it is the first choice."""
     low, high = 1 + GAP / plot, 1 + (GAP + STRIP) / plot
-    canvas.write(
-        "it would say",
-        FONT,
-        colours.MUTED,
-        x=0,
-        xref="paper",
-        xanchor="right",
-        xshift=-8,
-        yanchor="middle",
-        y=(low + high) / 2,
-        yref="paper",
-    )
+    middle: dict[str, Any] = dict(y=(low + high) / 2, yref="paper", yanchor="middle")
+    canvas.write("it would say", FONT, colours.MUTED, **AT_LEFT, **middle, xshift=-8)
     for first, last, token in found.spans():
         own = last == len(found.words) - 1
         fill = colours.TINT if own else colours.VEIL
@@ -209,7 +178,7 @@ def _strip(canvas: Canvas, found: Course, plot: int, depth_px: float) -> None:
         if letters(word) > fit + 1 and fit < 3:
             continue
         text = visible(word, max(fit + own, 1))
-        place = dict(x=(first + last) / 2, xanchor="center", y=(low + high) / 2, yref="paper", yanchor="middle")
+        place = dict(x=(first + last) / 2, xanchor="center", **middle)
         # `figure.js` leaves out what does not fit a narrower figure: the depths that a word has for itself
         name = f"word {last - first + 1}"
         canvas.write(f"<b>{text}</b>" if own else text, FONT, colours.ACCENT if own else None, name=name, **place)
@@ -225,7 +194,7 @@ def small_map(figure: go.Figure, height: int = 178, sinks: Sequence[int] = ()) -
             gaps = dict(showscale=False, xgap=0, ygap=0) if trace.type == "heatmap" else {}
             canvas.data.append(trace.to_plotly_json() | gaps)
     for pos in sinks:
-        canvas.write("◆", FONT, x=pos, y=1, yref="paper", yanchor="bottom")
+        canvas.write("◆", FONT, **OVER, x=pos)
     canvas.layout["meta"] = {**meta, "width_px": 280}
     rows = [(z.y0 or 0) - 0.5, meta["along"]["n"] + 0.5]
     for name, ends in (("xaxis", figure.layout.xaxis.range), ("yaxis", rows)):

@@ -12,53 +12,11 @@ import plotly.graph_objects as go
 from ..depth.exits import THRESHOLDS, Headroom
 from ..types import ProbeResult
 from . import colours
-from .canvas import (
-    FONT,
-    GRID,
-    STEADY,
-    Canvas,
-    axis_title,
-    escaped,
-    first_place,
-    layer_axis,
-    log_ticks,
-    number,
-    visible,
-    whiskers,
-)
+from .canvas import FONT, OVER, Curves, escaped, number, visible, whiskers
 from .maps import mean_title, unit_of, values_of
 from .panel import Strip, View, token_panel
 
-MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
-
-
-class Curves(Canvas):
-    """A canvas for curves: layers, from 1, or depths (`x`) to the right, the `unit` upwards, the legend under the
-    title."""
-
-    def __init__(self, n: int, view: View, x: str, unit: str, title: str = ""):
-        """Begin a figure of `n` layers or depths."""
-        super().__init__(view.height, MARGIN, title, view.width_px)
-        self.x, self.unit = x, unit
-        self.legend(shown=False)
-        self.layout["xaxis"] = layer_axis(n, x)
-        self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
-        if x in ("layer", "depth") or x.endswith(" layer"):
-            self.along("x", n - (x == "depth"))
-
-    def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
-        """Add a curve with the hover that all curves have, in the figure's unit unless it has another; `name` is
-        escaped by the caller."""
-        hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
-        look = dict(meta=name, x=np.arange(len(values)) + first_place(self.x)) | look
-        self.add(kind, y=values, name=name, hovertemplate=hover, **look, **STEADY)
-
-    def references(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
-        """Add curves for comparison, grey and dashed."""
-        line = dict(color=colours.CONTROL, width=2, dash="dash")
-        for name, values in curves.items():
-            self.curve("scatter", values, escaped(name), unit=unit, mode="lines", line=line)
 
 
 def layer_curves(
@@ -80,7 +38,7 @@ def layer_curves(
     interval, drawn as bars. `n_layers`: the model's, where curves over depths end before the output."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
-    canvas = Curves(n, View(height, width_px), x, unit, title)
+    canvas = Curves(n, x, unit, height, width_px, title)
     if n_layers is not None:
         canvas.along("x", n_layers)
     canvas.references(behind)
@@ -90,9 +48,7 @@ def layer_curves(
         bars: dict[str, Any] = {"error_y": whiskers(values, *ends[name], colour)} if name in ends else {}
         canvas.curve("scatter", values, escaped(name), **DOTTED, line=line, **bars)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
-    canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
-    if not log:
-        canvas.across_zero(curves.values())
+    canvas.scale(tuple(curves.values()), log, tuple(behind.values()), type="linear")
     return canvas.figure()
 
 
@@ -114,7 +70,7 @@ def spread_curve(
 
     `quantiles`: these three rows, or none where the others are too few. `behind`: a control's curve, grey and
     dashed."""
-    canvas = Curves(len(values), View(height=height, width_px=width_px), x, unit)
+    canvas = Curves(len(values), x, unit, height, width_px)
     if len(quantiles):
         low, median, high = quantiles
         edge: dict[str, Any] = dict(mode="lines", line=dict(width=0))
@@ -125,23 +81,20 @@ def spread_curve(
     canvas.references(behind)
     canvas.curve("scatter", values, label, **DOTTED, line=dict(color=colours.BOTH, width=2))
     canvas.layout["showlegend"] = bool(len(quantiles) or behind)
-    shown = (values, *quantiles, *behind.values())
-    canvas.layout["yaxis"].update(log_ticks(shown) if log else dict(rangemode="tozero"))
-    if not log:
-        canvas.across_zero(shown)
+    canvas.scale((values, *quantiles, *behind.values()), log, rangemode="tozero")
     return canvas.figure()
 
 
 def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, limit_name: str) -> go.Figure:
     """Return a figure of one bar per layer under a line it must not pass; those that do have the colour of a
     failure."""
-    canvas = Curves(len(values), View(260), "layer", unit)
+    canvas = Curves(len(values), "layer", unit)
     values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
     failed = np.nan_to_num(values) > limit
     canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
     canvas.across(limit, colours.GREY, 1.5, "dash")
     # above the bars, which would cover it next to its line
-    canvas.write(f"┄ {limit_name}", FONT, x=1, xref="paper", xanchor="right", y=1, yref="paper", yanchor="bottom")
+    canvas.write(f"┄ {limit_name}", FONT, **OVER, x=1, xref="paper", xanchor="right")
     canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
     return canvas.figure()
 
@@ -161,7 +114,7 @@ def output_bars(result: ProbeResult, view: View) -> go.Figure:
     """Return a figure per skipped block: bars for the change of the predicted distribution (a control's dashed), dots
     for the share of tokens with an unchanged best prediction."""
     shape, unit = (result.n_layers,), unit_of(result, "output")
-    canvas = Curves(result.n_layers, view, "skipped layer", "")
+    canvas = Curves(result.n_layers, "skipped layer", "", view.height, view.width_px)
     change = values_of(result, "output", shape)
     canvas.curve("bar", change, "output change", unit=unit, marker=dict(color=colours.BOTH))
     if view.control is not None:
@@ -198,14 +151,9 @@ def miss_map(result: ProbeResult, view: View) -> go.Figure:
 def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     """Return a figure per layer of the largest error of a token's sum, what rounding can cause there, and the limit
     from which a model is refused."""
-
-    def largest(name: str) -> np.ndarray:
-        """Return a measure's largest value per layer."""
-        maxima: np.ndarray = np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
-        return maxima
-
+    largest = {name: np.maximum(np.fmax.reduce(result[name], axis=1), EXACT) for name in ("miss", "rounding")}
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
-    curves = {"largest error": largest("miss"), "rounding can cause": largest("rounding")}
+    curves = {"largest error": largest["miss"], "rounding can cause": largest["rounding"]}
     return layer_curves(curves, "", "relative", log=True, height=height, behind={"limit": limit})
 
 
@@ -224,19 +172,15 @@ def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
 def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
     """Return a figure of the length of the first token's stream at every depth, against the others' median and
     largest."""
-    norms = result["resid_norm"]
-    curves = {
-        "first token": norms[:, 0],
-        "others' median": np.median(norms[:, 1:], axis=1),
-        "others' largest": norms[:, 1:].max(1),
-    }
+    first, others = result["resid_norm"][:, 0], result["resid_norm"][:, 1:]
+    curves = {"first token": first, "others' median": np.median(others, axis=1), "others' largest": others.max(1)}
     return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)
 
 
 def spared_layers(found: Headroom) -> go.Figure:
     """Return a figure of agreement with the output against layers spared by early exits: all tokens at one depth, each
     where it is sure enough, and an oracle. Bars: 5 to 95 % over the prompts."""
-    canvas = Curves(found.n_layers + 1, View(280, 760), "layers spared on average", "share")
+    canvas = Curves(found.n_layers + 1, "layers spared on average", "share", 280, 760)
     agreement, spared = np.moveaxis(found.confident.value, -1, 0)
     left = found.n_layers - np.arange(found.n_layers + 1)
     at_depths = [f"depth {depth}" for depth in range(found.n_layers + 1)]

@@ -15,11 +15,8 @@ from ..depth.side_by_side import shown_values
 from ..types import ProbeResult
 from .canvas import LOGARITHMIC, first_place, shown
 
-CALLED = {
-    "pos": "token",
-    "skipped": "skipped layer",
-    "affected": "affected layer",
-}  # of a measure's dims those that words call otherwise
+# Of a measure's dims those that words call otherwise
+CALLED = {"pos": "token", "skipped": "skipped layer", "affected": "affected layer"}
 
 
 def is_map(figure: go.Figure) -> bool:

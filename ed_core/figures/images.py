@@ -154,34 +154,27 @@ def _thin(values: np.ndarray) -> list[list[int]]:
     return cells
 
 
-def png(rows: Sequence[Sequence[int]], colours: np.ndarray, cell: tuple[int, int] = (1, 1)) -> bytes:
-    """Return the thumbnail as a PNG, layer 0 at the bottom. `colours`: 256 of red, green, blue and opacity, and a last
-    one for no value (-1). `cell`: height and width of one in pixels; larger ones are parted by a line."""
-    from PIL import Image
-
-    buffer, (height, width) = io.BytesIO(), cell
-    pixels = colours[np.asarray(rows)[::-1]].repeat(height, 0).repeat(width, 1)
-    if min(cell) > 4:
-        pixels[height - 1 :: height], pixels[:, width - 1 :: width] = 0, 0
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def data_uri(rows: Sequence[Sequence[int]]) -> str:
-    """Return the thumbnail as a PNG in a data address, in the colours of all maps."""
+    """Return the thumbnail as a PNG in a data address, layer 0 at the bottom, in the colours of all maps."""
     return _uri(tuple(map(tuple, rows)))
 
 
 @lru_cache(maxsize=256)
 def _uri(rows: tuple[tuple[int, ...], ...]) -> str:
     """Return the data address of these rows, from a cache."""
-    cell = max(1, HEIGHT // len(rows)), max(1, WIDTH // len(rows[0]))
-    return f"data:image/png;base64,{base64.b64encode(png(rows, _colours(), cell)).decode()}"
+    from PIL import Image
+
+    height, width = max(1, HEIGHT // len(rows)), max(1, WIDTH // len(rows[0]))
+    pixels = _colours()[np.asarray(rows)[::-1]].repeat(height, 0).repeat(width, 1)
+    if min(height, width) > 4:  # a line between cells
+        pixels[height - 1 :: height], pixels[:, width - 1 :: width] = 0, 0
+    Image.fromarray(pixels).save(buffer := io.BytesIO(), "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 @lru_cache(maxsize=1)
 def _colours() -> np.ndarray:
-    """Return the colours of all maps for `png`: 256, and a clear one."""
+    """Return the colours of all maps, red, green, blue and opacity: 256, and a clear one, which is no value (-1)."""
     from plotly.colors import sample_colorscale, unlabel_rgb
 
     from .colours import SEQUENTIAL

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,9 +11,9 @@ from ..depth import halves, say
 from ..depth.spelling import BYTES, following
 from ..types import ProbeResult
 from . import colours
-from .canvas import FONT, Canvas, letters, number, visible, width
+from .canvas import AT_LEFT, FONT, OVER, UNDER, Canvas, letters, number, visible, width
 from .maps import missing, read_title, unit_of, values_of
-from .panel import BOTTOM, LETTER, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
+from .panel import BOTTOM, LETTER, TOP, Panel, Strip, View, mean_over_tokens, token_panel
 
 TOP_SHOWN = 5
 ROW, CELL_FONT, LARGEST_FONT = 15, 12, 13  # pixels: least height of a row; letters on cells, at least and at most
@@ -38,30 +37,26 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
     bright is near the output or sure, grey an early row that only repeats its input (`echo`). The strip has the mean KL
     that the KL rule reads. `lens`: the prefix of its measures' names, where a result has several lenses."""
     view = replace(view, height=lens_height(result.n_layers, view))
-
-    def shape(r: ProbeResult) -> tuple[int, int]:
-        """Return the shape of a result's map."""
-        return (r.n_layers + 1, r.n_tokens)
-
     top_probs, kl = f"{lens}top_probs", f"{lens}kl"
-    probs, ids = values_of(result, top_probs, (*shape(result), 1)), result.measures.get(f"{lens}top_ids")
+    probs, ids = values_of(result, top_probs, (*_shape(result), 1)), result.measures.get(f"{lens}top_ids")
 
     def shaded(r: ProbeResult) -> np.ndarray:
         """Return the array that colours the cells."""
         if shade == "prob":
-            return values_of(r, top_probs, (*shape(r), 1))[..., 0]
-        return values_of(r, f"{lens}{shade}", shape(r))
+            return values_of(r, top_probs, (*_shape(r), 1))[..., 0]
+        return values_of(r, f"{lens}{shade}", _shape(r))
 
     z = shaded(result)
-    curves, numbers = view.read(result, lambda r: [values_of(r, kl, shape(r))])
+    curves, numbers = view.read(result, lambda r: [values_of(r, kl, _shape(r))])
     colour = lens_shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
     divergences = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
-    others = [view.read(result, partial(_same, z))[1] for z in divergences]  # lenses on one page have one scale
+    # lenses on one page have one scale
+    others = [view.read(result, lambda _: [divergence])[1] for divergence in divergences]
     end = colours.ceiling(np.concatenate([numbers, *others]), KL_ENDS)
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
     strip = Strip(low=0.0, high=end, title=title, colour=colours.CRITERIA["kl"], **curves)
-    echoes = np.zeros(shape(result), bool)
+    echoes = np.zeros(_shape(result), bool)
     if ids is not None and shade in ("prob", "entropy"):
         echoes = echo(result, ids.values[..., 0])
     lines = lines_of(view.column_px(result.n_tokens))
@@ -77,21 +72,21 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "
         lines += ["echo: repeats the token that went in"] * bool(echoes[depth, token])
         return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
 
-    def on_cells(canvas: Canvas) -> None:
+    def on_cells(panel: Panel) -> None:
         """Draw the tokens on the cells and over the map."""
         position = view.answer_start - 1 if view.answer_start else result.n_tokens - 1
-        canvas.layout["meta"]["along"]["says"] = dict(at=position, first=shade == "prob")
-        best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
-        _veil(canvas, echoes)
-        cell_letters(canvas, result, view, best, colour, z, above, echoes)
-        _predicted(canvas, result, view, best[-1])
+        panel.layout["meta"]["along"]["says"] = dict(at=position, first=shade == "prob")
+        best = ids.values[..., 0] if ids is not None else np.full(_shape(result), -1)
+        _veil(panel, echoes)
+        cell_letters(panel, result, best, colour, z, echoes)
+        _predicted(panel, result, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
 
 
-def _same(z: np.ndarray, result: ProbeResult) -> list[np.ndarray]:
-    """Return one array as a list, whatever the result."""
-    return [z]
+def _shape(result: ProbeResult) -> tuple[int, int]:
+    """Return depths and tokens."""
+    return (result.n_layers + 1, result.n_tokens)
 
 
 def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Figure:
@@ -158,19 +153,17 @@ def lens_shade(shade: str, z: np.ndarray) -> colours.Shade:
 
 
 def cell_letters(
-    canvas: Canvas,
+    panel: Panel,
     result: ProbeResult,
-    view: View,
     best: np.ndarray,
     shade: colours.Shade,
     z: np.ndarray,
-    above: int,
     grey: np.ndarray | None = None,
 ) -> None:
     """Draw the best tokens on cells, each where the row below has another, black or white by the cell's colour, black
     on `grey`. Two traces, as a heatmap's own letters have one colour, and a click fades letters that have several."""
-    size = int(min(LARGEST_FONT, max(CELL_FONT, (view.plot_height - above) / (result.n_layers + 1) - 4)))
-    fit = int((view.column_px(result.n_tokens) - 3) / (LETTER_SHARE * size))
+    size = int(min(LARGEST_FONT, max(CELL_FONT, panel.row_px - 4)))
+    fit = int((panel.view.column_px(result.n_tokens) - 3) / (LETTER_SHARE * size))
     words = {i: cut(token, fit) for i, token in result.token_text.items()}
     split = {i: token for i, token in result.token_text.items() if BYTES.fullmatch(token)}
     before = result.tokens if len(result.tokens) == best.shape[1] else ()  # of a text that is written none is known
@@ -180,7 +173,7 @@ def cell_letters(
         token = split.get(best[y, x])
         return words[best[y, x]] if token is None else cut(following(before[: x + 1], token), fit)
 
-    first, last = view.span(result.n_tokens)
+    first, last = panel.view.span(result.n_tokens)
     new = np.vstack([best[:1] >= 0, (best[1:] >= 0) & (best[1:] != best[:-1])])
     cells = [(y, x) for y, x in np.argwhere(new).tolist() if first <= x <= last and words.get(best[y, x])]
     ink = [int(i) for i in colours.letters(shade, np.array([z[cell] for cell in cells]))] if cells else []
@@ -188,18 +181,9 @@ def cell_letters(
         ink = [0 if grey[cell] else i for cell, i in zip(cells, ink)]
     for place, colour in enumerate(colours.LETTERS):
         mine = [cell for cell, i in zip(cells, ink) if i == place]
-        font = dict(size=size, color=colour)
-        canvas.add(
-            "scatter",
-            x=[x for _, x in mine],
-            y=[y for y, _ in mine],
-            text=[word(*cell) for cell in mine],
-            mode="text",
-            name=f"letters {colour}",
-            textfont=font,
-            unselected=dict(textfont=dict(color=colour)),
-            hoverinfo="skip",
-        )
+        look = dict(textfont=dict(size=size, color=colour), unselected=dict(textfont=dict(color=colour)))
+        at = dict(x=[x for _, x in mine], y=[y for y, _ in mine], text=[word(*cell) for cell in mine])
+        panel.add("scatter", name=f"letters {colour}", mode="text", hoverinfo="skip", **at, **look)
 
 
 def cut(token: str, fit: int) -> str:
@@ -211,7 +195,7 @@ def cut(token: str, fit: int) -> str:
     return visible(words, fit) if fit > 1 and width(words, fit) <= fit else ""
 
 
-def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray) -> None:
+def _predicted(panel: Panel, result: ProbeResult, best: np.ndarray) -> None:
     """Draw over the map the token that the output predicts after each of the prompt's, and name both rows of tokens."""
     texts = [
         following(result.tokens[: position + 1], result.token_text.get(i, f"id {i}")) if i >= 0 else ""
@@ -219,20 +203,9 @@ def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray
     ]
     words = [visible(text, CUT) if i >= 0 else "" for text, i in zip(texts, best.tolist())]
     widths = [letters(text, CUT) if word else 0 for text, word in zip(texts, words)]
-    label_columns(canvas, view, words, widths, ("xaxis4", "xaxis5"), "top")
-    for text, y, anchor, shift in (("next", 1, "bottom", 4), ("input", 0, "top", -4)):
-        canvas.write(
-            text,
-            FONT,
-            x=0,
-            xref="paper",
-            xanchor="right",
-            xshift=-6,
-            y=y,
-            yref="paper",
-            yanchor=anchor,
-            yshift=shift,
-        )
+    panel.label_columns(words, widths, ("xaxis4", "xaxis5"), "top")
+    for text, place, shift in (("next", OVER, 4), ("input", UNDER, -4)):
+        panel.write(text, FONT, **AT_LEFT, **place, xshift=-6, yshift=shift)
 
 
 # ---------------------------------------------------------------- while the model writes
@@ -265,24 +238,21 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
         here = f"{number(result['confidence'][depth, step])}  {lens}<br>{number(z[depth, step])} bits from the output"
         settles, leaves = int(result["settle_depth"][step]), int(result["exit_depth"][step])
         left = visible(names.get(int(result["exit_ids"][step]), ""))
-        late = (
-            f"{say.share(float(result['deep_thinking_ratio'][step]))} of the divergences of the tokens so far fall late"
-        )
-        leaving = (
-            f"would leave after layer {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
-        )
-        return f"{here}<br>first choice from layer {settles} on<br>{leaving}<br>{late}"
+        late = say.share(float(result["deep_thinking_ratio"][step]))
+        leaving = f"leave after layer {leaves} with {left}" if leaves < result.n_layers else "not leave early"
+        lines = (here, f"first choice from layer {settles} on", f"would {leaving}")
+        return "<br>".join((*lines, f"{late} of the divergences of the tokens so far fall late"))
 
     begin, (n_rows, n_tokens) = first_position(result), z.shape
 
-    def marks(canvas: Canvas) -> None:
+    def marks(panel: Panel) -> None:
         """Draw the tokens, bars and crosses."""
-        canvas.layout["meta"]["along"]["begin"] = begin
-        cell_letters(canvas, answer, view, best, shade, z, 0)
-        _settled(canvas, result["settle_depth"])
+        panel.layout["meta"]["along"]["begin"] = begin
+        cell_letters(panel, answer, best, shade, z)
+        _settled(panel, result["settle_depth"])
         leave = result["exit_depth"]
         row = np.where(leave < result.n_layers, leave, np.nan)
-        _left(canvas, row, result["exit_agrees"], CORNER / view.column_px(len(ids)), CORNER * len(z) / view.plot_height)
+        _left(panel, row, result["exit_agrees"], CORNER / view.column_px(len(ids)), CORNER * len(z) / view.plot_height)
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
     fig = token_panel(answer, view, z, shade, "bits", strip, hover, row="depth", more=marks)

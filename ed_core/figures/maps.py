@@ -16,20 +16,8 @@ from .canvas import number
 from .panel import Strip, View, mean_over_tokens, token_panel, without
 
 RATIO_DECADES, NORM_DECADES = ((-2, 0), (-3, 1)), ((0, 2), (-2, 5))
-BOUNDS = (
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    100.0,
-    1000.0,
-)  # colour ranges of measures that have none of their own
+# colour ranges of measures that have none of their own
+BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)
 ROW_CURVES = {  # a measure's own reduction over tokens: what the strip next to its map shows
     "pos_abs_sum": (lambda z: np.where(np.isfinite(z).any(1), np.nansum(np.abs(z), 1), np.nan), "sum of magnitudes"),
     "pos_max": (lambda z: np.fmax.reduce(z, axis=1), "maximum"),
@@ -82,15 +70,8 @@ def contribution_norms(
 
     mean, control = curve(result), view.behind(curve)
     low, high = colours.decades(np.append(view.together(result, curve), control.get("behind", [])), limits[0], (-6, 6))
-    strip = Strip(
-        mean,
-        10.0**low,
-        10.0**high,
-        mean_title(first_token, view.uncounted),
-        colours.colour_of(measure) or colours.GREY,
-        log=True,
-        **control,
-    )
+    title, colour = mean_title(first_token, view.uncounted), colours.colour_of(measure) or colours.GREY
+    strip = Strip(mean, 10.0**low, 10.0**high, title, colour, log=True, **control)
     row = "layer" if len(z) == result.n_layers else "depth"
     return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z), row)
 
@@ -121,10 +102,7 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
 
 
 def token_map(
-    result: ProbeResult,
-    view: View,
-    measure: str,
-    left_out: Callable[[ProbeResult], Sequence[int]] = lambda _: (),
+    result: ProbeResult, view: View, measure: str, left_out: Callable[[ProbeResult], Sequence[int]] = lambda _: ()
 ) -> go.Figure:
     """Return a heatmap of a measure without a map of its own, over layers or depths and tokens: diverging around 0
     where it has no lower bound, else from 0. The strip has its reduction over tokens, without the positions
@@ -148,10 +126,7 @@ def token_map(
 
     curve, control = rows(result), view.behind(rows)
     if spec.reduce == "pos_abs_sum":
-        low, bound = (
-            0.0,
-            colours.ceiling(np.append(view.together(result, rows), control.get("behind", [])), BOUNDS),
-        )
+        low, bound = (0.0, colours.ceiling(np.append(view.together(result, rows), control.get("behind", [])), BOUNDS))
     strip = Strip(curve, low, bound, title, colours.BOTH if control else colours.GREY, **control)
     return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), row)
 

@@ -1,4 +1,4 @@
-"""Two results in one figure: verdicts on one ruler, curves over each other, and maps of what differs. And maps between
+"""Two results in one figure: curves over each other, and maps of what differs. And maps between
 two models: how far each is off, which match best, what the controls say; and what replacing a layer by a linear map
 costs."""
 
@@ -11,14 +11,15 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import matching, side_by_side
-from ..depth.verdict import Verdict
 from ..lenses.measured import Maps, Replacement
 from ..types import ProbeResult
 from . import colours
 from .canvas import (
+    CURVES_MARGIN,
     GRID,
     PLAIN,
     Canvas,
+    Curves,
     axis_title,
     escaped,
     first_place,
@@ -30,61 +31,19 @@ from .canvas import (
     tick_step,
     whole_ticks,
 )
-from .curves import MARGIN, Curves
 from .maps import mean_title
-from .panel import (
-    Strip,
-    View,
-    add_heatmap,
-    add_hover,
-    add_strip,
-    beyond,
-    frame,
-    layers_across,
-    mean_over_tokens,
-    token_panel,
-    without,
-)
-from .ruler import ROWS, Rows, bound
+from .panel import Panel, Strip, View, beyond, mean_over_tokens, token_panel, without
 from .skips import hatch
 
 SYMBOLS, DASHES = ("circle", "diamond"), ("solid", "dash")
-PAIR_RULER_HEIGHT, PAIR_LEFT = 224, 78
-BAR = 0.52  # where a side's bar of layers is, in rows from the middle
 CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, their difference below
-
-
-def pair_ruler(
-    verdicts: tuple[Verdict | None, Verdict | None], n_layers: tuple[int, int], names: tuple[str, str]
-) -> go.Figure:
-    """Return a figure of two models' verdicts on one axis of relative depth, A's marks above its bar of layers, B's
-    below its own.
-
-    Depth d is at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar has the colours of the mean cosine, in one
-    scale, and is plain without it; a side that is not measured yet (None) has its bar only. `names`: of the sides,
-    escaped here."""
-    canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), width_px=1100)
-    shade = bound(*verdicts)
-    for i, sign in enumerate((1, -1)):
-        side, n, verdict = side_by_side.SIDES[i], n_layers[i], verdicts[i]
-        rows = Rows(canvas, n, sign * BAR, sign, f"{side} ", f"<b>{side}</b> {escaped(names[i])}<br>")
-        rows.bar(verdict, shade)
-        rows.write(f"<b>{side}</b> {n} layers", sign * BAR)
-        for name in ROWS:
-            rows.name(name)
-        if verdict is not None:
-            rows.marks(verdict)
-    words = ["0", "¼", "½ of the depth", "¾", "1"]
-    canvas.layout["xaxis"] = share_axis("", range=[0, 1.005], ticktext=words)
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-5.1, 5.1], visible=False)
-    return canvas.figure()
 
 
 def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300) -> go.Figure:
     """Return a figure of A's curve (solid, circles) and B's (dashed, diamonds): over layers, with B - A in bars below,
     where both models have as many; else over relative depth, without bars."""
     n, unit, curve, first = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve, first_place(pair.curve.x)
-    canvas = Canvas(height, MARGIN)
+    canvas = Canvas(height, CURVES_MARGIN)
     for side, values in enumerate((pair.a, pair.b)):
         x = (
             side_by_side.relative_depth(len(values), pair.n_layers[side])
@@ -153,21 +112,20 @@ def difference_map(a: ProbeResult, b: ProbeResult, measure: str, view: View, fir
 def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:
     """Return a map of layers against layers, hatched where both sides are 0 by construction; its strip has each row's
     mean over the cells drawn."""
-    n, shade = len(z), colours.signed(_most(z))
-    row_px, domain = view.plot_height / n, view.square()
-    canvas = frame(view, n, f"{dims[0]} layer")
+    n, shade, domain = len(z), colours.signed(_most(z)), view.square()
+    panel = Panel(view, n, f"{dims[0]} layer")
     cells = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
     means = mean_over_tokens(cells)
-    add_heatmap(canvas, cells, shade, unit, domain, row_px >= 8, x0=1, y0=1)
-    hatch(canvas, n, diagonal=False)
-    canvas.data[0]["hoverongaps"] = False
+    panel.heatmap(cells, shade, unit, domain, panel.row_px >= 8, x0=1, y0=1)
+    hatch(panel, n, diagonal=False)
+    panel.data[0]["hoverongaps"] = False
     place, brief = "layer %{y} skipped, layer %{x} affected<br>", f"B − A %{{z:.3g}} {unit}"
-    add_hover(canvas, place, lambda row, column: hover(row, column) + beyond(shade, z[row, column]), brief)
+    panel.hover(place, lambda row, column: hover(row, column) + beyond(shade, z[row, column]), brief)
     strip = Strip(means, -_bound(means), _bound(means), "mean of the row", colours.GREY)
-    add_strip(canvas, strip, "skipped layer", domain)
-    layers_across(canvas, n, "affected layer", domain)
-    canvas.draw_depths(view.depth_lines, row_px)
-    return canvas.figure()
+    panel.strip(strip, domain)
+    panel.layers_across(n, "affected layer", domain)
+    panel.draw_depths(view.depth_lines, panel.row_px)
+    return panel.figure()
 
 
 def _most(z: np.ndarray) -> float:
@@ -213,32 +171,28 @@ def map_between(maps: Maps, measure: str = "error", control: bool = False) -> go
     z = getattr(maps, f"{measure}_shuffled" if control else measure)
     (n_a, n_b), names = maps.n_layers, [escaped(name) for name in maps.names]
     height = map_height(maps)
-    canvas = Canvas(height, MAP_MARGIN, width_px=MAP_WIDTH)
+    panel = Panel(View(height=height, width_px=MAP_WIDTH), margin=MAP_MARGIN)
     shade = _shade(maps, measure)
     row_px = (height - MAP_MARGIN[2] - MAP_MARGIN[3]) / (n_a + 1)
     column_px = (MAP_WIDTH - MAP_MARGIN[0] - MAP_MARGIN[1]) / (n_b + 1)
     unit = MEASURES[measure]
-    add_heatmap(canvas, z, shade, "", (0.0, 1.0), gap=min(row_px, column_px) >= 8)
+    panel.heatmap(z, shade, "", (0.0, 1.0), gap=min(row_px, column_px) >= 8)
     for own, other in ("xy", "yx"):  # lines between tap 0, the embedding, and the others
         ends = {f"{own}0": APART, f"{own}1": APART, f"{other}0": 0, f"{other}1": 1, f"{own}ref": own}
-        canvas.edge(4, 1.5, name="tap 0", **ends, **{f"{other}ref": f"{other} domain"})
+        panel.edge(4, 1.5, name="tap 0", **ends, **{f"{other}ref": f"{other} domain"})
     if not control:
-        _rings(canvas, maps, measure, min(row_px, column_px))
+        _rings(panel, maps, measure, min(row_px, column_px))
     place = f"{names[0]} tap %{{y}} → {names[1]} tap %{{x}}"
-    add_hover(canvas, place, partial(_hover, maps, measure, control), f"<br>{unit} %{{z:.3g}}")
+    panel.hover(place, partial(_hover, maps, measure, control), f"<br>{unit} %{{z:.3g}}")
     for axis, n, px, room, name in (
         ("xaxis", n_b, column_px, LABEL, names[1]),
         ("yaxis", n_a, row_px, ROW_LABEL, names[0]),
     ):
         ticks = list(range(0, n + 1, tick_step(n + 1, (n + 1) * px / room)))
-        canvas.layout[axis] = dict(
-            PLAIN,
-            range=[-0.5, n + 0.5],
-            tickvals=ticks,
-            tickangle=0,
-            title=axis_title(f"layers passed in {name}", 8),
+        panel.layout[axis] = dict(
+            PLAIN, range=[-0.5, n + 0.5], tickvals=ticks, tickangle=0, title=axis_title(f"layers passed in {name}", 8)
         )
-    return canvas.figure()
+    return panel.figure()
 
 
 def _shade(maps: Maps, measure: str) -> colours.Shade:
@@ -296,7 +250,7 @@ def best_matches(maps: Maps) -> go.Figure:
 def best_errors(maps: Maps) -> go.Figure:
     """Return a figure of the error at each source tap's best match, with both controls at the same tap of B."""
     title = f"layers passed in {escaped(maps.names[0])}"
-    canvas = Curves(maps.n_layers[0], View(height=280, width_px=500), title, "relative error")
+    canvas = Curves(maps.n_layers[0], title, "relative error", 280, 500)
     match = matching.match(maps)
     curves = (
         ("best match", match.error, colours.BOTH, "solid"),
@@ -316,7 +270,7 @@ def best_errors(maps: Maps) -> go.Figure:
 def replacement_bars(found: Replacement) -> go.Figure:
     """Return a figure of the share by which each layer's linear replacement raises the loss: bars on held-out prompts,
     diamonds on the prompts fitted on; dashed: the 10 % from which on a layer counts as useful."""
-    canvas = Curves(found.n_layers, View(height=300, width_px=700), "layer replaced", "loss raised by, %")
+    canvas = Curves(found.n_layers, "layer replaced", "loss raised by, %", 300, 700)
     bars = dict(marker=dict(color=colours.BOTH), textposition="none")
     dots = dict(mode="markers", marker=dict(color=colours.SIDES[1], size=9, symbol="diamond"))
     for kind, name, loss, baseline, look in (

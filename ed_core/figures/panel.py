@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..types import ProbeResult
 from . import colours
 from .canvas import (
     FONT,
+    OVER,
     PLAIN,
     ROUND_STEPS,
     STEADY,
@@ -94,23 +96,17 @@ class View:
         basis = range(int(not first_token and n > 1), n) if self.read_at is None else sorted(self.read_at)
         kept = [t for t in basis if t < n and t not in self.uncounted]
 
-        def mean(r: ProbeResult, at: Sequence[int]) -> np.ndarray:
-            """Return the mean of the measures over these positions."""
+        some = 0 < len(kept) < len(basis)
+
+        def mean(r: ProbeResult, sinks: bool) -> np.ndarray:
+            """Return the mean of the measures, with the sinks or, if other tokens are left, without."""
+            own = range(int(not first_token and r.n_tokens > 1), r.n_tokens) if self.read_at is None else basis
+            at = own if sinks or not some else kept
             each = [mean_over_tokens(z[:, [t for t in at if t < z.shape[1]]]) for z in measures(r)]
             return np.asarray(np.mean(np.asarray(each, np.float64), axis=0))
 
-        def every(r: ProbeResult) -> np.ndarray:
-            """Return the mean with the sinks."""
-            return mean(
-                r, range(int(not first_token and r.n_tokens > 1), r.n_tokens) if self.read_at is None else basis
-            )
-
-        def shown(r: ProbeResult) -> np.ndarray:
-            """Return the mean without the sinks, if other tokens are left."""
-            return mean(r, kept) if some else every(r)
-
-        some = 0 < len(kept) < len(basis)
-        curves = {"values": shown(result), **self.behind(shown)} | ({"counted": every(result)} if some else {})
+        shown = partial(mean, sinks=False)
+        curves = {"values": shown(result), **self.behind(shown)} | ({"counted": mean(result, True)} if some else {})
         both = [self.together(result, shown), *(curves[name] for name in ("behind", "counted") if name in curves)]
         return curves, np.concatenate(both)
 
@@ -120,12 +116,8 @@ class View:
         """Return the numbers `[…, pos]` that a colour range must cover, flat, of the result and its neighbour: without
         the sinks, and without the first token where it does not count."""
 
-        def counted(r: ProbeResult) -> np.ndarray:
-            """Return a result's values that count."""
-            left_out = {*(self.sinks if r is result else ()), *(() if first_token else (0,))}
-            return without(values(r), left_out)
-
-        return self.together(result, counted)
+        first = set() if first_token else {0}
+        return self.together(result, lambda r: without(values(r), first | {*(self.sinks if r is result else ())}))
 
     def together(self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray]) -> np.ndarray:
         """Return the numbers that a range must cover, flat: these values of the result and of the one next to it."""
@@ -195,6 +187,187 @@ def mean_over_tokens(z: np.ndarray, first_token: bool = True) -> np.ndarray:
     return np.where(count > 0, np.nansum(rows, 1, dtype=np.float64) / np.maximum(count, 1), np.nan)
 
 
+class Panel(Canvas):
+    """The canvas of a map of layers or depths, upwards, as a view says, with a strip next to it."""
+
+    def __init__(
+        self,
+        view: View,
+        n_layers: int = 0,
+        row: str = "",
+        above: int = 0,
+        margin: tuple[int, int, int, int] = (LEFT, RIGHT, TOP, BOTTOM),
+    ):
+        """Begin a panel whose rows are called `row`, and labelled (0 layers: without rows). `above`: pixels left free
+        between the map and its colour bar; `margin`: as of a canvas."""
+        left, right, top, bottom = margin
+        super().__init__(view.height, (left, right, top + above, bottom), width_px=view.width_px)
+        self.view, self.row, self.above = view, row, above
+        if not n_layers:
+            return
+        first, height = first_place(row), view.plot_height - above
+        self.row_px, fit = height / (n_layers + 1 - first), height / ROW_LABEL
+        rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first]
+        self.layout["yaxis"] = dict(PLAIN, range=[first - 0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
+        self.along("y", n_layers, **({"side": view.side} if view.side else {}))
+
+    def heatmap(
+        self, z: np.ndarray, shade: Shade, unit: str, domain: tuple[float, float], gap: bool, **cell: int
+    ) -> None:
+        """Add the measure itself as trace 0, untouched, its first cell at `cell` (`x0`, `y0`), with its colour bar over
+        the map; a logarithmic bar hangs on an invisible trace of its own."""
+        size = dict(
+            orientation="h", thickness=8, len=domain[1] - domain[0], outlinewidth=0, xpad=0, ypad=6 + self.above
+        )
+        place = dict(x=domain[0], xanchor="left", y=1, yanchor="bottom")
+        ticks = dict(tickvals=[shade.low]) if shade.log else _ends(shade, z, _even(shade))
+        # without a title of its own plotly shifts all other titles
+        bar: dict[str, Any] = dict(**size, **place, tickfont=dict(size=FONT), ticks="", title=dict(text=""), **ticks)
+        scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
+        self.add("heatmap", z=z, name="z", xgap=int(gap), ygap=int(gap), **cell, **scale)
+        if shade.log:
+            low, high = (float(np.log10(end)) for end in (shade.low, shade.high))
+            powers = _logarithmic(low, high)
+            bar |= _ends(shade, z, [10.0**power for power in powers]) | dict(tickvals=powers)
+            even = [[i / (len(shade.colours) - 1), colour] for i, (_, colour) in enumerate(shade.colours)]
+            marker = dict(color=[low], cmin=low, cmax=high, colorscale=even, showscale=True, colorbar=bar)
+            self.add("scatter", x=[None], y=[None], mode="markers", name="scale", hoverinfo="skip", marker=marker)
+        self.write(unit, FONT, **OVER, x=domain[1], xref="paper", xanchor="left", xshift=4, yshift=15 + self.above)
+
+    def hover(
+        self,
+        place: str,
+        text: Callable[[int, int], str],
+        brief: str,
+        columns: range | None = None,
+        complete: bool = True,
+    ) -> None:
+        """Set the hover text of the heatmap's cells: `place`, and `text(row, column)` of the `columns` shown; `brief`
+        instead for many cells, and while a panel fills and is drawn again and again."""
+        z = self.data[0]["z"]
+        shown = range(z.shape[1]) if columns is None else columns
+        if worded := complete and len(z) * len(shown) <= MOST_TEXTS:
+            self.data[0]["text"] = [
+                [text(y, x) if x in shown else "" for x in range(shown.stop)] for y in range(len(z))
+            ]
+        self.data[0]["hovertemplate"] = f"{place}{'%{text}' if worded else brief}<extra></extra>"
+
+    def strip(self, strip: Strip, heatmap: tuple[float, float] = HEATMAP) -> None:
+        """Draw the strip's curves on the second x axis, row by row next to the heatmap."""
+        curves: list[tuple[str, str, np.ndarray, dict[str, Any]]] = []
+        if strip.counted is not None:
+            look = dict(mode="lines", line=dict(color=strip.colour, width=1.5, dash="dot"))
+            curves.append(("with sinks", f"{strip.title} with sinks", strip.counted, look))
+        if strip.behind is not None:
+            look = dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))
+            curves.append(("control", strip.behind_name, strip.behind, look))
+        look = dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5))
+        if strip.bars:
+            look = dict(orientation="h", marker=dict(color=strip.colour), textposition="none")
+        curves.append(("mean", strip.title, strip.values, look))
+        for name, title, values, look in curves:
+            self.add(
+                "bar" if strip.bars and name == "mean" else "scatter",
+                x=values,
+                y=np.arange(len(values)) + first_place(self.row),
+                xaxis="x2",
+                name=name,
+                text=[f"{self.row} {i}<br>{title} {number(v)}" for i, v in enumerate(values, first_place(self.row))],
+                hovertemplate="%{text}<extra></extra>",
+                **look,
+                **STEADY,
+            )
+        named = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}", 4)
+        ends = [strip.low, strip.high] if strip.low >= 0 else [strip.low, 0.0, strip.high]
+        ticks: dict[str, Any] = dict(tickvals=ends, ticktext=[size(v) for v in ends], tickangle=0)
+        ticks["range"] = np.log10([strip.low, strip.high]).tolist() if strip.log else [strip.low, strip.high]
+        ticks |= dict(type="log") if strip.log else {}
+        domain = (heatmap[1] + STRIP[0] - HEATMAP[1], STRIP[1])
+        self.layout["xaxis2"] = dict(PLAIN, domain=domain, anchor="y", title=named, **ticks)
+        if strip.low < 0:
+            low = first_place(self.row) - 0.5
+            high = low + len(strip.values)
+            self.line(colours.GREY, 1.0, x0=0, x1=0, y0=low, y1=high, xref="x2", yref="y", layer="below")
+
+    def layers_across(self, n: int, title: str, domain: tuple[float, float]) -> None:
+        """Set the x axis of a map of layers against layers."""
+        ends = [0.5, n + 0.5]
+        self.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(title, 9), domain=domain, **whole_ticks(n, 1))
+
+    def label_tokens(self, tokens: Sequence[str]) -> None:
+        """Label the columns with token texts, the sinks' with a badge."""
+
+        def words(most: int) -> list[str]:
+            """Return the labels, of so many letters at most."""
+            return [
+                BADGE * (i in self.view.sinks) + visible(token, most - (i in self.view.sinks))
+                for i, token in enumerate(tokens)
+            ]
+
+        widths = [
+            (i in self.view.sinks) + letters(token, 10 - (i in self.view.sinks)) for i, token in enumerate(tokens)
+        ]
+        self.label_columns(words(10), widths, ("xaxis", "xaxis3"), rotated_words=words(LONGEST))
+
+    def label_columns(
+        self,
+        words: Sequence[str],
+        widths: Sequence[float | int],
+        axes: tuple[str, str],
+        side: str = "bottom",
+        rotated_words: Sequence[str] = (),
+    ) -> None:
+        """Label columns with `words`, `widths` letters each, as many as fit: upright, on two lines by turns if need be;
+        else the long ones rotated (`rotated_words` in their place) on the first of the `axes`, short ones upright on
+        the second. Columns stay numbers: tokens repeat."""
+        first, last = self.view.span(len(words))
+        column = self.view.column_px(len(words))
+        widest = max(widths[first : last + 1]) + 0.5
+        step = next((n for n in ROUND_STEPS if column * n >= min(TOKEN_LABEL, widest * LETTER / 2)), len(words))
+        positions, room = list(range(first, last + 1, step)), column * step / LETTER
+        upright = [i for i in positions if widths[i] <= SHORT + (i in self.view.sinks) or widths[i] + 0.5 <= room]
+        short = upright if widest > 2 * room else positions
+        turns = max((widths[i] for i in short), default=0) + 0.5 > room
+
+        def text(i: int, turn: int) -> str:
+            """Return a label, bold if selected, on its line."""
+            word = rotated_words[i] if rotated_words and i in rotated else words[i]
+            word = f"<b>{word}</b>" if i == self.view.selected else word
+            if not turns or i not in short or not turn % 2:
+                return word
+            return f"<br>{word}" if side == "bottom" else f"{word}<br>\u00a0"
+
+        own = dict(PLAIN, range=[first - 0.5, last + 0.5], side=side)
+        rotated = [i for i in positions if i not in short]
+        for name, shown, angle in ((axes[0], rotated or positions, -90 if rotated else 0), (axes[1], short, 0)):
+            if name == axes[1] and not (rotated and short):
+                continue
+            texts = [text(i, positions.index(i)) for i in shown]
+            place = dict(domain=HEATMAP) if name == "xaxis" else dict(overlaying="x", anchor="y")
+            self.layout[name] = {**own, **place, "tickvals": shown, "ticktext": texts, "tickangle": angle}
+            if name != "xaxis":
+                self.add("scatter", x=[None], y=[None], xaxis=name.replace("axis", ""), name="labels", hoverinfo="skip")
+
+    def mark_tokens(self, n_tokens: int) -> None:
+        """Draw a box around the selected token's column, and a line where the answer begins."""
+        first, last = self.view.span(n_tokens)
+        low = self.data[0].get("y0", 0) - 0.5
+        place: dict[str, Any] = dict(xref="x", yref="y", y0=low, y1=low + len(self.data[0]["z"]))
+        if self.view.answer_start is not None and first < self.view.answer_start <= last:
+            self.edge(3, 1, x0=self.view.answer_start - 0.5, x1=self.view.answer_start - 0.5, **place)
+        if self.view.selected is not None and first <= self.view.selected <= last:
+            self.edge(3, 1, **place | dict(type="rect", x0=self.view.selected - 0.5, x1=self.view.selected + 0.5))
+
+    def mark_passes(self, result: ProbeResult, upright: bool = False) -> None:
+        """Draw lines between rows where a pass of a looped model ends; if `upright` between columns, too."""
+        passes = int(result.provenance.get("passes", 1))
+        for end in range(1, passes):
+            edge = end * result.n_layers / passes + 0.5
+            self.edge(2, 0.7, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
+            if upright:
+                self.edge(2, 0.7, xref="x", yref="y", x0=edge, x1=edge, y0=0.5, y1=result.n_layers + 0.5)
+
+
 def token_panel(
     result: ProbeResult,
     view: View,
@@ -205,114 +378,35 @@ def token_panel(
     hover: Callable[[int, int], str],
     row: str = "layer",
     above: int = 0,
-    more: Callable[[Canvas], None] = lambda _: None,
+    more: Callable[[Panel], None] = lambda _: None,
 ) -> go.Figure:
     """Return a heatmap of `z` [row, token] with its strip. `row`: "depth", or "layer", which counts from 1.
 
     `hover(row, token)`: a cell's text after its place; `more` draws on the cells and in the `above` pixels over
     them."""
-    canvas = frame(view, result.n_layers, row, above)
+    panel = Panel(view, result.n_layers, row, above)
     n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
-    row_px = (view.plot_height - above) / len(z)
-    canvas.layout["meta"].get("along", {})["tokens"] = True
-    gap = min(view.column_px(n_tokens), row_px) >= 8
-    add_heatmap(canvas, z, shade, unit, HEATMAP, gap, above, y0=first_place(row))
-    more(canvas)
+    panel.layout["meta"].get("along", {})["tokens"] = True
+    gap = min(view.column_px(n_tokens), panel.row_px) >= 8
+    panel.heatmap(z, shade, unit, HEATMAP, gap, y0=first_place(row))
+    more(panel)
     names = [
         f"<b>{visible(token)}</b>{' ' + BADGE + ' sink' if i in view.sinks else ''}<br>"
         for i, token in enumerate(spelled(result.tokens))
     ]
-    add_hover(
-        canvas,
+    panel.hover(
         row + " %{y} · token %{x:d}",
         lambda y, x: f" {names[x]}{hover(y, x)}{beyond(shade, z[y, x])}",
         f"<br>%{{z:.3g}} {unit}",
         range(first, last + 1),
         result.complete,
     )
-    add_strip(canvas, strip, row, HEATMAP)
-    label_tokens(canvas, view, spelled(result.tokens))
-    mark_tokens(canvas, view, n_tokens)
-    mark_passes(canvas, result)
-    canvas.draw_depths(view.depth_lines, row_px)
-    return canvas.figure()
-
-
-def layers_across(canvas: Canvas, n: int, title: str, domain: tuple[float, float]) -> None:
-    """Set the x axis of a map of layers against layers."""
-    ends = [0.5, n + 0.5]
-    canvas.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(title, 9), domain=domain, **whole_ticks(n, 1))
-
-
-def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> None:
-    """Draw lines between rows where a pass of a looped model ends; if `upright` between columns, too."""
-    passes = int(result.provenance.get("passes", 1))
-    for end in range(1, passes):
-        edge = end * result.n_layers / passes + 0.5
-        canvas.edge(2, 0.7, xref="x domain", yref="y", x0=0, x1=1, y0=edge, y1=edge)
-        if upright:
-            canvas.edge(2, 0.7, xref="x", yref="y", x0=edge, x1=edge, y0=0.5, y1=result.n_layers + 0.5)
-
-
-def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
-    """Return an empty panel, its rows labelled; `above`: pixels left free between the map and its colour bar."""
-    canvas = Canvas(view.height, (LEFT, RIGHT, TOP + above, BOTTOM), width_px=view.width_px)
-    fit, first = (view.plot_height - above) / ROW_LABEL, first_place(row)
-    rows = [place for place in range(0, n_layers + 1, tick_step(n_layers + 1, fit)) if place >= first]
-    canvas.layout["yaxis"] = dict(PLAIN, range=[first - 0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
-    canvas.along("y", n_layers, **({"side": view.side} if view.side else {}))
-    return canvas
-
-
-def add_heatmap(
-    canvas: Canvas,
-    z: np.ndarray,
-    shade: Shade,
-    unit: str,
-    domain: tuple[float, float],
-    gap: bool,
-    above: int = 0,
-    **place: int,
-) -> None:
-    """Add the measure itself as trace 0, untouched, its first cell at `place` (`x0`, `y0`), with its colour bar `above`
-    pixels over the map; a logarithmic bar hangs on an invisible trace of its own."""
-    bar = dict(
-        orientation="h",
-        thickness=8,
-        len=domain[1] - domain[0],
-        x=domain[0],
-        xanchor="left",
-        y=1,
-        yanchor="bottom",
-        ypad=6 + above,
-        xpad=0,
-        outlinewidth=0,
-        tickfont=dict(size=FONT),
-        ticks="",
-        title=dict(text=""),  # without a title of its own plotly shifts all other titles
-        **(dict(tickvals=[shade.low]) if shade.log else _ends(shade, z, _even(shade))),
-    )
-    scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
-    canvas.add("heatmap", z=z, name="z", xgap=int(gap), ygap=int(gap), **place, **scale)
-    if shade.log:
-        low, high = (float(np.log10(end)) for end in (shade.low, shade.high))
-        ticks = _logarithmic(low, high)
-        bar |= _ends(shade, z, [10.0**t for t in ticks]) | dict(tickvals=ticks)
-        even = [[i / (len(shade.colours) - 1), colour] for i, (_, colour) in enumerate(shade.colours)]
-        marker = dict(color=[low], cmin=low, cmax=high, colorscale=even, showscale=True, colorbar=bar)
-        canvas.add("scatter", x=[None], y=[None], mode="markers", name="scale", hoverinfo="skip", marker=marker)
-    canvas.write(
-        unit,
-        FONT,
-        x=domain[1],
-        xref="paper",
-        xanchor="left",
-        xshift=4,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        yshift=15 + above,
-    )
+    panel.strip(strip)
+    panel.label_tokens(spelled(result.tokens))
+    panel.mark_tokens(n_tokens)
+    panel.mark_passes(result)
+    panel.draw_depths(view.depth_lines, panel.row_px)
+    return panel.figure()
 
 
 def _even(shade: Shade) -> list[float]:
@@ -345,126 +439,3 @@ def beyond(shade: Shade, value: float | np.floating) -> str:
     if value > shade.high * (1 + CLIPPED):
         return f"<br>≥ {size(shade.high)}: beyond the colours"
     return f"<br>≤ {size(shade.low)}: beyond the colours" if value < shade.low - CLIPPED * abs(shade.low) else ""
-
-
-def add_hover(
-    canvas: Canvas,
-    place: str,
-    text: Callable[[int, int], str],
-    brief: str,
-    columns: range | None = None,
-    complete: bool = True,
-) -> None:
-    """Set the hover text of the heatmap's cells: `place`, and `text(row, column)` of the `columns` shown; `brief`
-    instead for many cells, and while a panel fills and is drawn again and again."""
-    z = canvas.data[0]["z"]
-    shown = range(z.shape[1]) if columns is None else columns
-    if worded := complete and len(z) * len(shown) <= MOST_TEXTS:
-        canvas.data[0]["text"] = [[text(y, x) if x in shown else "" for x in range(shown.stop)] for y in range(len(z))]
-    canvas.data[0]["hovertemplate"] = f"{place}{'%{text}' if worded else brief}<extra></extra>"
-
-
-def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, float]) -> None:
-    """Draw the strip's curves on the second x axis, row by row next to the heatmap."""
-    curves: list[tuple[str, str, np.ndarray, dict[str, Any]]] = []
-    if strip.counted is not None:
-        look = dict(mode="lines", line=dict(color=strip.colour, width=1.5, dash="dot"))
-        curves.append(("with sinks", f"{strip.title} with sinks", strip.counted, look))
-    if strip.behind is not None:
-        look = dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))
-        curves.append(("control", strip.behind_name, strip.behind, look))
-    look = dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5))
-    kind = "scatter"
-    if strip.bars:
-        kind, fill = "bar", dict(color=strip.colour)
-        look = {"orientation": "h", "marker": fill, "textposition": "none"}
-    curves.append(("mean", strip.title, strip.values, look))
-    for name, title, values, look in curves:
-        canvas.add(
-            kind if name == "mean" else "scatter",
-            x=values,
-            y=np.arange(len(values)) + first_place(row),
-            xaxis="x2",
-            name=name,
-            text=[f"{row} {i}<br>{title} {number(v)}" for i, v in enumerate(values, first_place(row))],
-            hovertemplate="%{text}<extra></extra>",
-            **look,
-            **STEADY,
-        )
-    named = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}", 4)
-    ends = [strip.low, strip.high] if strip.low >= 0 else [strip.low, 0.0, strip.high]
-    ticks = dict(tickvals=ends, ticktext=[size(v) for v in ends], tickangle=0)
-    scale = (
-        dict(type="log", range=np.log10([strip.low, strip.high]).tolist())
-        if strip.log
-        else dict(range=[strip.low, strip.high])
-    )
-    domain = (heatmap[1] + STRIP[0] - HEATMAP[1], STRIP[1])
-    canvas.layout["xaxis2"] = dict(PLAIN, domain=domain, anchor="y", title=named, **scale, **ticks)
-    if strip.low < 0:
-        low = first_place(row) - 0.5
-        high = low + len(strip.values)
-        canvas.line(colours.GREY, 1.0, x0=0, x1=0, y0=low, y1=high, xref="x2", yref="y", layer="below")
-
-
-def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
-    """Label the columns with token texts, the sinks' with a badge."""
-
-    def words(most: int) -> list[str]:
-        """Return the labels, of so many letters at most."""
-        return [BADGE * (i in view.sinks) + visible(token, most - (i in view.sinks)) for i, token in enumerate(tokens)]
-
-    widths = [(i in view.sinks) + letters(token, 10 - (i in view.sinks)) for i, token in enumerate(tokens)]
-    label_columns(canvas, view, words(10), widths, ("xaxis", "xaxis3"), rotated_words=words(LONGEST))
-
-
-def label_columns(
-    canvas: Canvas,
-    view: View,
-    words: Sequence[str],
-    widths: Sequence[float | int],
-    axes: tuple[str, str],
-    side: str = "bottom",
-    rotated_words: Sequence[str] = (),
-) -> None:
-    """Label columns with `words`, `widths` letters each, as many as fit: upright, on two lines by turns if need be;
-    else the long ones rotated (`rotated_words` in their place) on the first of the `axes`, short ones upright on the
-    second. Columns stay numbers: tokens repeat."""
-    first, last = view.span(len(words))
-    column = view.column_px(len(words))
-    widest = max(widths[first : last + 1]) + 0.5
-    step = next((n for n in ROUND_STEPS if column * n >= min(TOKEN_LABEL, widest * LETTER / 2)), len(words))
-    positions, room = list(range(first, last + 1, step)), column * step / LETTER
-    upright = [i for i in positions if widths[i] <= SHORT + (i in view.sinks) or widths[i] + 0.5 <= room]
-    short = upright if widest > 2 * room else positions
-    turns = max((widths[i] for i in short), default=0) + 0.5 > room
-
-    def text(i: int, turn: int) -> str:
-        """Return a label, bold if selected, on its line."""
-        word = rotated_words[i] if rotated_words and i in rotated else words[i]
-        word = f"<b>{word}</b>" if i == view.selected else word
-        if not turns or i not in short or not turn % 2:
-            return word
-        return f"<br>{word}" if side == "bottom" else f"{word}<br>\u00a0"
-
-    own = dict(PLAIN, range=[first - 0.5, last + 0.5], side=side)
-    rotated = [i for i in positions if i not in short]
-    for name, shown, angle in ((axes[0], rotated or positions, -90 if rotated else 0), (axes[1], short, 0)):
-        if name == axes[1] and not (rotated and short):
-            continue
-        texts = [text(i, positions.index(i)) for i in shown]
-        place = dict(domain=HEATMAP) if name == "xaxis" else dict(overlaying="x", anchor="y")
-        canvas.layout[name] = {**own, **place, "tickvals": shown, "ticktext": texts, "tickangle": angle}
-        if name != "xaxis":
-            canvas.add("scatter", x=[None], y=[None], xaxis=name.replace("axis", ""), name="labels", hoverinfo="skip")
-
-
-def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
-    """Draw a box around the selected token's column, and a line where the answer begins."""
-    first, last = view.span(n_tokens)
-    low = canvas.data[0].get("y0", 0) - 0.5
-    place: dict[str, Any] = dict(xref="x", yref="y", y0=low, y1=low + len(canvas.data[0]["z"]))
-    if view.answer_start is not None and first < view.answer_start <= last:
-        canvas.edge(3, 1, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)
-    if view.selected is not None and first <= view.selected <= last:
-        canvas.edge(3, 1, **place | dict(type="rect", x0=view.selected - 0.5, x1=view.selected + 0.5))

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from . import colours
-from .canvas import GRID, PLAIN, Canvas, cut, escaped, layer_axis, number, share_axis
+from .canvas import AT_LEFT, AT_RIGHT, GRID, OVER, PLAIN, Canvas, cut, escaped, layer_axis, number, share_axis
 
 COURSE_HEIGHT = 330  # pixels
 BENT = 0.05  # nats: bars are linear up to about that, and logarithmic beyond
@@ -47,14 +47,10 @@ def model_course(
     look: dict[str, Any] = dict(type="bar", width=0.72, marker=marker, textposition="none", yaxis="y2")
     canvas.points("cost", np.arange(1, n + 1), bars, hover, **look)
     if cheapest is not None:
-        place: dict[str, Any] = dict(
-            x=cheapest + 1, y=max(float(np.nan_to_num(bars[cheapest])), 0.0), yref="y2", yanchor="bottom"
-        )
-        canvas.write(f"<b>{cheapest + 1}</b>", 12, yshift=1, **place)
-    canvas.write("How far the lens is from the output (nats)", 12, x=0, xref="paper", xanchor="left", y=1, yref="paper",
-                 yanchor="bottom")  # fmt: skip
-    canvas.write("Loss added when the layer is removed", 12, x=0, xref="paper", xanchor="left", y=0.36, yref="paper",
-                 yanchor="bottom")  # fmt: skip
+        top = max(float(np.nan_to_num(bars[cheapest])), 0.0)
+        canvas.write(f"<b>{cheapest + 1}</b>", 12, x=cheapest + 1, y=top, yref="y2", yanchor="bottom", yshift=1)
+    for y, text in ((1, "How far the lens is from the output (nats)"), (0.36, "Loss added when the layer is removed")):
+        canvas.write(text, 12, x=0, xref="paper", xanchor="left", **OVER | dict(y=y))
     canvas.layout["xaxis"] = layer_axis(n + 1, "after layer", anchor="y2")
     canvas.layout["yaxis"] = dict(GRID, domain=[0.46, 1], rangemode="tozero", nticks=5)
     canvas.layout["yaxis2"] = dict(
@@ -97,43 +93,34 @@ def forest(rows: Sequence[Row], right: str = "") -> go.Figure:
     for i, row in enumerate(rows):
         canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=-i, y1=-i, layer="below")
         name = f"<b>{escaped(cut(row.name, 24))}</b><br>{row.layers} layers"
-        left: dict[str, Any] = dict(x=0, xref="paper", xanchor="right", xshift=-14, y=-i, align="right")
-        canvas.write(name, 13, **left)
+        canvas.write(name, 13, **AT_LEFT, xshift=-14, y=-i, align="right")
         if row.said:
-            canvas.write(escaped(row.said), 13, x=1, xref="paper", xanchor="left", xshift=16, y=-i, align="left")
+            canvas.write(escaped(row.said), 13, **AT_RIGHT, xshift=16, y=-i, align="left")
         if np.isfinite(row.share):
-            canvas.write(f"<b>{100 * row.share:.0f} %</b>", 13, None, x=row.share, y=-i, yanchor="bottom",
-                         yshift=8)  # fmt: skip
+            canvas.write(f"<b>{100 * row.share:.0f} %</b>", 13, x=row.share, y=-i, yanchor="bottom", yshift=8)
         if np.isfinite(row.low):
             canvas.line(colours.ATTENTION, 4, x0=row.low, x1=row.high, y0=-i, y1=-i)
-    _ticks(canvas, rows)
-    hollow = [(share, -i, row) for i, row in enumerate(rows) for share in row.copies]
-    own = [(row.share, -i, row) for i, row in enumerate(rows) if np.isfinite(row.share)]
-    clear = dict(color=colours.CLEAR, line=dict(width=2, color=colours.GREY))
-    for points, name, look in (
-        (hollow, "untrained copy", clear),
-        (own, "average depth, with its 90 % interval", dict(color=colours.ATTENTION)),
-    ):
-        hover = [
-            f"{escaped(row.name)}, {name}: layer {share * row.layers:.1f} of {row.layers}" for share, _, row in points
-        ]
-        x, y = [one[0] for one in points], [one[1] for one in points]
-        canvas.points(name, x, y, hover, mode="markers", marker=dict(size=12, **look))
+
+    def marks(name: str, points: list[tuple[float, int, str]], **look: Any) -> None:
+        """Draw marks at shares of the depth, each with its row and what it says."""
+        hover = [f"{escaped(rows[i].name)}, {text}" for _, i, text in points]
+        canvas.points(name, [x for x, *_ in points], [-i for _, i, _ in points], hover, mode="markers", marker=look)
+
+    def layer(row: Row, share: float) -> str:
+        """Return a share as a layer of the row's model."""
+        return f"layer {share * row.layers:.1f} of {row.layers}"
+
+    each, grey = list(enumerate(rows)), dict(width=2, color=colours.GREY)
+    ruled = [(x, i, f"{n}: layer {x * r.layers - 1:.0f} in the papers' count") for i, r in each for n, x in r.rules]
+    marks("published rules", ruled, symbol="line-ns", size=15, line=grey)
+    copies = [(x, i, f"untrained copy: {layer(r, x)}") for i, r in each for x in r.copies]
+    marks("untrained copy", copies, size=12, color=colours.CLEAR, line=grey)
+    name = "average depth, with its 90 % interval"
+    own = [(r.share, i, f"{name}: {layer(r, r.share)}") for i, r in each if np.isfinite(r.share)]
+    marks(name, own, size=12, color=colours.ATTENTION)
     if right:
-        canvas.write(right, 12, x=1, xref="paper", xanchor="left", xshift=16, y=1, yref="paper", yanchor="bottom")
+        canvas.write(right, 12, **AT_RIGHT, **OVER, xshift=16)
     canvas.layout["xaxis"] = share_axis("share of the depth", tickformat=".0%")
     canvas.layout["yaxis"] = dict(PLAIN, range=[0.6 - len(rows), 0.6], visible=False)
     canvas.legend(traceorder="reversed")
     return canvas.figure()
-
-
-def _ticks(canvas: Canvas, rows: Sequence[Row]) -> None:
-    """Draw the layers that published rules give, as upright ticks."""
-    points = [(share, -i, name, row) for i, row in enumerate(rows) for name, share in row.rules]
-    hover = [
-        f"{escaped(row.name)}, {name}: layer {share * row.layers - 1:.0f} in the papers' count"
-        for share, _, name, row in points
-    ]
-    mark = dict(symbol="line-ns", size=15, line=dict(width=2, color=colours.GREY))
-    x, y = [one[0] for one in points], [one[1] for one in points]
-    canvas.points("published rules", x, y, hover, mode="markers", marker=mark)

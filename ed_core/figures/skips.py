@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -14,21 +15,7 @@ from .canvas import PLAIN, Canvas, axis_title, number
 from .colours import Shade
 from .curves import layer_curves
 from .maps import BOUNDS, L2, missing, unit_of, values_of
-from .panel import (
-    CLIPPED,
-    LEFT,
-    RIGHT,
-    Strip,
-    View,
-    add_heatmap,
-    add_hover,
-    add_strip,
-    beyond,
-    frame,
-    label_tokens,
-    layers_across,
-    mark_passes,
-)
+from .panel import CLIPPED, LEFT, RIGHT, Panel, Strip, View, beyond
 
 DECADES = ((-1, 0), (-3, 3))  # of effects while they fill: at least, at most
 QUANTILES, REACH = (0.05, 0.95), 2.0  # of the effects that colours hold, in at most so many decades
@@ -42,31 +29,27 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     over two decades at most; cells beyond carry a ring. Hatched is what is zero by construction, empty what is not
     computed yet or not above its column's noise floor. The strip has the change of the output. `boundary`: the index of
     one boundary behind which effects are seen, instead of their maximum over all."""
-    n_layers, row_px = result.n_layers, view.plot_height / result.n_layers
+    n_layers, domain = result.n_layers, view.square()
     if boundary is None:
         z, output = _effects(result, measure), values_of(result, "output", (n_layers,))
+        effects = view.together(result, lambda r: _on_others(_effects(r, measure)))
     else:
         z, output = result["effect_by_boundary"][boundary], result["output_by_boundary"][boundary]
-    domain, canvas = view.square(), frame(view, n_layers, "skipped layer")
-    shade = _effect_shade(
-        z[np.triu_indices(n_layers, 1)] if boundary is not None else view.together(result, lambda r: _off(r, measure)),
-        result,
-    )
+        effects = _on_others(z)
+    canvas, shade = Panel(view, n_layers, "skipped layer"), _effect_shade(effects, result)
     cells = np.where(_within_noise(result, z), np.nan, z)
     coloured = np.where(cells == 0, np.nan, cells)
-    add_heatmap(canvas, coloured, shade, unit_of(result, measure), domain, row_px >= 8, x0=1, y0=1)
+    canvas.heatmap(coloured, shade, unit_of(result, measure), domain, canvas.row_px >= 8, x0=1, y0=1)
     canvas.data[0] |= dict(z=cells, zmin=0.0, colorscale=colours.without_zero(shade))
     hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
     _ring(canvas, z, shade)
     _cells(canvas, result, measure, z, shade)
     control = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
-    add_strip(
-        canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", bars=True, **control), "skipped layer", domain
-    )
-    layers_across(canvas, n_layers, "affected layer", domain)
+    canvas.strip(Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", bars=True, **control), domain)
+    canvas.layers_across(n_layers, "affected layer", domain)
     canvas.layout["yaxis"]["tickvals"] = canvas.layout["xaxis"]["tickvals"]  # both axes are the model's layers
-    mark_passes(canvas, result, upright=True)
-    canvas.draw_depths(view.depth_lines, row_px)
+    canvas.mark_passes(result, upright=True)
+    canvas.draw_depths(view.depth_lines, canvas.row_px)
     return canvas.figure()
 
 
@@ -75,10 +58,9 @@ def _effects(result: ProbeResult, measure: str) -> np.ndarray:
     return values_of(result, measure, (result.n_layers, result.n_layers))
 
 
-def _off(result: ProbeResult, measure: str) -> np.ndarray:
+def _on_others(effects: np.ndarray) -> np.ndarray:
     """Return the effects on other blocks, flat: without the diagonal, which is 1 or 0 by construction."""
-    z = _effects(result, measure)
-    return z[np.triu_indices(len(z), 1)]
+    return effects[np.triu_indices(len(effects), 1)]
 
 
 def _effect_shade(effects: np.ndarray, result: ProbeResult) -> Shade:
@@ -95,26 +77,16 @@ def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> 
     `chosen`: the index of the one in bold."""
     boundaries, t = result["boundaries"], np.arange(result.n_tokens)
     order = np.argsort(boundaries)
-    canvas = Canvas(64 + 22 * len(order), (LEFT + 14, RIGHT, 8, 44), width_px=view.width_px)
+    canvas = Panel(replace(view, height=64 + 22 * len(order)), margin=(LEFT + 14, RIGHT, 8, 44))
     z = np.where(t == 0, np.nan, t >= boundaries[order][:, None])
-    hover = "%{y}<br>token %{x}: %{text}<extra></extra>"
-    canvas.add(
-        "heatmap",
-        z=z,
-        zmin=0,
-        zmax=1,
-        colorscale=[[0, colours.SEQUENTIAL[1]], [1, colours.SEQUENTIAL[-1]]],
-        showscale=False,
-        ygap=4,
-        name="boundaries",
-        text=np.where(z > 0, "effects looked for", "layer left out").tolist(),
-        hovertemplate=hover,
-        hoverongaps=False,
-    )
+    scale = dict(zmin=0, zmax=1, colorscale=[[0, colours.SEQUENTIAL[1]], [1, colours.SEQUENTIAL[-1]]], showscale=False)
+    text = np.where(z > 0, "effects looked for", "layer left out").tolist()
+    hover = dict(text=text, hovertemplate="%{y}<br>token %{x}: %{text}<extra></extra>", hoverongaps=False)
+    canvas.add("heatmap", z=z, name="boundaries", ygap=4, **scale, **hover)
     names = [f"<b>token {boundaries[i]}</b>" if i == chosen else f"token {boundaries[i]}" for i in order]
     ends = [len(order) - 0.5, -0.5]
     canvas.layout["yaxis"] = dict(PLAIN, tickvals=list(range(len(order))), ticktext=names, range=ends)
-    label_tokens(canvas, view, result.tokens)
+    canvas.label_tokens(result.tokens)
     canvas.layout["xaxis"]["domain"] = (0.0, 1.0)
     return canvas.figure()
 
@@ -159,7 +131,7 @@ def _ring(canvas: Canvas, z: np.ndarray, shade: Shade) -> None:
     canvas.points("beyond the colours", x, y, mode="markers", marker=ring)
 
 
-def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray, shade: Shade) -> None:
+def _cells(canvas: Panel, result: ProbeResult, measure: str, z: np.ndarray, shade: Shade) -> None:
     """Set the cells' hover texts."""
     n, unit, absent, zero = len(z), unit_of(result, measure), missing(result), _diagonal_is_zero(result, measure)
     floor, within = values_of(result, "noise_floor", (n,)), _within_noise(result, z)
@@ -176,7 +148,7 @@ def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray, sha
             + ", so left empty" * bool(within[s, layer])
         )
 
-    add_hover(canvas, "layer %{y} skipped, layer %{x} affected<br>", text, f"%{{z:.3g}} {unit}")
+    canvas.hover("layer %{y} skipped, layer %{x} affected<br>", text, f"%{{z:.3g}} {unit}")
 
 
 # ---------------------------------------------------------------- layers left out, exchanged or run twice
@@ -198,10 +170,9 @@ def surgery_map(
     z = np.asarray(curves[f"{kind}_{value}"], np.float32)
     shown = z if kind == "swap" else z[:, 1:]
     n_layers, offset = len(z), int(kind != "swap")
-    canvas = frame(view, n_layers, "one layer" if kind == "swap" else "first layer")
+    canvas = Panel(view, n_layers, "one layer" if kind == "swap" else "first layer")
     shade, domain = _shade(curves, shown, value), view.square(1.0)
-    gap = view.plot_height / n_layers >= 8
-    add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap, x0=1, y0=1)
+    canvas.heatmap(shown, shade, VALUES[value][1], domain, canvas.row_px >= 8, x0=1, y0=1)
     if value == "loss":
         baseline, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
         signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
@@ -216,8 +187,8 @@ def surgery_map(
         return _hover(curves, kind, i, j + offset, shade, value) if np.isfinite(value) else ""
 
     which = "layers %{y} and %{x}" if kind == "swap" else "first layer %{y}, last layer %{x}:"
-    add_hover(canvas, "", text, f"{which} {DONE[kind]}<br>{VALUES[value][0]} %{{z:.3g}} {VALUES[value][1]}")
-    layers_across(canvas, n_layers, "the other layer" if kind == "swap" else "last layer", domain)
+    canvas.hover("", text, f"{which} {DONE[kind]}<br>{VALUES[value][0]} %{{z:.3g}} {VALUES[value][1]}")
+    canvas.layers_across(n_layers, "the other layer" if kind == "swap" else "last layer", domain)
     return canvas.figure()
 
 

@@ -13,7 +13,7 @@ from . import colours
 from .canvas import GRID, LOGARITHMIC, PLAIN, Canvas, axis_title, first_place, number, tick_step
 from .lens import lens_shade
 from .maps import RATIO_DECADES
-from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
+from .panel import HEATMAP, LETTER, Panel, Strip, View
 from .studies import MEAN, WIDTH, name_lines
 
 HEIGHT, MARGIN = 380, (54, 16, 40, 46)
@@ -109,12 +109,7 @@ APART = 8  # pixels between a step's label and the strip's first
 
 
 def layers_over_steps(
-    z: np.ndarray,
-    steps: Sequence[int],
-    measure: str,
-    unit: str,
-    chosen: int | None = None,
-    width_px: int = 560,
+    z: np.ndarray, steps: Sequence[int], measure: str, unit: str, chosen: int | None = None, width_px: int = 560
 ) -> go.Figure:
     """Return a heatmap of `z` `[layer, step]`, a measure's mean over tokens, a column per training step.
 
@@ -122,23 +117,19 @@ def layers_over_steps(
     is coloured from -1 to 1, a ratio by logarithm; "nats" (the lens's divergence) is by depth."""
     row = "depth" if unit == "nats" else "layer"
     view = View(width_px=width_px, selected=chosen)
-    canvas = frame(view, len(z) - (row == "depth"), row)
-    shade, ends = _shades(z, unit)
-    row_px = view.plot_height / len(z)
-    add_heatmap(canvas, z, shade, unit, HEATMAP, min(view.column_px(len(steps)), row_px) >= 8, y0=first_place(row))
-    add_hover(
-        canvas,
-        f"{row} %{{y}}",
-        lambda l, i: f" · step {steps[i]}<br>{number(z[l, i])} {unit}",
-        f"<br>%{{z:.3g}} {unit}",
+    canvas, (shade, ends) = Panel(view, len(z) - (row == "depth"), row), _shades(z, unit)
+    gap = min(view.column_px(len(steps)), canvas.row_px) >= 8
+    canvas.heatmap(z, shade, unit, HEATMAP, gap, y0=first_place(row))
+    canvas.hover(
+        f"{row} %{{y}}", lambda l, i: f" · step {steps[i]}<br>{number(z[l, i])} {unit}", f"<br>%{{z:.3g}} {unit}"
     )
     if chosen is not None:
         colour = colours.colour_of(measure) or colours.BOTH
         reference: dict[str, Any] = {} if chosen == 0 else dict(behind=z[:, 0], behind_name=f"step {steps[0]}")
         strip = Strip(z[:, chosen], *ends, f"step {steps[chosen]}", colour, shade.log, **reference)
-        add_strip(canvas, strip, row, HEATMAP)
+        canvas.strip(strip)
     words = [_short(step) for step in steps]
-    label_columns(canvas, view, words, [len(word) for word in words], ("xaxis", "xaxis3"))
+    canvas.label_columns(words, [len(word) for word in words], ("xaxis", "xaxis3"))
     canvas.layout["xaxis"]["title"] = axis_title("step", 16)
     if chosen is not None:
         words, strip_axis = canvas.layout["xaxis"]["ticktext"], canvas.layout["xaxis2"]
@@ -146,7 +137,7 @@ def layers_over_steps(
             strip_axis["ticktext"] = [f"<br>{word}" for word in strip_axis["ticktext"]]
         elif len(words) > 1:  # clear of the last step's but one
             strip_axis["ticklabelshift"] = APART
-    mark_tokens(canvas, view, len(steps))
+    canvas.mark_tokens(len(steps))
     return canvas.figure()
 
 

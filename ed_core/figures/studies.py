@@ -40,9 +40,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def study_depths(
-    rows: Sequence[Mapping[str, Any]],
-    label: str,
-    thresholds: Mapping[str, tuple[float, float]] | None = None,
+    rows: Sequence[Mapping[str, Any]], label: str, thresholds: Mapping[str, tuple[float, float]] | None = None
 ) -> go.Figure:
     """Return a figure of one line per value of `label` (a column of the rows), a mark per rule at its ratio, with the
     range over prompts: a filled circle for a mean depth (`depth / L`), a filled diamond for the papers' rule (`(ED + 1)
@@ -82,11 +80,7 @@ def study_depths(
     return canvas.figure()
 
 
-def study_curves(
-    curves: Mapping[str, Sequence[ArrayLike]],
-    n_layers: Mapping[str, int],
-    unit: str,
-) -> go.Figure:
+def study_curves(curves: Mapping[str, Sequence[ArrayLike]], n_layers: Mapping[str, int], unit: str) -> go.Figure:
     """Return a figure of several models' curves on relative depth, each with its range over prompts. `curves`: by label
     value, low and high `[layer]` or `[depth]`; NaN or None: no range."""
     canvas = Canvas(340, (64, 16, 40, 44), width_px=WIDTH)
@@ -229,20 +223,15 @@ def _marks(
 
     ratios = np.array([row["ratio"] for row in rows], float)
     name = RULES[criterion].label if criterion else "another estimator"
-    canvas.points(
-        name,
-        ratios,
-        [y[row[label]] + offset for row in rows],
-        [_hover(row, label) for row in rows],
-        mode="markers",
-        marker=dict(
-            size=[12 if row["variant"] == MEAN else 9 for row in rows],
-            symbol=["circle" if row["variant"] == MEAN else "diamond" for row in rows],
-            color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
-            line=dict(width=2, color=colour),
-        ),
-        error_x=whiskers(ratios, ends("low"), ends("high"), colour),
+    marker = dict(
+        size=[12 if row["variant"] == MEAN else 9 for row in rows],
+        symbol=["circle" if row["variant"] == MEAN else "diamond" for row in rows],
+        color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
+        line=dict(width=2, color=colour),
     )
+    levels, hover = [y[row[label]] + offset for row in rows], [_hover(row, label) for row in rows]
+    bars = whiskers(ratios, ends("low"), ends("high"), colour)
+    canvas.points(name, ratios, levels, hover, mode="markers", marker=marker, error_x=bars)
 
 
 def _hover(row: Mapping[str, Any], label: str) -> str:

@@ -19,29 +19,6 @@ from .patching import Patching
 from .residual_erasure import ResidualErasure
 from .surgery import Prune, Surgery
 
-__all__ = [
-    "PROBES",
-    "Answers",
-    "Continuation",
-    "Contributions",
-    "EarlyExit",
-    "ExactAnswers",
-    "Generation",
-    "IntegratedGradients",
-    "LayerSkip",
-    "Lenses",
-    "LogitLens",
-    "Loops",
-    "Numerics",
-    "Patching",
-    "Probe",
-    "Prune",
-    "ResidualErasure",
-    "Surgery",
-    "Turns",
-    "find",
-]
-
 PROBES: tuple[type[Probe], ...] = (
     Contributions,
     LogitLens,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import ANSWER_TOKENS, Probe, Shape, parameter
 from .surgery import check_stretch
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,12 @@ class Answers(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return 2 * n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 2) * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(shape.n_layers)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the answer's ranks, losses and verdicts."""
         from ..sweeps.dropping import answer_sweep
 
         answer_sweep(model, encoding, record, self.k)
@@ -94,15 +90,12 @@ class ExactAnswers(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 1) * (ANSWER_TOKENS + 1)
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(shape.n_layers)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with whether the model writes the answer."""
         from ..sweeps.dropping import write_without
 
         check_stretch(self.name, self.n, model.n_layers)

@@ -21,12 +21,11 @@ from ..errors import ParameterError, PromptError
 from ..models import permits, remote
 from ..models.sizes import require_gradients
 from ..prompts import parse_jsonl
-from ..types import MeasureSpec, ModelSpec, Prompt, Request
+from ..types import Encoding, MeasureSpec, ModelSpec, ProbeResult, Prompt, Request
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding, ProbeResult
 
 
 def layer_effect(effect: ArrayLike) -> np.ndarray:
@@ -161,19 +160,8 @@ def parameter(
     What enters the cache key: nothing with `view_only` (the parameter only combines stored numbers) or `prompt` (the
     value is a further prompt of the request); with `file` the content of the named file; with `later`, for parameters
     added when results were already stored, only values other than the default."""
-    meta = {
-        "help": help,
-        "low": low,
-        "high": high,
-        "choices": choices,
-        "view_only": view_only,
-        "file": file,
-        "prompt": prompt,
-        "later": later,
-        "empty": empty,
-        "label": label,
-    }
-    return field(default=default, metadata=meta)
+    shown = dict(help=help, low=low, high=high, choices=choices, empty=empty, label=label)
+    return field(default=default, metadata=dict(shown, view_only=view_only, file=file, prompt=prompt, later=later))
 
 
 def described(f: Field[Any], value: Any) -> tuple[str, str]:

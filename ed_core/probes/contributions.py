@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 def _per_layer(name: str, title: str, unit: str, meaning: str) -> MeasureSpec:
@@ -120,7 +119,6 @@ class Contributions(Probe):
     )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the size and direction of what each layer adds to the stream."""
         from ..sweeps import metrics
 
         n_layers = model.n_layers
@@ -174,7 +172,6 @@ class Turns(Probe):
     )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the angles by which layers turn the stream, and those between successive updates."""
         from ..sweeps import metrics
 
         record.allocate("stream_angle")

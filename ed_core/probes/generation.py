@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import Curve, Picture, Probe, Score, Shape, parameter
 from .lenses import divergence_limit, exit_confidence, late_begins, late_from
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 WRITTEN_TOKENS = 32
@@ -100,7 +99,6 @@ class Generation(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers, (n_layers + 1) * self.n_tokens
 
     @property
@@ -109,11 +107,9 @@ class Generation(Probe):
         return self.n_tokens - 1
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.cache(self.n_tokens)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the written tokens and the lens's figures for each."""
         from ..sweeps.lenses import write
 
         late = late_from(self.rho, model.n_layers)
@@ -145,7 +141,6 @@ class Continuation(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers, self.further_tokens + 1
 
     @property
@@ -154,11 +149,9 @@ class Continuation(Probe):
         return max(TYPICAL_TOKENS, self.n_tokens) - 1
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.cache(self.further_tokens + 1)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the continuation and the best tokens at each step."""
         from ..sweeps import metrics
 
         start = encoding.answer_start or len(encoding)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..types import MeasureSpec, ProbeResult
+from ..types import Encoding, MeasureSpec, ProbeResult
 from .base import ANSWER_TOKENS, PARTS, Curve, Picture, Probe, Score, Shape, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 UNSETTLED = "The integral did not settle"  # how the sweep's note of failed layers begins
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
@@ -115,12 +114,10 @@ class IntegratedGradients(Probe):
         return {"completeness": completeness(values)}
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         nodes = min(self.nodes, TYPICAL_NODES)
         return n_layers + 3 * nodes * n_layers * (n_layers - 1) / 2, nodes * n_layers * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return int(min(shape.rows * shape.graph, max(shape.graph, shape.half)))
 
     @classmethod
@@ -133,12 +130,10 @@ class IntegratedGradients(Probe):
         """Return the layer, from 0, where the attributions' magnitudes (summed over positions) are centred: `center`,
         and `center_mean` for their means over prompts."""
         pairs = {"center": "attribution", "center_mean": "attribution_mean"}
-        return {
-            name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves
-        }
+        found = {name: depth_score(curves[curve]) for name, curve in pairs.items() if curve in curves}
+        return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with attributions and completeness errors."""
         from ..sweeps.gradients import integrate
 
         integrate(model, encoding, record, self.part, self.nodes, TOLERANCE)

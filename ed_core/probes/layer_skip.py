@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..errors import ParameterError
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import PARTS, Curve, Picture, Probe, Score, Shape, depth_score, layer_effect, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,6 @@ class LayerSkip(Probe):
         return random_boundaries[: self.n_boundaries]
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         variants = self._n_points(n_tokens) * n_layers
         later = variants * (n_layers - 1) / 2
         own = variants * (self.part != "layer")
@@ -172,7 +170,6 @@ class LayerSkip(Probe):
         return 2 * n_layers + later * (1 + self.direct) + own, (looked_at + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(self._n_points(shape.n_tokens) * shape.n_layers + 1)
 
     def _n_points(self, n_tokens: int) -> int:
@@ -207,7 +204,6 @@ class LayerSkip(Probe):
             raise ParameterError(f"layer_skip.{idle[0]} counts with layer_skip.mode=future alone; give both, or none.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effects of every skip."""
         from ..sweeps.skipping import skip_sweep
 
         boundaries = self.chosen_boundaries(len(encoding)) if self.mode == "future" else None

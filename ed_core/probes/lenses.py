@@ -14,13 +14,12 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..lenses import Fit, find, is_name, of_model
-from ..types import MeasureSpec, ModelSpec, Prompt, Request
+from ..types import Encoding, MeasureSpec, ModelSpec, Prompt, Request
 from .base import Curve, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 LENSES = {"logit": "Logit lens", "affine": "Affine lens", "jacobian": "Jacobian lens"}
 ROW_LENSES = 3  # lenses that an estimate counts
@@ -163,7 +162,6 @@ class LogitLens(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers, (n_layers + 2 + n_layers * (self.points == "halves")) * n_tokens
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
@@ -173,7 +171,6 @@ class LogitLens(Probe):
         return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": deep.astype(np.float32)}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the lens's figures at every depth."""
         from ..sweeps import lenses
 
         lenses.read(model, encoding, record, {"": None}, self.k, inside=INSIDE if self.points == "halves" else "")
@@ -243,7 +240,6 @@ class Lenses(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers, (ROW_LENSES * n_layers + 2) * n_tokens
 
     def fits(self) -> list[Fit]:
@@ -283,7 +279,6 @@ class Lenses(Probe):
         return request
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with every lens's figures at every depth."""
         from ..lenses.judged import Reader
         from ..sweeps import lenses
 
@@ -325,11 +320,9 @@ class EarlyExit(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers, (n_layers + 2) * n_tokens
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with confidences and exit depths."""
         from ..sweeps import lenses
 
         record.allocate("exit_depth", "exit_agrees")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import Probe, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 PASSES, TESTED = 4, 2  # of a typical model; at most so many times its own are tried
 
@@ -108,7 +107,6 @@ class Loops(Probe):
         return n_layers * (1 + variants + 1), n_tokens * (variants + readouts)
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return (TESTED * PASSES + 1 + shape.n_layers) * shape.stream
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:

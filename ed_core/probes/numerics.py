@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import Picture, Probe, Shape
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 KEPT = 32  # last positions whose logits are compared: the logits of all of them need not exist together
 
@@ -102,11 +101,9 @@ class Numerics(Probe):
         return 11 * n_layers, n_tokens + 12 * min(KEPT, n_tokens)
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return 10 * shape.doubles  # a block's tensors
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the errors of each layer's sum and of the replayed logits."""
         from ..models import identities, verify
 
         n_layers = model.n_layers

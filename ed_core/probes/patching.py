@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..errors import PromptError
-from ..types import MeasureSpec, ProbeResult, Prompt
+from ..types import Encoding, MeasureSpec, ProbeResult, Prompt
 from .base import Picture, Probe, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 def _curve(name: str, meaning: str, title: str = "") -> MeasureSpec:
@@ -91,11 +90,9 @@ class Patching(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers + n_tokens * n_layers * (n_layers + 1) / 4, (n_tokens + 4) * (n_layers + 1)
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(4 * (shape.n_layers + 1)) + shape.stream * (shape.n_layers + 1)
 
     @classmethod
@@ -112,7 +109,6 @@ class Patching(Probe):
             raise PromptError("patching carries one prompt into another, and there is no other; give one (other=…).")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the share of the other answer per patch, and the controls."""
         from ..prompts import max_tokens
         from ..sweeps.replacing import patch_sweep
 

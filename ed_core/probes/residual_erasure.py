@@ -13,13 +13,12 @@ import numpy as np
 from .. import untrusted
 from ..errors import PromptError
 from ..prompts import read_jsonl
-from ..types import MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
+from ..types import Encoding, MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
 from .base import ANSWER_TOKENS, Curve, Picture, Probe, Score, Shape, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -99,14 +98,12 @@ class ResidualErasure(Probe):
         return {"effect_elsewhere": elsewhere}
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return (
             n_layers + n_tokens * n_layers * (n_layers + 1) / 4,
             n_tokens * (n_layers + 1) * (ANSWER_TOKENS if self.target == "answer" else n_tokens / 2),
         )
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(4 * (shape.n_layers + 1))
 
     @classmethod
@@ -154,7 +151,6 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effect of every erasure."""
         from ..sweeps.replacing import erasure_sweep
 
         if model.between_passes:

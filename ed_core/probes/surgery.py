@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..errors import ParameterError
-from ..types import MeasureSpec
+from ..types import Encoding, MeasureSpec
 from .base import Curve, Probe, Score, Shape, depth_score, parameter, rank_correlation
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
 
 
 def _per_start(name: str, unit: str, meaning: str) -> MeasureSpec:
@@ -90,11 +89,9 @@ class Prune(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(shape.n_layers)
 
     @classmethod
@@ -123,7 +120,6 @@ class Prune(Probe):
             raise ParameterError("prune.drop names every layer; leave at least one.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effect of removing each stretch, and the proxies."""
         from ..sweeps.dropping import drop_sweep
 
         self.check_layers(model.n_layers)
@@ -184,12 +180,7 @@ class Surgery(Probe):
     kind: str = parameter(
         "all",
         "which maps are measured",
-        choices={
-            "all": "all three",
-            "drop": "without a stretch",
-            "swap": "two exchanged",
-            "repeat": "a stretch twice",
-        },
+        choices={"all": "all three", "drop": "without a stretch", "swap": "two exchanged", "repeat": "a stretch twice"},
         label="Maps",
     )
     longest: int = parameter(
@@ -219,13 +210,11 @@ class Surgery(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Return estimated block passes and unembedded positions."""
         counts = [self._counts(n_layers)[kind] for kind in self.kinds]
         passes, read = n_layers + sum(p for p, _ in counts), n_tokens * sum(1 + n for _, n in counts)
         return passes, read + n_tokens
 
     def holds(self, shape: Shape) -> int:
-        """Return the estimated peak bytes of a run."""
         return shape.in_pieces(max(self._counts(shape.n_layers)[kind][1] for kind in self.kinds))
 
     def _counts(self, n_layers: int) -> dict[str, tuple[float, int]]:
@@ -250,7 +239,6 @@ class Surgery(Probe):
         return ("drop", "swap", "repeat") if self.kind == "all" else (self.kind,)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill `record` with the effects of the chosen kinds of change."""
         from ..sweeps.surgery import surgery_sweep
 
         surgery_sweep(model, encoding, record, self.kinds, self.longest or model.n_layers, self.seed)

@@ -6,23 +6,21 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import PromptError
+from ..models.language_model import LanguageModel
 from ..models.layouts import PerToken, Resid
+from ..models.trace import Trace
 from ..prompts import answer_with_seam, exact, settled
+from ..types import Encoding
 from . import metrics
+from .recorder import Recorder
 from .staircase import Staircase
-
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..models.trace import Trace
-    from ..types import Encoding
-    from .recorder import Recorder
 
 SINK, FEWEST_TOKENS = 5.0, 3  # times the median token's norm; tokens below which a single one would be the median
 

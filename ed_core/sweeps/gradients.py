@@ -7,44 +7,30 @@ alone stops too early, and one small difference proves nothing where all nodes o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..models.identities import to_float64
+from ..models.language_model import LanguageModel
 from ..models.layouts import PerRow, PerToken, Resid
+from ..models.trace import Trace
+from ..types import Encoding
 from . import metrics
+from .recorder import Recorder
 
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..models.trace import Trace
-    from ..types import Encoding
-    from .recorder import Recorder
-
-# Nodes from the middle of [-1, 1] outwards, Kronrod's weights, and Gauss' at every second node (QUADPACK, qk15).
-HALF = (
-    0.0,
-    0.2077849550078985,
-    0.4058451513773972,
-    0.5860872354676911,
-    0.7415311855993945,
-    0.8648644233597691,
-    0.9491079123427585,
-    0.9914553711208126,
+# Nodes from the middle of [-1, 1] outwards, and their weights by Kronrod and by Gauss (QUADPACK, qk15)
+QK15 = (
+    (0.0, 0.2094821410847278, 0.4179591836734694),
+    (0.2077849550078985, 0.2044329400752989, 0.0),
+    (0.4058451513773972, 0.1903505780647854, 0.3818300505051189),
+    (0.5860872354676911, 0.1690047266392679, 0.0),
+    (0.7415311855993945, 0.1406532597159259, 0.2797053914892767),
+    (0.8648644233597691, 0.1047900103222502, 0.0),
+    (0.9491079123427585, 0.0630920926299786, 0.1294849661688697),
+    (0.9914553711208126, 0.0229353220105292, 0.0),
 )
-KRONROD = (
-    0.2094821410847278,
-    0.2044329400752989,
-    0.1903505780647854,
-    0.1690047266392679,
-    0.1406532597159259,
-    0.1047900103222502,
-    0.0630920926299786,
-    0.0229353220105292,
-)
-GAUSS = (0.4179591836734694, 0.0, 0.3818300505051189, 0.0, 0.2797053914892767, 0.0, 0.1294849661688697, 0.0)
+HALF, KRONROD, GAUSS = zip(*QK15)
 NODES = len(HALF) * 2 - 1  # of a piece
 COARSE = 4  # every fourth block is computed first
 
@@ -114,9 +100,8 @@ class _Path:
         self.part, self.model, self.trace, self.layer, self.record = part, model, trace, layer, record
         self.read = slice(answer_start - 1, trace.ids.shape[1] - 1)  # logits here predict the answer's tokens
         self.answer = answer
-        x = {"layer": trace.resid[layer + 1], "attention": trace.attn_out[layer], "mlp": trace.mlp_out[layer]}[part][
-            0
-        ].float()
+        of = {"layer": trace.resid[layer + 1], "attention": trace.attn_out[layer], "mlp": trace.mlp_out[layer]}
+        x = of[part][0].float()
         self.baseline = x.mean(0, keepdim=True).expand_as(x)
         self.difference = x - self.baseline
         self.ends, self.used = self._evaluate([1.0, 0.0])[0], 2

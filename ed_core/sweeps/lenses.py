@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ParameterError
+from ..models.language_model import LanguageModel
 from ..models.layouts import Rows, Stream
+from ..models.trace import Trace
+from ..types import Encoding
 from . import metrics
 from .recorder import Recorder, on_host
-
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..models.trace import Trace
-    from ..types import Encoding
 
 Lens = Callable[[int, Stream], Stream]
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
@@ -109,13 +107,7 @@ def _figures(against: metrics.AgainstOutput, logits: Rows, follow: int) -> dict[
 
 
 def _depths(
-    model: LanguageModel,
-    trace: Trace,
-    place: slice,
-    lens: Lens | None,
-    out: Rows,
-    rows: int,
-    at_once: int,
+    model: LanguageModel, trace: Trace, place: slice, lens: Lens | None, out: Rows, rows: int, at_once: int
 ) -> Iterator[tuple[slice, Rows]]:
     """Yield a slice of depths and the lens's logits there, for the tokens at `place`; the last depth's are the model's
     own, `out`. `rows`: most rows of one product with the head; `at_once`: depths per yield."""

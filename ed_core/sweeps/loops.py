@@ -4,24 +4,20 @@ Every variant is an order of the unrolled layers (`dropping.in_order`), or the t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from ..errors import ParameterError
 from ..models.identities import to_float64
+from ..models.language_model import LanguageModel
 from ..models.layouts import Resid
+from ..models.trace import Trace
+from ..types import Encoding
 from . import metrics
 from .budget import even_chunks
 from .dropping import in_order
+from .recorder import Recorder
 from .staircase import Staircase
-
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..models.trace import Trace
-    from ..types import Encoding
-    from .recorder import Recorder
 
 
 @torch.no_grad()

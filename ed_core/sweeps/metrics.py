@@ -43,13 +43,7 @@ def cosine(x: Float[Tensor, "*batch d"], y: Float[Tensor, "*batch d"]) -> Float[
     return ((x * y).sum(-1) / (norm(x).clamp_min(COSINE_FLOOR) * norm(y).clamp_min(COSINE_FLOOR))).clamp(-1, 1)
 
 
-def contributions(
-    h: Stream,
-    a: Stream,
-    m: Stream,
-    update: Stream,
-    parallel: bool,
-) -> dict[str, PerToken]:
+def contributions(h: Stream, a: Stream, m: Stream, update: Stream, parallel: bool) -> dict[str, PerToken]:
     """Return one layer's values for the probe `contributions`, by measure. `h`: the layer's input; `a`, `m`: what
     attention and MLP add; `update`: what the layer adds. `parallel`: the MLP reads `h`, not `h + a` [C25 §3.1, H25]."""
     reads = h if parallel else h + a
@@ -132,9 +126,7 @@ def settle_depth(top1: Int[Tensor, "depth pos"]) -> Int[Tensor, " pos"]:
 
 
 def relative_change(
-    update: Float[Tensor, "#*batch pos d"],
-    changed: Float[Tensor, "*batch pos d"],
-    measured: Bool[Tensor, "*batch pos"],
+    update: Float[Tensor, "#*batch pos d"], changed: Float[Tensor, "*batch pos d"], measured: Bool[Tensor, "*batch pos"]
 ) -> Float[Tensor, "*batch"]:
     """Return the effect of an intervention on a layer's update, `max_t |D - D'| / max(|D|, 1e-6)` over the tokens that
     `measured` marks [C25 §3.2]."""
@@ -280,9 +272,7 @@ class AgainstModel:
         return loss, divergence.float(), (logits.gather(-1, self.best[part]) >= top)[:, 0].float()
 
 
-def jsd_to_output(
-    logits: Rows,
-) -> tuple[PerRow, PerRow, Int[Tensor, " n"]]:
+def jsd_to_output(logits: Rows) -> tuple[PerRow, PerRow, Int[Tensor, " n"]]:
     """Return three figures of each row p = softmax(logits) at one position, the last row q being the output: the
     Jensen–Shannon divergence from q in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, in [0, 1], about 1e-6 off
     and 0 for the last row; the largest probability; and its id."""

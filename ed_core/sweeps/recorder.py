@@ -98,15 +98,7 @@ class Recorder:
         """Create these measures, filled with NaN, or -1 for integers. `sizes`: lengths of the axes in
         `MeasureSpec.dims` that do not follow from the layers and tokens."""
         n, n_tokens = self.n_layers, len(self.encoding)
-        sizes = {
-            "layer": n,
-            "depth": n + 1,
-            "pos": n_tokens,
-            "skipped": n,
-            "other": n,
-            "stop": n + 1,
-            "start": n,
-        } | sizes
+        sizes = dict(layer=n, depth=n + 1, pos=n_tokens, skipped=n, other=n, start=n, stop=n + 1) | sizes
         for name in names:
             spec = self.specs[name]
             shape = tuple(sizes[dim] for dim in spec.dims)

@@ -7,7 +7,6 @@ keys and values are needed; where a model's blocks cannot be called that way, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,15 +14,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..models.identities import to_float64
+from ..models.language_model import LanguageModel
 from ..models.layouts import PerRow, Resid, Rows
 from ..prompts import max_tokens
+from ..types import Encoding, Prompt
 from . import metrics
+from .recorder import Recorder
 from .staircase import Staircase
-
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..types import Encoding, Prompt
-    from .recorder import Recorder
 
 POSITIONS_PER_WALK = 4
 LEAST_GAP = 0.1  # logits between two prompts, below which a share of it says nothing

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..models.language_model import LanguageModel
 from ..models.layouts import Edit, PerRow, Resid, TokenMask
+from ..types import Encoding
 from . import metrics
 from .budget import even_chunks
+from .recorder import Recorder
 from .staircase import LOGIT_TOKENS, Staircase
-
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..types import Encoding
-    from .recorder import Recorder
 
 
 @torch.no_grad()

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from ..models.language_model import LanguageModel
 from ..models.layouts import Resid, Rows
+from ..types import Encoding
 from . import metrics
 from .budget import even_chunks
-
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..types import Encoding
-    from .recorder import Recorder
+from .recorder import Recorder
 
 LOGIT_TOKENS = 64  # positions unembedded at once at least: fewer would read the head's weights too often
 
@@ -57,13 +54,7 @@ class Staircase:
         return state
 
     def through(
-        self,
-        layer: int,
-        state: Resid,
-        rows: Sequence[int],
-        start: int = 0,
-        crosses: bool | None = None,
-        alike: int = 1,
+        self, layer: int, state: Resid, rows: Sequence[int], start: int = 0, crosses: bool | None = None, alike: int = 1
     ) -> None:
         """Run these rows of `state` through one layer, in place, and through the modules between passes if `crosses`
         (None: as in the model). Each `alike` consecutive rows share one call."""

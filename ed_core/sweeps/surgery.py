@@ -12,32 +12,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..models import modules
 from ..models.identities import to_float64
+from ..models.language_model import LanguageModel
 from ..models.layouts import Resid
+from ..types import Encoding
 from .dropping import proxies
+from .recorder import Recorder
 from .staircase import Staircase
-
-if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
-    from ..types import Encoding
-    from .recorder import Recorder
 
 Pairs = list[tuple[int, int]]
 
 
 @torch.no_grad()
 def surgery_sweep(
-    model: LanguageModel,
-    encoding: Encoding,
-    record: Recorder,
-    kinds: Sequence[str],
-    longest: int,
-    seed: int,
+    model: LanguageModel, encoding: Encoding, record: Recorder, kinds: Sequence[str], longest: int, seed: int
 ) -> None:
     """Fill the measures of the probe `surgery`. `kinds`: of "drop", "swap" and "repeat"; `longest`: the most layers of
     a stretch, and distance of an exchange; `seed`: of the random layers that control the repeats."""

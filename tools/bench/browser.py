@@ -1,8 +1,5 @@
-"""The app as its users have it, for measurements and tests: the server in processes of its own, and a Chromium that
-reports what it should not do.
-
-Playwright is among the packages for tests; where it or a Chromium is missing, one sentence says so.
-"""
+"""The app as its users have it, for measurements and tests: the server in processes of its own, and a Chromium without
+a window. Playwright is among the packages for tests; where it or a Chromium is missing, one sentence says so."""
 
 from __future__ import annotations
 
@@ -14,93 +11,70 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ed_core.errors import JobError
+from ed_core.settings import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # Every window would start two pages of Chromium's own, for suggestions below its address bar: a second of a core each.
-# Only the last such switch counts, so those that Playwright turns off stand here too.
+# Only the last such switch counts, so those that Playwright turns off are here too.
 OFF = (
-    "WebUIOmniboxPopup",
-    "WebUIOmniboxAimPopup",
-    "AimEnabled",
-    "AvoidCorsURLLoaderRestartOnRedirect",
-    "AvoidUnnecessaryBeforeUnloadCheckSync",
-    "DestroyProfileOnBrowserClose",
-    "HttpsFirstBalancedModeAutoEnable",
-    "HttpsUpgrades",
-    "LensOverlay",
-    "MediaRouter",
-    "NetworkTimeServiceQuerying",
-    "OptimizationHints",
-    "PaintHolding",
-    "PreconnectToSearch",
-    "TcpPortRandomizationWin",
-    "ThirdPartyStoragePartitioning",
+    "WebUIOmniboxPopup,WebUIOmniboxAimPopup,AimEnabled,AvoidCorsURLLoaderRestartOnRedirect,HttpsUpgrades,LensOverlay,"
+    "AvoidUnnecessaryBeforeUnloadCheckSync,DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,MediaRouter,"
+    "NetworkTimeServiceQuerying,OptimizationHints,PaintHolding,PreconnectToSearch,TcpPortRandomizationWin,"
+    "ThirdPartyStoragePartitioning"
 )
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    f"--disable-features={','.join(OFF)}",
-]
+QUIET = ("gpu", "quic", "background-networking", "component-update", "sync", f"features={OFF}")
+FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in QUIET)]
 START_SECONDS = 180
 
 
-class App:
-    """The app on a free port of 127.0.0.1 with its own cache folder, in a process group of its own: its worker dies
-    with it."""
-
-    def __init__(self, cache: Path, more: Mapping[str, str] = {}, script: Path | str = "app.py"):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.port", str(port)]
-        environment = os.environ | {"ED_CACHE": str(cache)} | dict(more)
-        self.address = f"http://127.0.0.1:{port}"
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **quiet)
-        self._wait()
-
-    def _wait(self) -> None:
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            try:
-                if urllib.request.urlopen(f"{self.address}/_stcore/health", timeout=1).status == 200:
-                    return
-            except OSError:
-                time.sleep(0.1)
-        self.kill()
-        raise JobError(f"The app did not answer within {START_SECONDS} s; start it by hand to see why.")
-
-    def kill(self) -> None:
-        """SIGKILL to the server and to everything that it started."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.kill()
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @contextmanager
-def serving(cache: Path, script: Path | str = "app.py", **more: str) -> Iterator[App]:
-    """A running app, stopped in the end."""
-    app = App(cache, more, script)
-    try:
-        yield app
-    finally:
-        app.stop()
+def serving(cache: Path, *options: str, port: int = 0, log: Path | None = None, **environment: str) -> Iterator[str]:
+    """The address of the app, served on 127.0.0.1 with this cache folder until the block ends. `options`: of streamlit;
+    `port`: a free one by default; `log`: a file for what the server prints."""
+    port = port or free_port()
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options]
+    with open(log or os.devnull, "wb") as printed:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"ED_CACHE": str(cache)} | environment,
+            start_new_session=True,  # the workers end with the server
+            stdout=printed,
+            stderr=printed,
+        )
+        try:
+            _wait(f"{address}/_stcore/health")
+            yield address
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait(health: str) -> None:
+    """Wait until the app answers."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        try:
+            urllib.request.urlopen(health, timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise JobError(f"The app did not answer within {START_SECONDS} s; start it by hand to see why.")
 
 
 @contextmanager
@@ -109,12 +83,10 @@ def chromium(*more: str) -> Iterator:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise JobError("This measurement drives a browser: pip install -r requirements.txt.") from None
+        raise JobError("This drives a browser: pip install -r requirements.txt.") from None
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
-        raise JobError(
-            "This measurement drives a browser and finds no Chromium; install the system's chromium package."
-        )
+        raise JobError("This drives a browser and finds no Chromium; install the system's chromium package.")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=[*FLAGS, *more])
         try:

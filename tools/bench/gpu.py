@@ -35,7 +35,7 @@ from ed_core.work import measure as requests
 from ed_core.work.queue import Queue
 
 from .. import families
-from . import Row, line
+from . import Row
 from .random_model import prompt, random_llama, word_tokenizer
 
 ASKED, SMALL = Prompt("5 + 7 + 5 = ", "17"), "ed-demo-8"
@@ -48,19 +48,17 @@ WIDE = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12}
 Part = Callable[[str, bool], Iterator[Row]]
 
 
-def measure(device: str, out: str = "") -> list[Row]:
-    """Rows of every part on a device, printed as they come; also written as JSON where `out` names a file."""
-    toy, rows, written = (device := devices.pick(device)) == "cpu", [], []
+def measure(device: str, out: str = "") -> Iterator[Row]:
+    """Rows of every part on a device, as they come; also written as JSON where `out` names a file."""
+    toy, written = (device := devices.pick(device)) == "cpu", []
     for name, part in PARTS.items():
         for row in rows_of(name, part, device, toy):
-            print(line(row), flush=True)
-            rows.append(row)
             written.append(asdict(row) | {"part": name})
+            yield row
         clean(device)
     if out:
         file = {"about": {"device": device, "toy": toy, **versions(device)}, "rows": written}
         Path(out).write_text(json.dumps(file, indent=1) + "\n", encoding="utf-8")
-    return rows
 
 
 def rows_of(name: str, part: Part, device: str, toy: bool) -> Iterator[Row]:
@@ -170,7 +168,7 @@ def reads(device: str, toy: bool) -> Iterator[Row]:
         yield Row("waits of the host", f"not counted on {device}", "", True)
         return
     model = opened(device)
-    most = 2 * model.n_layers + 8  # as tests/test_host_reads.py counts them
+    most = 2 * model.n_layers + 8  # a few for each layer
     for probe in (Contributions(), LogitLens(), LayerSkip(), Surgery()):
         request = probe.request(model.spec, ASKED)
         compute.run(model, request)
@@ -223,11 +221,9 @@ def seven(device: str, toy: bool) -> Iterator[Row]:
         before = torch.cuda.memory_allocated() if cuda else 0
         first, *more = (seconds_of(device, lambda: compute.run(model, request)) for _ in range(2 if toy else 6))
         later = sorted(more)[len(more) // 2]
-        what, measured = (
-            f"{probe.name}, {layers} x {width}, {tokens} tokens",
-            f"{1e3 * first:.0f}, {1e3 * later:.0f} ms",
-        )
-        yield Row(what, measured, f"<= {1e3 * limit:.0f} ms", toy or later <= limit)
+        what = f"{probe.name}, {layers} x {width}, {tokens} tokens"
+        ms = f"{1e3 * first:.0f}, {1e3 * later:.0f} ms"
+        yield Row(what, ms, f"<= {1e3 * limit:.0f} ms", toy or later <= limit)
         if cuda:
             size = sizes.read(model.config.to_dict())
             (need,) = estimate.estimate(size, "bf16", tokens, device, 0, [probe]).needs

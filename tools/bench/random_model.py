@@ -1,10 +1,11 @@
-"""A random Llama and prompts of an exact length for it."""
+"""A random Llama, prompts of an exact length for it, and the time that two ways of computing take on it."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -14,6 +15,8 @@ from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.types import ModelSpec, Prompt
+
+ROUNDS = 5
 
 
 def random_llama(
@@ -53,8 +56,16 @@ def prompt(n_tokens: int, d_vocab: int) -> Prompt:
     return Prompt(" ".join(str((7919 * i + 11) % d_vocab) for i in range(n_tokens)))
 
 
-def timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    """CPU seconds of this process, and the result of `run`."""
-    start = time.process_time()
-    result = run()
-    return time.process_time() - start, result
+def compared(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float, float]:
+    """How many times as long the first takes as the second, and the seconds of both: medians over rounds in which they
+    take turns on one thread, in CPU seconds."""
+    torch.set_num_threads(1)
+    seconds = []
+    for _ in range(ROUNDS):
+        times = [time.process_time()]
+        for run in (first, second):
+            run()
+            times.append(time.process_time())
+        seconds.append([end - begin for begin, end in pairwise(times)])
+    ratio = statistics.median(one / other for one, other in seconds)
+    return ratio, *(statistics.median(one) for one in zip(*seconds))
