@@ -60,6 +60,8 @@ def main(words: list[str] | None = None) -> int:
     except Exception as error:
         if lacks := disk.lacks(error, "--out or ED_CACHE"):
             return _refuse(lacks)
+        if isinstance(error, OSError):
+            return _refuse(f"{error.filename or 'A file'}: {disk.why(error, '--out or ED_CACHE')}")
         raise
 
 

@@ -197,11 +197,20 @@ class RemoteModel(LanguageModel):
         sizes = {"layer": self.n_layers, "skipped": self.n_layers, "depth": self.n_layers + 1, "pos": n_tokens}
         sizes |= {"rank": part.get("k", 0), "boundary": len(part.get("bounds", ()))}
         names = {spec.name: f"{part['name']}.{spec.name}" for spec in probe.measures}
-        return {
+        arrays = {
             spec.name: self._array(answer, names[spec.name], spec.dtype, tuple(sizes[dim] for dim in spec.dims))
             for spec in probe.measures
             if names[spec.name] in answer.arrays
         }
+        empty_last = isinstance(probe, ResidualErasure)  # its last column has nothing to predict
+        finite = all(np.isfinite(values[:, :-1] if empty_last else values).all() for values in arrays.values())
+        ids = arrays.get("top_ids", np.zeros(1, int))
+        if not (finite and ids.min() >= 0 and ids.max() < self.d_vocab):
+            raise ServiceFailed(
+                f"The service's answer for {self.spec.name} has values in {probe.name} that are not finite, or tokens "
+                "outside its vocabulary; nothing was kept: try again, or compare the versions."
+            )
+        return arrays
 
     def _array(self, answer: Answer, name: str, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Return an array of the answer; `ServiceFailed` unless it has this type and shape."""

@@ -12,16 +12,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..depth import say
 
 TEMPLATES = Path(__file__).parent / "templates"
-PAGE = "page.html"
+PAGE, CLAIMS = "page.html", "claims.html"
 Row = Sequence[str]
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     """Return the Jinja environment of this folder's templates."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=lambda name: name == PAGE,  # all others are Markdown, or hold HTML
+        autoescape=lambda name: name in (PAGE, CLAIMS),  # all others are Markdown, or hold HTML
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -34,7 +34,7 @@ def _templates() -> Environment:
 
 def render(template: str, **values: Any) -> str:
     """Return the text of a template, filled with these values."""
-    return str(_templates().get_template(template).render(values))
+    return str(templates().get_template(template).render(values))
 
 
 def document(template: str, **values: Any) -> str:
@@ -44,7 +44,7 @@ def document(template: str, **values: Any) -> str:
 
 def sentence(name: str, **values: Any) -> str:
     """Return the macro `name` of `sentences.md`, filled with these values, on one line."""
-    return flat(getattr(_templates().get_template("sentences.md").module, name)(**values))
+    return flat(getattr(templates().get_template("sentences.md").module, name)(**values))
 
 
 def measured(value: float, low: float | None, high: float | None, digits: int, sign: str = "") -> str:

@@ -13,7 +13,19 @@ from ed_core.depth.side_by_side import SIDES
 from ed_core.depth.verdict import Verdict, verdict
 from ed_core.models import tokens
 from ed_core.results import lookup
-from ed_ui import control_model, inputs, link, live, picker, probe_page, prompt_box, running, show, two_sides
+from ed_ui import (
+    control_model,
+    inputs,
+    link,
+    live,
+    navigation,
+    picker,
+    probe_page,
+    prompt_box,
+    running,
+    show,
+    two_sides,
+)
 from ed_ui.two_sides import MODE, RUN, Both, Side
 
 WORDS = show.words(__file__)
@@ -81,6 +93,8 @@ def panels(batch: running.Batch, both: Both, names: Collection[str]) -> None:
     two_sides.map_inputs(list(names), (a, b))
     for name in names:
         two_sides.section(name, (a, b), [v.layers if v else {} for v in verdicts], batch.running)
+    if a.model != b.model and replace(a.model, precision=b.model.precision) == b.model:
+        st.page_link(str(navigation.ROOT / "pages/studies/studies.py"), label="Precisions over many prompts: Studies")
     for side in (a, b):
         show.notes((note for r in side.results.values() for note in r.notes), f"**{side.letter}:** ")
     probe_page.texts(WORDS)

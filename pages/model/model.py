@@ -164,7 +164,7 @@ def claims(one: card.Card) -> None:
     """Show a card's claims by verdict, in a line each; what does not apply is folded, with the remedy."""
     if not one.claims:
         return
-    html: Any = templates(escaped=True).get_template("claims.html").module
+    html: Any = templates().get_template("claims.html").module
     for column, verdict in zip(st.columns(3), (HOLDS, FAILS, UNDECIDED), strict=True):
         column.html(html.group(verdict, [claim(found) for found in one.claims if found.verdict == verdict]))
     rest = [(found.title, remedy(found.reason)) for found in one.claims if found.verdict == DOES_NOT_APPLY]
