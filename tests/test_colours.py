@@ -3,7 +3,6 @@ letters and lines are legible."""
 
 from __future__ import annotations
 
-import re
 from itertools import combinations
 
 import numpy as np
@@ -33,10 +32,7 @@ LIGHT, DARK = "#ffffff", "#171614"  # the two page backgrounds
 
 def linear(colour: str) -> np.ndarray:
     """Linear RGB of "#rrggbb", "rgb(…)" or "rgba(…)", without its opacity."""
-    if colour.startswith("#"):
-        value = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    else:
-        value = np.array([float(n) for n in re.findall(r"[\d.]+", colour)[:3]]) / 255
+    value = colours.rgb(colour) / 255
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 

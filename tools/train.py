@@ -1,6 +1,6 @@
 """Train a demo model from scratch: `python -m tools.train --layers 8 --seconds 5000`.
 
-The budget is wall-clock time, or a number of steps. A run that was stopped continues from its --work folder. With
+The budget is wall-clock time, or a number of steps. A run that was stopped continues from OUT.work. With
 --depth FOLDER the model's depth is measured at the steps `LOGGED` and kept there as a study.
 
 Problems come from `tools.tasks`; every ladder opens rung by rung, and a rung that is not mastered is drawn more often.
@@ -32,6 +32,7 @@ WIDTH, HEAD, MLP = 128, 32, 384
 LENGTH, BATCH = 128, 16
 GIVEN_WEIGHT = 0.03  # of the loss on everything but answers
 LOGGED = (0, *(2**k for k in range(8)), 192, 256, 384, 512, 768, 896, 1024)
+SAVE_SECONDS = 240  # from one saved state to the next
 MEASURED = 24  # prompts that depth is measured on: one of each task and difficulty
 
 # ---------------------------------------------------------------- tokenizer
@@ -304,7 +305,7 @@ class Run:
         return answers.item()
 
     def save(self) -> None:
-        """Write the model in bf16 to --out, and what a continued run needs to --work."""
+        """Write the model in bf16 to --out, and what a continued run needs to OUT.work."""
         copy.deepcopy(self.model).to(torch.bfloat16).save_pretrained(self.options.out)
         self.tokenizer.save_pretrained(self.options.out)
         counts = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds}
@@ -330,7 +331,7 @@ class Run:
             if self.seconds - last_report > 60:
                 self.report(average)
                 last_report = self.seconds
-            if self.seconds - last_save > self.options.save_every:
+            if self.seconds - last_save > SAVE_SECONDS:
                 self.save()
                 last_save = self.seconds
         self.save()
@@ -343,14 +344,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5000)
     parser.add_argument("--steps", type=int, help="the budget in steps instead of seconds")
     parser.add_argument("--depth", type=Path, metavar="FOLDER", help="measure depth while training, and keep it there")
-    parser.add_argument("--save-every", type=float, default=240)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="default: the bundled folder of that depth")
-    parser.add_argument("--work", type=Path, help="default: OUT with .work appended")
     options = parser.parse_args()
     options.out = options.out or FOLDER / "models" / f"ed-demo-{options.layers}"
-    options.work = options.work or options.out.with_suffix(".work")
+    options.work = options.out.with_suffix(".work")
     torch.set_num_threads(1)
     Run(options).train()
 

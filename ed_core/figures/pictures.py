@@ -137,11 +137,6 @@ def _lens_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.F
     return lens_map(result, view, look.shade, lens=measure.removesuffix(shown))
 
 
-def _plain_view(view: View) -> View:
-    """Return the view without other maps' depth lines and control."""
-    return replace(view, depth_lines={}, control=None, control_name="")
-
-
 DRAW: dict[str, Callable[[ProbeResult, View, str, Look], go.Figure]] = {
     "norms": lambda result, view, measure, look: contribution_norms(result, view, measure, look.first_token),
     "cosines": lambda result, view, measure, look: cosine_map(result, view, measure, look.first_token),
@@ -151,7 +146,7 @@ DRAW: dict[str, Callable[[ProbeResult, View, str, Look], go.Figure]] = {
     "tokens": _token_map,
     "patch": lambda result, view, measure, look: patch_map(result, view),
     "writing": lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
-    "errors": lambda result, view, measure, look: miss_map(result, _plain_view(view)),
+    "errors": lambda result, view, measure, look: miss_map(result, replace(view, depth_lines={}, control=None)),
     "error curves": lambda result, view, measure, look: miss_curves(result, view.height),
     "slopes": lambda result, view, measure, look: slope_curves(result, view.height),
     "first token": lambda result, view, measure, look: first_token_norm(result, view.height),
