@@ -271,7 +271,7 @@ LENSES_SHADE = choice("shade", "lenses.shade", "prob", OF_LENSES, "Shade", OF_LE
 MAXIMUM = -1
 BOUNDARY = replace(number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind"), box={})
 STRETCHES = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
-COSTS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
+COSTS = {"loss": "Loss", "kl": "KL", "top1_kept": "First choices kept"}
 SURGERY_MAP = choice("map", "surgery.map", None, STRETCHES.keys(), "Map", STRETCHES)
 SURGERY_VALUE = choice("value", "surgery.value", "loss", COSTS.keys(), "Value", COSTS)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")

@@ -39,7 +39,7 @@ MAPS = {  # title and reading, by measure
     ),
     "logit_lens.kl": (
         "**Lens**: divergence from the output",
-        "KL divergence of the lens, in nats: where it is small at every depth, a mean depth has little to measure.",
+        "KL divergence of the lens, in nats: where it is small at every depth, an average depth has little to measure.",
     ),
 }
 SERIES = text("series", "studies.series", label="Training")

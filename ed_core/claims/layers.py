@@ -21,7 +21,7 @@ from .judging import ALONE, Estimate, Range
 
 
 def turn(evidence: Evidence) -> Measured:
-    """Return the share of the layers up to the turn (NaN without one), and the mean cosine before and after."""
+    """Return the share of the layers up to the switch (NaN without one), and the mean cosine before and after."""
     part, n = evidence.parts["contributions"], evidence.n_layers
     part.require()
     fit = _two_levels(part)
@@ -48,10 +48,10 @@ def turn(evidence: Evidence) -> Measured:
     share = math.nan if failed else (k + 1) / n
     unclear = 1.0 if failed == "twins" else max(signs, order)
     note = f"{say.number(100 * fit.p, '.1f')} % of random orders of the layers split at least as well."
-    note += " At least half of five untrained copies turn there too." * (failed == "twins")
+    note += " At least half of five untrained copies switch there too." * (failed == "twins")
     return Measured.of(
         part,
-        Estimate(share, (places,), unclear=unclear, contrary=contrary, nothing="no turn"),
+        Estimate(share, (places,), unclear=unclear, contrary=contrary, nothing="no clear switch"),
         Estimate.of(before),
         Estimate.of(after),
         note=note,
@@ -86,7 +86,7 @@ def second_half_weak(evidence: Evidence) -> Measured:
 
 
 def one_layer_robust(evidence: Evidence) -> Measured:
-    """Return the best guesses kept without the worst inner layer, their mean, and the share below 0.72."""
+    """Return the first choices kept without the worst inner layer, their mean, and the share below 0.72."""
     part, bound = evidence.parts["one"], 0.72
     part.require()
     kept = part.per_token("top1_kept")

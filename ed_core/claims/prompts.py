@@ -14,11 +14,11 @@ from ..studies.part import Part, require
 from .claim import Evidence, Measured, fisher, line
 from .judging import Estimate
 
-MEAN = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
+MEAN = {"kl": "average depth by KL", "overlap": "average depth by overlap"}
 
 
 def static_ratio(evidence: Evidence) -> Measured:
-    """Return the slope of mean depth / L per tenfold parameters over a family's models, by KL and by overlap."""
+    """Return the slope of average depth / L per tenfold parameters over a family's models, by KL and by overlap."""
     models = sorted((m for m in evidence.family if m.parameters), key=lambda m: m.parameters or 0)
     if len({m.parameters for m in models}) < 3:
         raise ClaimRefused(f"It needs three models of different known sizes, and there are {len(models)}.")
@@ -43,7 +43,7 @@ def static_ratio(evidence: Evidence) -> Measured:
 
 
 def no_harder_deeper(evidence: Evidence) -> Measured:
-    """Return the slope over levels, in shares of the layers, of the depth score and of mean depth by KL and overlap."""
+    """Return the slope over levels, in shares of the layers, of the depth score and of average depth by KL and overlap."""
     names, n = evidence.level_names, float(evidence.n_layers)
     skipped, lens = (evidence.parts[part].by_level(names) for part in ("future", "logit_lens"))
     lines = [line([np.asarray(depth_score(layer_effect(p["effect"]))) for p in skipped], skipped, n)]

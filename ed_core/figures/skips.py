@@ -155,7 +155,7 @@ def _cells(canvas: Panel, result: ProbeResult, measure: str, z: np.ndarray, shad
 
 
 DONE = {"drop": "left out", "swap": "exchanged", "repeat": "run twice"}
-VALUES = {"loss": ("loss", "nats"), "kl": ("KL to the whole", "nats"), "top1_kept": ("best guesses kept", "share")}
+VALUES = {"loss": ("loss", "nats"), "kl": ("KL to the whole", "nats"), "top1_kept": ("first choices kept", "share")}
 ADDED = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # nats to either side of the whole model's loss, that colours reach
 
 
@@ -235,5 +235,5 @@ def _hover(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: S
     return (
         f"{say.variant(one)} {DONE[kind]}<br>loss {number(one.loss)} nats "
         f"({more})<br>KL {number(one.kl)} nats<br>"
-        f"{say.share(one.top1_kept)} of the best guesses stay{beyond(shade, value)}"
+        f"{say.share(one.top1_kept)} of the first choices stay{beyond(shade, value)}"
     )

@@ -23,7 +23,7 @@ DEPTHS, SINKS = (0.26, 1.0), (0.0, 0.16)  # shares of the height
 TURN, PAPER = "turn", "paper"
 LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
     **{
-        (name, MEAN): (f"mean depth, {rule.label}", "lines+markers", dict(symbol="circle", size=7))
+        (name, MEAN): (f"average depth, {rule.label}", "lines+markers", dict(symbol="circle", size=7))
         for name, rule in OF_LENS.items()
     },
     ("cosine", TURN): ("turn", "markers", dict(symbol="star", size=12)),

@@ -21,7 +21,7 @@ WIDTH = 1100  # pixels
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # likewise
 LEGEND_ROW = 19  # likewise
 VARIANTS = {
-    "mean": "mean depth",
+    "mean": "average depth",
     "paper": "the papers' rule",
     "stable": "stable",
     "from_depth_1": "from depth 1",

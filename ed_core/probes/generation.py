@@ -64,7 +64,7 @@ class Generation(Probe):
             "While the model writes",
             ("jsd", "best_ids", "settle_depth", "exit_depth"),
             "columns are written tokens, cells what the lens would say, shaded by its divergence from the output; "
-            "line: best guess for good, cross: early exit",
+            "line: first choice from here on, cross: early exit",
             "The line steps to the depth from which the best token stays; bright is near the output. A cross marks "
             "the first depth below\nthe output that is sure enough to leave: red where it would say another token.",
             kind="writing",

@@ -96,7 +96,7 @@ class LayerSkip(Probe):
         Picture(
             "Layer skip, output",
             ("output", "top1_kept"),
-            "change of the prediction, and share of tokens whose best guess stays",
+            "change of the prediction, and share of tokens whose first choice stays",
             kind="output",
         ),
     )

@@ -84,7 +84,7 @@ class Loops(Probe):
             "times_right",
             ("times",),
             "share",
-            "1 where every token of the answer is the best guess with 0, 1, …, 2R passes",
+            "1 where every token of the answer is the first choice with 0, 1, …, 2R passes",
             "mean",
         ),
         MeasureSpec(

@@ -30,12 +30,12 @@ class Patching(Probe):
     logits.
 
     The **commitment depth** is the first depth from which on patching the position that predicts the answer always
-    makes the other answer the model's best guess. Below it the answer has yet to arrive at this position; from it on
+    makes the other answer the model's first choice. Below it the answer has yet to arrive at this position; from it on
     the answer is decided. `settle_depth` is its counterpart by reading: the first depth from which the logit lens on
     the other prompt, at the same position, stays on the other answer.
 
     Positions are aligned from the one that predicts the answer; those without a counterpart are empty. The answer is
-    the first token of the given one, or the model's own best guess. F(prompt) is that of a row in which nothing is
+    the first token of the given one, or the model's own first choice. F(prompt) is that of a row in which nothing is
     replaced, computed with the patches of its depth. Three controls there: the prompt's own residual (`self`,
     which has to be 0), a random vector of the other residual's length (`random`), and the other prompt's residual from
     the middle position (`elsewhere`).
@@ -75,7 +75,7 @@ class Patching(Probe):
             "decided",
             ("depth",),
             "0 or 1",
-            "whether the other answer is the best guess when the position that predicts the answer is patched",
+            "whether the other answer is the first choice when the position that predicts the answer is patched",
             "mean",
         ),
         MeasureSpec("gap", (), "logits", "F(other) - F(prompt), of which the shares are", "mean"),

@@ -35,7 +35,7 @@ def more(result: ProbeResult, view: View) -> None:
             show.picture("direct", one, result, view, caption=f"Direct effect: {one.caption}")
     left, right = st.columns(2)
     small = View(height=300, control=view.control, control_name=view.control_name)
-    caption = "Change of the prediction, and share of tokens whose best guess stays"
+    caption = "Change of the prediction, and share of tokens whose first choice stays"
     show.figure("output", show.once(figures.output_bars, result, small), caption, result, "output", place=left)
     fig = show.once(figures.effect_on_layers, result, small)
     caption = "Largest effect on each layer, above the noise floor"

@@ -65,9 +65,9 @@ def more(result: ProbeResult, view: View) -> None:
     """Draw the figures below the map: depths by token, what an early exit spares, and the deep-thinking ratio."""
     left, right = st.columns(2)
     look: dict[str, Any] = dict(x="token written", height=280)
-    depths = {"for good": result["settle_depth"], "would leave": result["exit_depth"]}
+    depths = {"first choice from": result["settle_depth"], "would leave": result["exit_depth"]}
     fig = figures.layer_curves(depths, "", "depth", **look)
-    title = "From which depth each token is the best guess for good, and where it would leave"
+    title = "From which depth on each token is the first choice, and where it would leave"
     show.figure("depths", fig, title, result, "settle_depth", place=left)
     if exits.written(result["ids"]):
         room = exits.headroom([exits.Tokens.of(result)], units(1))
