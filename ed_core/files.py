@@ -209,7 +209,7 @@ def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: s
     is one sentence of the kind's `refuses`; `OtherVersion` where that is `ImportRefused` and the version another."""
     name = name or (source.name if isinstance(source, Path) else "This")
     with contextlib.ExitStack() as opened, kind.refusing(name):
-        file: Any = opened.enter_context(source.open("rb")) if isinstance(source, Path) else source
+        file: Any = opened.enter_context(open(source, "rb")) if isinstance(source, Path) else source
         file = io.BytesIO(file) if isinstance(file, (bytes, bytearray)) else file
         _bounded(file.seek(0, 2), kind.bounds.file, "", kind, name)
         file.seek(0)

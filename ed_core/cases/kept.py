@@ -179,7 +179,7 @@ class Kept:
 
     def _bytes(self, file: Path) -> bytes:
         """Return the bytes of a file, cut a byte above the most that a case study has."""
-        with self._disk("read"), file.open("rb") as handle:
+        with self._disk("read"), open(file, "rb") as handle:
             return handle.read(bundle.MAX_BYTES + 1)  # a byte more than any case study has
 
     def _file(self, id: str) -> Path:
