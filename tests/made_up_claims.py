@@ -287,7 +287,7 @@ def of_kinds(d: Draw, depth: np.ndarray, mix: np.ndarray, headroom: np.ndarray) 
 
 
 def explained(d: Draw) -> Evidence:
-    """The mix moves the average depth by a spread of 1 or not at all, everything else by `own`: shares of 0.5, 0.7, 0.95
+    """The mix moves the mean depth by a spread of 1 or not at all, everything else by `own`: shares of 0.5, 0.7, 0.95
     and 0."""
     n, own, apart = 50, d.pick(1.0, 0.65, 0.23, 1.0), d.pick(10.0, 10.0, 10.0, 0.0)
     mix = 0.5 + 0.1 * standard(d.own(n, 1.0))

@@ -221,7 +221,7 @@ def test_precisions_are_shown_where_a_study_has_several(laboratory):
 
 def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(laboratory):
     model, nine = random_hf("llama"), [f"{i} + {3 * i % 7} = " for i in range(9)]
-    depth = DepthCallback(nine, every=1, tokenizer=byte_tokenizer(), out=laboratory / "studies" / "mine", share=None)
+    depth = DepthCallback(nine, every=1, tokenizer=byte_tokenizer(), out=laboratory / "studies" / "mine")
     for step in (0, 2, 30):
         depth.measure(model, step)
         model.lm_head.weight.data.mul_(1.5)

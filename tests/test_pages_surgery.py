@@ -62,7 +62,7 @@ def test_writing_draws_and_says_what_is_stored(written, folder):  # noqa: F811
     assert holds(plotted(test), written["jsd"])
     assert say.exits(exits.exits(written)) in words(test).replace("\n", " ")
     assert written.provenance["written"] in [code.value for code in test.code]
-    assert drawn(test, "for good", written["settle_depth"])
+    assert drawn(test, "first choice from", written["settle_depth"])
     assert drawn(test, "deep-thinking ratio", written["deep_thinking_ratio"])
     case = save(test, "generation", folder)
     assert [d.title for d in drawings.drawings(case)] == ["While the model writes"]

@@ -41,7 +41,7 @@ CURVES = {  # of a study, where it has them: what the three rules read
     "logit_lens.overlap": "Overlap of the lens's best tokens with the output's",
     "contributions.layer_cos": "Cosine of what a layer adds with what it reads",
 }
-OVER_TRAINING = "lines: average depth, shaded 5 to 95 %; stars: a clear switch; diamonds: published rules; below: sinks per prompt"
+OVER_TRAINING = "lines: average depth, 5 to 95 % shaded; stars: clear switch; diamonds: published rules; below: sinks"
 DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
 
 

@@ -43,7 +43,7 @@ def static_ratio(evidence: Evidence) -> Measured:
 
 
 def no_harder_deeper(evidence: Evidence) -> Measured:
-    """Return the slope over levels, in shares of the layers, of the depth score and of average depth by KL and overlap."""
+    """Return the slope over levels, in shares of the layers, of the depth score and of mean depth by KL and overlap."""
     names, n = evidence.level_names, float(evidence.n_layers)
     skipped, lens = (evidence.parts[part].by_level(names) for part in ("future", "logit_lens"))
     lines = [line([np.asarray(depth_score(layer_effect(p["effect"]))) for p in skipped], skipped, n)]
