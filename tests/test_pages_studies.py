@@ -232,7 +232,7 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(labo
     rows = steps.depths(tables.verdict(folder).to_pylist(), labels, "prompts")
     depth, ratio, cosine, lens = charts(training)[:4]
     means = [row["depth"] for row in rows if (row["criterion"], row["variant"]) == ("kl", "mean")]
-    np.testing.assert_allclose(numbers(traces(depth)["mean depth, KL"]["y"]), means)
+    np.testing.assert_allclose(numbers(traces(depth)["average depth, KL"]["y"]), means)
     assert all(said in words(training) for said in steps.course(rows)) and len(steps.course(rows)) == 3
 
     for chart, measure in (
@@ -252,4 +252,4 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(labo
     z = steps.over_layers(folder, labels.values(), "prompts", "contributions.attn_cos")
     np.testing.assert_array_equal(numbers(traces(charts(training)[2])["mean"]["x"]), z[:, 1])
     training.segmented_control(key="studies.axis").set_value("linear").run()
-    assert list(numbers(traces(charts(training)[0])["mean depth, KL"]["x"])) == [0, 2, 30]
+    assert list(numbers(traces(charts(training)[0])["average depth, KL"]["x"])) == [0, 2, 30]
