@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -44,12 +44,12 @@ def _restore() -> None:
 
 
 def share(row: DeltaGenerator, prompt: bool = True) -> DeltaGenerator:
-    """Draw the Share button at the end of a `row` and return the box that it opens, in which `say_link` shows the link.
+    """Draw the Share button at the end of a `row` and return the box for a form above the link that `say_link` shows.
     `prompt`: whether the page is about the prompt in the box, which a link cannot always name."""
     box = row.popover("Share", icon=":material/share:", type="tertiary", key="share")
-    session.current().share = box.empty(), prompt
+    form, session.current().share = box.container(), (box.empty(), prompt)
     say_link()
-    return box
+    return form
 
 
 def say_link() -> None:
@@ -59,7 +59,8 @@ def say_link() -> None:
         return
     place, prompt = known.share
     with place.container():
-        st.markdown("**Link** on this computer")
+        here = urlsplit(known.link.base).hostname in ("localhost", "127.0.0.1")
+        st.markdown("**Link** for this computer" if here else "**Link**")
         query = f"?{urlencode(known.link.values)}" if known.link.values else ""
         st.code(f"{known.link.base}{known.link.page or ''}{query}", language=None, wrap_lines=True)
         st.caption(CARRIED if names_prompt(known.link.values, prompt) else NOT_CARRIED)

@@ -145,8 +145,8 @@ def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str
 def suggestion(results: Sequence[ProbeResult]) -> str:
     """Return a suggested title: the model's name, and how the prompt begins or how many prompts it is about."""
     prompts = list(dict.fromkeys(r.request.prompts[0] for r in results))
-    name = results[0].request.models[0].name[:40]
-    what = case_study.cut(prompts[0].text, 78 - len(name)) if len(prompts) == 1 else f"{len(prompts)} prompts"
+    name = results[0].request.models[0].name[:30]
+    what = case_study.cut(prompts[0].text, 50 - len(name)) if len(prompts) == 1 else f"{len(prompts)} prompts"
     title = f"{name}: {what}"
     return case_study.tidy("".join(c for c in title if c not in case_study.REORDERING))
 

@@ -1,6 +1,7 @@
 """The frame around every page: its title, the six rooms and the model in the sidebar, the owner's line; on top the
 page's question and the room's tabs."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ed_ui import browser, link, live, picker, running, session, show, visitor
 from ed_ui.navigation import ROOMS, Entry, Room
 
 FOLDER = Path(__file__).parent
+STYLE_SECONDS = 0.3  # in which a browser applies the style sheet: without the wait the page is drawn, then moves
 WHAT = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
 upwards. This page reads that stream after every layer, as if the model ended there: from which layer on it would say
 what it says in the end, what each layer adds, and what breaks without it. **Play** goes through the layers one by one.
@@ -28,7 +30,7 @@ def draw() -> None:
     except SettingsError as error:  # what was meant to be closed might be open
         st.error(show.plain(str(error)), icon=":material/settings:")
         st.stop()
-    look: dict[str, Any] = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 180}
+    look: dict[str, Any] = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 200}
     st.set_page_config(page_title=title, **look)
     pages = {
         entry: st.Page(
@@ -43,6 +45,8 @@ def draw() -> None:
     session.begin_run()
     visitor.gate()
     running.jobs()  # the worker imports torch while the first page is being read
+    if session.current().begins and st.context.headers:
+        time.sleep(STYLE_SECONDS)
     link.open_link(page.url_path)
     sidebar(room, tab)
     visitor.sidebar()

@@ -172,7 +172,7 @@ def command(batch: running.Batch, probes: Iterable[Probe], prompts: list[Prompt]
     with st.expander("The same from the command line"):
         for spec in dict.fromkeys(r.models[0] for r in batch.requests.values()):
             line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")
-            st.code(line, language="bash")
+            st.code(line, language=None)
         show.prompts_file(prompts)
 
 

@@ -349,5 +349,5 @@ def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps |
 
 def fit_command(wanted: Fitted, out: str) -> None:
     """Show the command that makes the same fit into the file `out`, and the file of prompts that it needs."""
-    st.code(wanted.asked("prompts.jsonl", out).command, language="bash")
+    st.code(wanted.asked("prompts.jsonl", out).command, language=None)
     show.prompts_file(wanted.prompts)

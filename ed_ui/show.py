@@ -394,6 +394,7 @@ def plain(text: str) -> str:
     """Return text that may contain a stranger's words so that Markdown shows it as it is: no images, no colours, no
     lists, and no links but addresses that are written out."""
     text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", _unrewritten(text))
+    text = re.sub(r"(?<=\d) %", "\u00a0%", text)  # never at the start of a line
     return re.sub(
         r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text
     )

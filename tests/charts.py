@@ -44,7 +44,7 @@ def fresh(page: str = "", **query) -> AppTest:
 def words(test: AppTest) -> str:
     """Everything that the page says beside its figures, as it reads."""
     kinds = (test.subheader, test.markdown, test.caption, test.error, test.warning, test.success, test.info)
-    return "\n".join(e.value for kind in kinds for e in kind).replace("\\", "")
+    return "\n".join(e.value for kind in kinds for e in kind).replace("\\", "").replace("\u00a0", " ")
 
 
 def charts(test: AppTest) -> list[dict]:

@@ -327,7 +327,7 @@ def sinks_in_maps(found: Sequence[Sink], tokens: Sequence[str], counted: bool) -
         return ""
     more = [f"{len(found) - NAMED} more"] * (len(found) > NAMED)
     named = listed([*(f"{quoted(tokens[s.pos])} (token {s.pos})" for s in found[:NAMED]), *more])
-    return f"◆ attention sinks, in the averages {'counted' if counted else 'left out'}: {named}."
+    return f"◆ attention sinks, {'counted in' if counted else 'left out of'} the averages: {named}."
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:

@@ -241,7 +241,7 @@ def section(i: int, one: Section) -> None:
 def again(case: Case) -> None:
     """Show the commands that compute the numbers again."""
     with st.expander("Compute it again"):
-        st.code(snippet(case), language="bash", wrap_lines=True)
+        st.code(snippet(case), language=None, wrap_lines=True)
 
 
 AT_ONCE = 3  # prompts or verdicts that are open

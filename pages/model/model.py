@@ -121,7 +121,7 @@ def run(wanted: Card) -> None:
     found = wanted.found() is not None
     runs.panel(wanted.out, "cards", wanted.begin, found, WORDS["Takes"], again=True, linked=False, ended=ended)
     with st.expander("The same from the command line"):
-        st.code(wanted.asked().command, language="bash", wrap_lines=True)
+        st.code(wanted.asked().command, language=None, wrap_lines=True)
 
 
 # -------------------------------------------------------------------- the card

@@ -216,7 +216,7 @@ def files(folder: Folder) -> None:
         for kind in ("csv", "parquet"):
             file = f"{name}.{kind}"
             row.download_button(file, partial(table_of, name, kind), file, key=f"studies.{name}.{kind}")
-    st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
+    st.code("python -m ed_core study FILE.toml --out DIR", language=None)
 
 
 OVER = "over the untrained copy"
