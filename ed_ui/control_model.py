@@ -80,6 +80,8 @@ def offered(batch: running.Batch) -> float | None:
     more, result = copies(batch), batch.complete(READS[0])
     if more is None or result is None or more.running or not more.missing:
         return None
+    if len(twins(batch)[0]) == len(controls.SEEDS):  # shipped
+        return None
     known = running.outlook_of(more, result.n_tokens)
     return None if known.obstacle else known.seconds
 

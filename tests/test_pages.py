@@ -320,6 +320,7 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
     usual = app(prompt=None, model="ed-demo-8")
     lines = [m.value for page in (test, usual) for m in page.markdown if " settle by layer " in m.value]
     assert len(lines) == 2 and lines[0] == lines[1] and "untrained copies" in lines[0]
+    assert not any("untrained copies" in button.label for button in usual.button), "shipped copies are offered again"
 
 
 def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
