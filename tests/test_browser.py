@@ -130,7 +130,7 @@ TEXT, ANSWER = "Sums mod 10:\n3 + 4 = 7\n8 + 5 = 3\n6 + 6 = ", "2"
 
 def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, tmp_path):
     page.add_init_script(WATCH)
-    start(page, slow.address, "/?model=ed-demo-16", TEXT, ANSWER)
+    start(page, slow, "/?model=ed-demo-16", TEXT, ANSWER)
     page.evaluate("window.elements = {}")  # those of the stored example went when the prompt was typed
     wait(page, lambda: finished(page))
     assert set(page.evaluate("[...window.partly]")) == set(PANELS)
@@ -153,10 +153,10 @@ def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, 
 
 
 def test_a_killed_worker_is_said_and_the_next_run_computes(slow, page):
-    start(page, slow.address, "/?model=ed-demo-8", "3 + 9 = ")
+    start(page, slow, "/?model=ed-demo-8", "3 + 9 = ")
     page.get_by_text(re.compile(r"computing · \d+ %")).first.wait_for()
-    children = psutil.Process(slow.process.pid).children(recursive=True)
-    next(one for one in children if one.cmdline()[-1] == "interactive").kill()
+    server = next(one for one in psutil.Process().children() if slow.rpartition(":")[2] in one.cmdline())
+    next(one for one in server.children(recursive=True) if one.cmdline()[-1] == "interactive").kill()
     page.get_by_text("The worker process ended while computing").first.wait_for()
     page.get_by_role("button", name="Run").click()
     wait(page, lambda: finished(page))

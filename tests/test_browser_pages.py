@@ -126,7 +126,7 @@ def test_a_text_is_stopped_at_a_token_and_kept(slow, page, tmp_path):  # noqa: F
     """Every token takes 0.2 s longer here; what is kept is what the whole text begins with."""
     given = ("generation.n_tokens=12", "generation.threshold=0.5")
     expected = wrote(tmp_path, [PROMPT], "generation", "--no-cache", given=given)["generation.jsd.0"]
-    run(page, f"{slow.address}/writing?model={MODEL}&n_tokens=60&threshold=0.5")
+    run(page, f"{slow}/writing?model={MODEL}&n_tokens=60&threshold=0.5")
     page.get_by_role("button", name="Stop here").click()
     wait(page, lambda: "run=" in page.url and page.get_by_role("button", name="Stop here").count() == 0)
     settled(page)

@@ -101,7 +101,7 @@ def test_a_studys_page_has_its_depths_its_curves_and_its_words(out):
     text = unescape((out / "studies/training.html").read_text(encoding="utf-8"))
     figures = json.loads(Page(text).texts["script"][1])
     assert len(figures) == text.count("<figure>") == 1 + 1 + 3 and "Depth over training on prompts" in text
-    assert {"mean depth, KL", "papers: KL", "sinks"} <= {trace["name"] for trace in figures[1]["data"]}
+    assert {"average depth, KL", "papers: KL", "sinks"} <= {trace["name"] for trace in figures[1]["data"]}
     assert study_bundle.name_of(out / "studies/training.edstudy") == "training"
     check_links(out)
 

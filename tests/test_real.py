@@ -140,7 +140,8 @@ def test_a_gemma_computes_what_its_file_says(real, n):
 def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(real, tmp_path, visitor):
     """The stored example at once; then a prompt that nobody ran before, all panels."""
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "converted").symlink_to(settings.current().cache / "converted")
+    for folder in ("converted", "gguf"):
+        (tmp_path / "cache" / folder).symlink_to(settings.current().cache / folder)
     with serving(tmp_path / "cache") as address:
         page = visitor()
         page.goto(address)
