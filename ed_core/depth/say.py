@@ -138,7 +138,7 @@ def headline(model: str, found: Course, right: bool | None, said: str, answer: s
     """Return the sentence on what the model says (its text begins with `said`), and after which layer it is decided."""
     word, n = found.word.strip(), len(found.ranks) - 1
     spoken = answer.strip() if right else said or word or found.word
-    part = "it" if word in ("", spoken) else f"its part {quoted(word)}"
+    part = "it" if word in ("", spoken) else f"on its first part, {quoted(word)},"
     when = f"by {layers(found.first, n)}" if found.first else "before any layer"
     when = f"only after the last of its {n} layers" if found.first == n else when
     verdict = {True: ", correctly,", False: f", not {quoted(answer.strip())},", None: ""}[right]
@@ -152,7 +152,7 @@ def how_sure(found: Verdict, course: Course, kl: Sequence[float] = ()) -> str:
     if mean := _average(found):
         ends = middle_half(kl) if len(kl) else None
         other = f" ({interval(*ends, 0)} at other thresholds)" if ends else ""
-        words = _subject(found, "its words")
+        words = _subject(found, "the prompt's words")
         parts.append(f"{words} settle by layer {mean[1]:.0f} on average{other}{_copies(found, mean[0], 0)}")
     line = " · ".join(parts)
     return f"{line[0].upper()}{line[1:]}"

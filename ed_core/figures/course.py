@@ -22,6 +22,7 @@ LETTER = 7.0  # pixels that a letter of 12 px is wide, about
 STRIP, GAP = 22, 26  # pixels: height of the words' strip, and from it to the plot
 LINE = 17  # pixels of a line of words
 BRACKET = 36  # pixels from the plot down to the bracket of rules
+CLOSE = 5  # a leap that ends at such a rank has no room for words below those of the first choice
 
 
 def course(
@@ -90,9 +91,18 @@ def _band(canvas: Canvas, copies: Sequence[np.ndarray], names: tuple[str, str]) 
     thick = np.log10(worst / best)
     inner = slice(len(best) // 5, max(len(best) * 3 // 5, 1))
     d = inner.start + int(thick[inner].argmax())
-    many = f"grey: {len(copies)} {names[1]}" if len(copies) > 1 else f"grey: one {names[0]}"
+    many = f"grey: {len(copies)} {names[1]}, each" if len(copies) > 1 else f"grey: one {names[0]}"
     y = math.log10(best[d]) + 0.5 * float(thick[d])
-    canvas.write(many, FONT, colours.MUTED, x=d, y=y, xanchor="center", yanchor="middle", name="wide copies")
+    canvas.write(
+        f"{many} with its own word",
+        FONT,
+        colours.MUTED,
+        x=d,
+        y=y,
+        xanchor="center",
+        yanchor="middle",
+        name="wide copies",
+    )
 
 
 def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
@@ -122,7 +132,7 @@ def _labels(canvas: Canvas, found: Course, n: int) -> None:
         label(found.first, f"<b>“{word}” is the first choice</b>, lifted {lifted}", 13)
         return
     label(found.first, f"<b>“{word}” is the first choice</b>", 13)
-    if leap is not None:
+    if leap is not None and found.ranks[leap] > CLOSE:
         label(leap, f"<b>layer {leap} lifts it {lifted} to {found.ranks[leap]:,.0f}</b>", 9, name="wide leap")
 
 
@@ -132,7 +142,7 @@ def _average(canvas: Canvas, reached: Verdict, n: int) -> None:
     if depth is None:
         return
     canvas.line(colours.MUTED, 1, "4px,3px", layer="below", x0=depth, x1=depth, y0=0, y1=1, yref="paper")
-    text = f"average: its words settle by layer {depth:.0f}"
+    text = f"average: the prompt's words settle by layer {depth:.0f}"
     canvas.write(text, FONT, colours.MUTED, y=0, yref="paper", yanchor="bottom", **_side(depth, n, 5))
 
 
