@@ -114,7 +114,9 @@ def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = 
             raise ValueError("it is a folder, a link or a device; expected the path of a file")
         if expected and ending(file) != expected:
             raise ValueError(f"expected a file that ends in {expected}")
-        if file.suffix == ".safetensors" and any(file.parent.glob("*config.json")):
+        if file.suffix == ".safetensors" and any(
+            (file.parent / f"{of}config.json").is_file() for of in ("", "adapter_")
+        ):
             raise ValueError("the folder holds a model")
         if _is_among(file, inputs):
             raise ValueError("the file is read as well")
@@ -133,6 +135,13 @@ def require_out_folder(out: str | Path) -> Path:
             raise ValueError(f"{nearest} is no folder")
         _try(nearest / "x")
     return folder
+
+
+def require_apart(files: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Raise a `ParameterError` where one of the `files` to be written is one of the `inputs`."""
+    known = list(inputs)
+    if wrong := next((file for file in files if _is_among(file, known)), None):
+        raise ParameterError(f"{wrong} is read, and would be replaced; give --out another folder.")
 
 
 def _is_among(file: Path, inputs: Iterable[str | Path]) -> bool:

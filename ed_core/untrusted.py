@@ -7,6 +7,7 @@ the free memory (`work.resolve`)."""
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable
 from io import BufferedReader
@@ -38,6 +39,7 @@ LAYERS = 10_000
 TEMPLATE = 1 << 18  # characters of a chat template
 TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 256 << 20  # what rendering one may take
 
+DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){32}")  # a name that tomllib reads in quadratic time
 MARK = b"\xef\xbb\xbf"
 Refuses = Callable[[str], Exception]
 
@@ -105,6 +107,8 @@ def toml(text: str) -> dict[str, Any]:
     """Return the values of a TOML text of bounded size; `ValueError` says what is wrong."""
     if len(text) > TOML:
         raise ValueError(f"it has {size(len(text))}, and at most {size(TOML)} are read")
+    if DOTTED.search(text):
+        raise ValueError("a name in it has more than 32 parts")
     try:
         return tomllib.loads(text)
     except RecursionError:

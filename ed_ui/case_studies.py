@@ -84,11 +84,12 @@ def open_live(case: Case) -> tuple[str, dict[str, str]]:
     settings |= dict(shown.settings) | {"token": shown.selected, "control": twin.control if twin else inputs.NONE}
     settings |= {"control_seed": twin.control_seed if twin else 0}
     settings |= {"tokens": f"{shown.window[0]}-{shown.window[1]}"} if shown.window else {}
-    if len(prompts) > 1:
+    if settings["prompts"] == prompt_set.LINES:
         inputs.put({"prompts.lines": to_jsonl(prompts)})
     if page == "two":
         settings |= _side_b(first, requests) | {"control": inputs.NONE}
-    return navigation.KEPT_FROM[page], {name: inputs.written(v) for name, v in settings.items() if v not in (None, "")}
+    given = {name: v for name, v in settings.items() if v not in (None, "") or (name, v) == ("fits", "")}
+    return navigation.KEPT_FROM[page], {name: inputs.written(value) for name, value in given.items()}
 
 
 def _side_b(first: Request, requests: list[Request]) -> dict[str, Any]:
@@ -137,8 +138,8 @@ def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str
         if len(first := [r for r in results if r.request.probe in probes[:n]]) <= ITEMS:
             return first, probes[n:]
     raise CaseError(
-        f"This view has {len(first)} results of {probes[0]} alone, a case study holds {ITEMS}: choose fewer prompts or "
-        "precisions to keep it."
+        f"This view has {len(first)} results of {probes[0]} alone, a case study holds {ITEMS}: choose fewer prompts "
+        "to keep it."
     )
 
 

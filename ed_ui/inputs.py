@@ -101,7 +101,8 @@ def token(n_tokens: int) -> int | None:
 
 def written(value: Any) -> str:
     """Return a value as a link writes it: True as "true", 5.0 as "5"."""
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+    text = str(value)
+    return text.lower() if isinstance(value, bool) else text.removesuffix(".0") if isinstance(value, float) else text
 
 
 @dataclass(frozen=True)

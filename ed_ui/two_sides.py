@@ -264,9 +264,9 @@ def map_inputs(names: Sequence[str], both: Both) -> None:
             SIDES_MAPS[name].draw(row.segmented_control)
     if any("{shade}" in measure for measure in first):
         SIDES_SHADE.draw(row.selectbox, width=190)
-    if some and some[0].n_tokens == some[-1].n_tokens > WINDOW:
-        window = inputs.window(TOKENS.key, some[0].n_tokens, WINDOW)
-        TOKENS.draw(row.slider, default=window, min_value=0, max_value=some[0].n_tokens - 1, width=220)
+    if (n := min((result.n_tokens for result in some), default=0)) > WINDOW:
+        window = inputs.window(TOKENS.key, n, WINDOW)
+        TOKENS.draw(row.slider, default=window, min_value=0, max_value=n - 1, width=220)
     if laid:
         OVERLAID.draw(row.toggle)
     if any(side.sinks(probe) for side in both for probe in side.results):

@@ -356,6 +356,11 @@ def test_models_of_one_family_are_compared_and_others_refused(small_folder, prom
     assert one["verdict"] != DOES_NOT_APPLY and one["prompts"] == 18
     assert not one["twin"] and any(q["value"] for q in one["quantities"])
     capsys.readouterr()
+    own = tmp_path / "out" / running.FOUND  # as the prompts it would be lost
+    assert (
+        asked(small_folder, own, tmp_path / "out", "--claim", "static-ratio") == 2
+        and "is read" in capsys.readouterr().err
+    )
     stranger = save_random(tmp_path / "stranger", family="llama")
     assert asked(small_folder, prompts, tmp_path / "other", "--claim", "static-ratio", "--also", str(stranger)) == 2
     assert "is of the family llama" in capsys.readouterr().err

@@ -206,7 +206,7 @@ ASKED = {
     "card": making.Asked("ed-demo-8", "addition"),
     "card of much": making.Asked("it's", "x.jsonl", (), ("m",), "fp16", "cpu", "dir", 9, 3, ("bf16",)),
     "card of one precision": making.Asked("ed-demo-8", "addition", others=()),
-    "lens": Fit("jacobian", DEMO, "p j.jsonl", "l.safetensors", max_tokens=9),
+    "lens": Fit("jacobian", DEMO, "p j.jsonl", "l.safetensors", max_tokens=20),
     "low rank": Fit(
         "affine",
         replace(DEMO, precision="bf16", adapter="dir", control="untrained", control_seed=3),

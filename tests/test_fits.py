@@ -354,8 +354,10 @@ def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
 FOREIGN = "no certificate of this version of the program"
 
 
-@pytest.mark.parametrize("certificate", [{"kind": "tuned"}, {"version": 2}])
-def test_another_lens_and_another_version_are_refused(fitted, tmp_path, certificate):
+@pytest.mark.parametrize(
+    "certificate", [{"kind": "tuned"}, {"version": 2}, {"model": {}}, {"n_layers": 3}, {"d_model": "x"}]
+)
+def test_another_lens_another_version_and_other_tensors_are_refused(fitted, tmp_path, certificate):
     with safe_open(fitted[0], framework="np") as file:
         told = json.loads(file.metadata()["certificate"]) | certificate
     save_file(load_file(fitted[0]), tmp_path / "broken.safetensors", {"certificate": json.dumps(told)})

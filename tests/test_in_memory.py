@@ -252,13 +252,15 @@ def test_the_hash_is_of_the_content_alone():
     assert digest(random_hf("llama").train()) == expected == digest(copy.deepcopy(random_hf("llama")))
     hidden = random_hf("llama")
     hidden.model.layers[0].self_attn.q_proj.weight.data[0, 0] += 1e-6  # torch does not count this change
+    flipped = random_hf("llama")
+    flipped.model.layers[0].mlp.down_proj.weight.data[:, 1] *= -1  # an even number of signs
     scaled = random_hf("llama")
     scaled.config.rms_norm_eps *= 2
     wrapped, other = lora(random_hf("llama")), lora(random_hf("llama"))
     torch.manual_seed(0)
     other.load_state_dict(wrapped.state_dict())
     other.model.model.layers[0].self_attn.q_proj.scaling["default"] = 1.0
-    assert len({expected, digest(hidden), digest(scaled), digest(wrapped), digest(other)}) == 5
+    assert len({expected, *map(digest, (hidden, flipped, scaled, wrapped, other))}) == 6
 
 
 def test_results_are_kept_as_asked(monkeypatch):

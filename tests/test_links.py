@@ -42,7 +42,20 @@ SHARED = {
     "control_seed": "3",
     "token": "2",
 }
-WRONG = ["", "x", "-1", "1e999", "nan", "9" * 400, "<script>alert(1)</script>", "\x00", "true,false", "9-3", "𝟙"]
+WRONG = [
+    "",
+    "x",
+    "-1",
+    "1e999",
+    "nan",
+    "9" * 400,
+    "<script>alert(1)</script>",
+    "\x00",
+    "true,false",
+    "9-3",
+    "𝟙",
+    "x-v1.0",
+]
 
 
 def opened(page: str, **query) -> AppTest:

@@ -237,7 +237,10 @@ def test_a_damaged_file_is_refused(tmp_path):
         measured.read(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", error=np.zeros((2, 2)))
     np.savez(tmp_path / "object.npz", certificate=np.array([{}], object))
-    for data in (b"", good[: len(good) // 2], *((tmp_path / f"{n}.npz").read_bytes() for n in ("other", "object"))):
+    found = synthetic(np.arange(1, 9), 16)
+    lies = [replace(found, error=np.zeros(3)), replace(found, tokens=np.zeros(2)), replace(found, certificate={"a": 1})]
+    files = [(tmp_path / f"{n}.npz").read_bytes() for n in ("other", "object")]
+    for data in (b"", good[: len(good) // 2], *files, *map(measured.packed, lies)):
         with pytest.raises(FitRefused, match="x is damaged"):
             measured.unpacked(data, "x")
     found = measured.unpacked(good, "x")

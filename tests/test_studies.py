@@ -158,6 +158,7 @@ def files(tmp_path_factory):
     (here / "bad.parquet").write_bytes(b"PAR1 and nothing")
     written(here, [{"text": ""}], "bad")
     (here / "t.txt").write_text("text")
+    (here / "empty.csv").touch()
     return here
 
 
@@ -190,6 +191,7 @@ def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
         ('file = "t.csv"', "has no column 'text'; it has q, a, hard. Say which is which"),
         ('file = "t.csv"\nformat = "gsm8k"', "has no column 'question'; it has q, a, hard."),
         ('file = "no.csv"', "there is no file no.csv"),
+        ('file = "empty.csv"', "empty.csv cannot be read as csv (0 rows"),
         ('file = "t.txt"', "t.txt is a .txt; expected .jsonl, .json, .csv, .parquet"),
         ('file = "bad.parquet"\ncolumns = {text = "q"}', "bad.parquet cannot be read as parquet"),
         ('file = "bad.jsonl"', "line 1: The prompt is empty"),

@@ -10,6 +10,7 @@ machine of a kind."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import zipfile
 from collections.abc import Iterator
@@ -96,4 +97,5 @@ def compared() -> Iterator[tuple[str, str, str, type[Probe]]]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -51,6 +51,6 @@ def fit(name: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=FITTED)
+    parser.add_argument("names", nargs="*", help=", ".join(FITTED))
     for name in parser.parse_args().names or FITTED:
         fit(name)

@@ -8,6 +8,7 @@ as well as the one they were trained on (the table in the model card)."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections.abc import Iterable
@@ -160,4 +161,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -400,6 +400,7 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
     lens. `name`: of the side."""
     results: Any = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
     known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
+    known = known and len({r.request.series for r in results}) == 1  # one model, one k
     if not known or [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
         raise ParameterError(
             f"{name} is neither an opened model nor what run(ed_core.LogitLens(), prompts) gave for these prompts, in "

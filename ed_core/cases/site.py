@@ -146,6 +146,8 @@ def publish(
                 if page.place not in places:  # what was made here comes before what is shipped of the same
                     places.add(page.place)
                     yield page
+                elif one in (*case_ids, *studies, *card_files):
+                    raise PublishError(f"{one} would be {page.place}, as another is; rename one of them.")
 
     return write(pages(), out), [*kept.problems, *problems]
 

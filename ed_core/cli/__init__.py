@@ -60,8 +60,8 @@ def main(words: list[str] | None = None) -> int:
     except Exception as error:
         if lacks := disk.lacks(error, "--out or ED_CACHE"):
             return _refuse(lacks)
-        if isinstance(error, OSError):
-            return _refuse(f"{error.filename or 'A file'}: {disk.why(error, '--out or ED_CACHE')}")
+        if isinstance(error, OSError) and error.filename:
+            return _refuse(f"{error.filename}: {disk.why(error, '--out or ED_CACHE')}")
         raise
 
 

@@ -27,7 +27,7 @@ def fit(
     other_control: Annotated[str, typer.Option(metavar="KIND", help="maps: a copy instead of B.")] = "",
     other_seed: Annotated[int | None, typer.Option(min=0, help="maps: which copy of B.")] = None,
     rank: Annotated[int | None, typer.Option(min=1, help="affine: the rank to keep, in half precision.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="jacobian: tokens read of a prompt.")] = JACOBIAN_TOKENS,
+    max_tokens: Annotated[int, typer.Option(min=18, help="jacobian: tokens read of a prompt.")] = JACOBIAN_TOKENS,
     memory: Memory = "",
 ) -> int:
     """Fit a lens (affine, jacobian), linear maps between two models (maps) or maps that replace layers (replacement).
@@ -35,8 +35,11 @@ def fit(
     affine: least squares from the stream at every depth to the last. jacobian: how the last residual answers to
     changes, on average. maps: how well each tap of B is predicted from each of A's. replacement: the loss with each
     layer replaced by a linear map."""
-    long = max_tokens != JACOBIAN_TOKENS
-    for name, given, owner in (("other", other, "maps"), ("rank", rank, "affine"), ("max-tokens", long, "jacobian")):
+    of_b = {"other": other, "other-precision": other_precision, "other-control": other_control}
+    owners: dict[str, tuple[bool, str]] = {name: (bool(given), "maps") for name, given in of_b.items()}
+    owners |= {"other-seed": (other_seed is not None, "maps"), "rank": (rank is not None, "affine")}
+    owners |= {"max-tokens": (max_tokens != JACOBIAN_TOKENS, "jacobian")}
+    for name, (given, owner) in owners.items():
         if given and kind != owner:
             raise typer.BadParameter(f"--{name} is an option of fit {owner}, not of fit {kind}.")
     if kind == "maps" and not other:

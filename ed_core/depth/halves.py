@@ -53,7 +53,7 @@ def branch_at(depth: float) -> tuple[str, int]:
 class Brought:
     """Which branches bring a prompt's prediction, over tokens.
 
-    `counts`: by branch, the tokens that get the final best guess for good from it. `attention`, `mlp` `[L]`: how much
+    `counts`: by branch, the tokens that get the final first choice for good from it. `attention`, `mlp` `[L]`: how much
     each layer's branch takes off the divergence from the output, nats, means (negative: adds); together the divergence
     at depth 0."""
 

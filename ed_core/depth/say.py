@@ -380,7 +380,9 @@ def both(a: Verdict, b: Verdict) -> str:
     if x is None or y is None or x.ratio is None or y.ratio is None:
         return ""
     ends = f"{x.depth:.1f} of {x.n_layers} layers, {y.depth:.1f} of {y.n_layers}"
-    return f"A settles at {share(x.ratio)} of its depth, B at {share(y.ratio)}: {ends}."
+    if (first := share(x.ratio)) == (other := share(y.ratio)):
+        return f"Both settle at {first} of their depth: {ends}."
+    return f"A settles at {first} of its depth, B at {other}: {ends}."
 
 
 def checks(result: ProbeResult) -> str:

@@ -66,7 +66,7 @@ def pairs(
     b: ProbeResult,
     sinks: tuple[Collection[int], Collection[int]] = ((), ()),
 ) -> list[Pair]:
-    """Return every curve of a probe as a `Pair` of two complete results, each read with its own parameters in `probes`.
+    """Return every curve of a probe as a `Pair` of two complete results, each read with its own of `probes`.
     `sinks`: positions that each side's means over tokens leave out."""
     first = [getattr(p, "first_token", True) for p in probes]
     summaries = [a.summary, b.summary]

@@ -124,7 +124,7 @@ def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:
 def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarray]:
     """Return by name the loss above the whole model's by length, `[length]` from 0: of the cheapest change, the median
     one, and those that the proxies choose, or the random layer."""
-    n, baseline = max(row.length for row in found) + 1, float(curves["loss_whole"])
+    n, baseline = max((row.length for row in found), default=0) + 1, float(curves["loss_whole"])
     lines: dict[str, np.ndarray] = {}
     for row in found:
         losses = {"least": row.best.loss, "median": row.median}

@@ -22,7 +22,6 @@ LETTER = 7.0  # pixels that a letter of 12 px is wide, about
 STRIP, GAP = 22, 26  # pixels: height of the words' strip, and from it to the plot
 LINE = 17  # pixels of a line of words
 BRACKET = 36  # pixels from the plot down to the bracket of rules
-CLOSE = 5  # a leap that ends at such a rank has no room for words below those of the first choice
 
 
 def course(
@@ -59,7 +58,7 @@ def course(
     hover = f"after layer %{{x}}: “{named}” has rank %{{y:,}}<extra></extra>"
     canvas.add("scatter", name="rank", x=depths, y=found.ranks, hovertemplate=hover, **look)
     _expected(canvas, found, depths)
-    _labels(canvas, found, n)
+    _labels(canvas, found, n, plot / (ends[0] - ends[1]))
     if reached is not None:
         _average(canvas, reached, n)
         _rules(canvas, reached, plot, n)
@@ -118,8 +117,9 @@ def _expected(canvas: Canvas, found: Course, depths: np.ndarray) -> None:
     canvas.write(f"expected “{word}”: {where}", FONT, colours.WRONG, **place)
 
 
-def _labels(canvas: Canvas, found: Course, n: int) -> None:
-    """Write labels at the first choice and at the largest leap."""
+def _labels(canvas: Canvas, found: Course, n: int, decade: float) -> None:
+    """Write labels at the first choice and, where a line fits between them, at the largest leap. `decade`: the pixels
+    from rank 1 to 10."""
 
     def label(d: int, text: str, shift: int, **more: Any) -> None:
         """Write a label at depth `d`."""
@@ -132,7 +132,7 @@ def _labels(canvas: Canvas, found: Course, n: int) -> None:
         label(found.first, f"<b>“{word}” is the first choice</b>, lifted {lifted}", 13)
         return
     label(found.first, f"<b>“{word}” is the first choice</b>", 13)
-    if leap is not None and found.ranks[leap] > CLOSE:
+    if leap is not None and math.log10(found.ranks[leap]) * decade > LINE:
         label(leap, f"<b>layer {leap} lifts it {lifted} to {found.ranks[leap]:,.0f}</b>", 9, name="wide leap")
 
 

@@ -117,7 +117,7 @@ def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Fi
 
 
 def echo(result: ProbeResult, best: np.ndarray) -> np.ndarray:
-    """Return `[depth, pos]`: whether the best guess, from depth 0 up to here, is the token that went in at that
+    """Return `[depth, pos]`: whether the first choice, from depth 0 up to here, is the token that went in at that
     position, and the output's is another; the lens then still reads its input, and predicts nothing."""
     same = np.array([[result.token_text.get(int(i)) == result.tokens[t] for t, i in enumerate(row)] for row in best])
     echoes: np.ndarray = np.logical_and.accumulate(same, axis=0) & ~same[-1]

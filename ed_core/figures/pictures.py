@@ -1,4 +1,4 @@
-"""The pictures that probes declare, drawn: one place for a page, for *Compare two*, a case study and its report."""
+"""The pictures that probes declare, drawn: one place for a page, for *A | B*, a case study and its report."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
         (name, MEAN): (f"average depth, {rule.label}", "lines+markers", dict(symbol="circle", size=7))
         for name, rule in OF_LENS.items()
     },
-    ("cosine", TURN): ("turn", "markers", dict(symbol="star", size=12)),
+    ("cosine", TURN): ("clear switch", "markers", dict(symbol="star", size=12)),
     **{
         (name, PAPER): (f"papers: {rule.label}", "markers", dict(symbol="diamond-open", size=7, line=dict(width=1.5)))
         for name, rule in RULES.items()

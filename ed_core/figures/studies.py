@@ -43,8 +43,8 @@ def study_depths(
     rows: Sequence[Mapping[str, Any]], label: str, thresholds: Mapping[str, tuple[float, float]] | None = None
 ) -> go.Figure:
     """Return a figure of one line per value of `label` (a column of the rows), a mark per rule at its ratio, with the
-    range over prompts: a filled circle for a mean depth (`depth / L`), a filled diamond for the papers' rule (`(ED + 1)
-    / L`), a hollow one for a variant.
+    range over prompts: a filled circle for an average depth (`depth / L`), a filled diamond for the papers' rule
+    (`(ED + 1) / L`), a hollow one for a variant.
 
     `thresholds`: by line the ratios between which other thresholds move it, a faint band. A criterion that is none of
     the papers' three is another estimator, in one colour."""

@@ -22,7 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .. import settings, untrusted
-from ..errors import FitRefused, ParameterError
+from ..errors import BrokenWeights, FitRefused, ParameterError
+from ..files import expect, parse
+from ..models import weights
 from ..models.bundled import FITS
 from ..types import ModelSpec
 from .measured import AFFINE, JACOBIAN
@@ -138,22 +140,27 @@ def read(path: str | Path) -> Fit:
 def _read(path: Path, changed: int, size: int) -> Fit:
     """Return the fit in a file; `changed` and `size` only key the cache."""
     try:
+        shapes = {name: shape for name, (_, shape) in weights.header(path).items()}
         with safe_open(path, framework="np") as file:
             text = (file.metadata() or {}).get("certificate", "")
-    except (SafetensorError, OSError) as error:
+    except (BrokenWeights, SafetensorError, OSError) as error:
         raise FitRefused(f"{path.name} is damaged or no safetensors file; {REFIT}.") from error
     try:
-        certificate = json.loads(text)
-        if (certificate["format"], certificate["version"]) != (FORMAT, VERSION) or certificate["kind"] not in (
-            AFFINE,
-            JACOBIAN,
-        ):
-            raise ValueError("another format")
-        return Fit(path, certificate["kind"], certificate["n_layers"], certificate["d_model"], certificate)
-    except (ValueError, KeyError, TypeError) as error:
+        certificate = parse(text.encode(), untrusted.CONFIG)
+        kind, rank = certificate["kind"], certificate.get("rank")
+        n, d = int(certificate["n_layers"]), int(certificate["d_model"])
+        expect((certificate["format"], certificate["version"]) == (FORMAT, VERSION), "another format")
+        expect(kind in (AFFINE, JACOBIAN), "another kind")
+        expect({"identity", "name"} <= certificate["model"].keys(), "no model")
+        whole: dict[str, tuple[int, ...]] = {"J": (d, d)} if kind == JACOBIAN else {"A": (d, d), "b": (d,)}
+        of_layer = {"U": (d, rank), "V": (rank, d), "b": (d,)} if rank else whole
+        expected = {f"{name}.{l}": of_layer[name] for l in range(min(n, len(shapes))) for name in of_layer}
+        expect(shapes == expected | {"mean": (d,)} | ({"scale": (n,)} if rank else {}), "other tensors")
+        return Fit(path, kind, n, d, certificate)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FitRefused(
-            f"{path.name} has no certificate of this version of the program in its header, so its model and prompts "
-            f"are unknown; {REFIT}."
+            f"{path.name} has no certificate of this version of the program in its header, or not the tensors that it "
+            f"names, so its model and prompts are unknown; {REFIT}."
         ) from error
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -140,14 +140,21 @@ def unpacked(data: bytes, name: str) -> Maps | Replacement:
             expect(sum(one.file_size for one in file.infolist()) <= MOST_BYTES, "its size")
             kind = Maps if "r2.npy" in file.namelist() else Replacement
             arrays = {f.name: read_array(file.read(f"{f.name}.npy")) for f in fields(kind)}
-        certificate = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
-    except (ValueError, KeyError, EOFError, BadZipFile) as error:
+        certificate, sizes = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES), dict[str, int]()
+        for array, values in arrays.items():
+            dims = kind.dims.get(array, "")
+            same = [sizes.setdefault(dim, n) == n > 0 for dim, n in zip(dims, values.shape)]
+            expect(len(dims) == values.ndim and all(same), f"the shape of {array}")
+        parts: dict[str, Any] = {key: values if values.ndim else values.item() for key, values in arrays.items()}
+        found = kind(**parts, certificate=certificate)
+        _ = found.names if isinstance(found, Maps) else found.name
+        expect(all(isinstance(note, str) for note in certificate.get("notes", [])), "its notes")
+        return found
+    except Exception as error:  # whatever somebody's file leads to
         raise FitRefused(
             f"{name} is damaged, or not a file of maps of this program; make it again with `python -m ed_core fit "
             "maps` or `fit replacement`."
         ) from error
-    parts: dict[str, Any] = {key: values.item() if values.ndim == 0 else values for key, values in arrays.items()}
-    return kind(**parts, certificate=certificate)
 
 
 # ---------------------------------------------------------------- memory and time, before anything is opened

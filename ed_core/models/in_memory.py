@@ -10,11 +10,13 @@ model do not run, except those by which torch computes a weight (`torch.nn.utils
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import os
 import random
 import secrets
+import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -47,6 +49,7 @@ HOOKS = (
     *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"),
     *("_backward_hooks", "_backward_pre_hooks"),
 )
+PARTS = ("_parameters", "_buffers", "_modules")
 OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")  # that a config asks for
 OF_TRAINING = ("training", "gradient_checkpointing")  # settings of a module that change no number here
 
@@ -252,7 +255,8 @@ def shadow(outer: nn.Module, inner: nn.Module) -> tuple[nn.Module, Pretrained]:
 
 
 def _share(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Put into `memo`, by id, the parts that a module's deep copy shares or drops: weights, large buffers, hooks."""
+    """Put into `memo`, by id, the parts of a module that its deep copy shares or drops: weights, large buffers, hooks,
+    other libraries' objects."""
     own = vars(module)
     for parameter in filter(lambda p: p is not None, own["_parameters"].values()):
         memo.setdefault(id(parameter), _parameter(parameter))
@@ -262,11 +266,25 @@ def _share(module: nn.Module, memo: dict[int, Any]) -> None:
     for name in HOOKS:
         if hooks := own.get(name):
             memo[id(hooks)] = type(hooks)((k, hook) for k, hook in hooks.items() if not _skipped(hook))
-    for value in own.values():
-        if isinstance(value, Tensor):
-            memo[id(value)] = value
-        elif type(value).__name__ == "MatmulLtState":  # of int8: a pass writes into it
-            memo[id(value)] = copy.copy(value)
+    for name, value in own.items():
+        if name not in (*PARTS, *HOOKS):
+            _share_value(value, memo)
+
+
+def _share_value(value: Any, memo: dict[int, Any]) -> None:
+    """Put an attribute's value into `memo`, to be shared with the copy, unless it is a config or leads to a module; of
+    containers, the values inside."""
+    if type(value) is dict:
+        value = list(value.values())
+    if type(value) in (list, tuple, set):
+        for part in value:
+            _share_value(part, memo)
+    elif isinstance(value, functools.partial):
+        _share_value([*value.args, *value.keywords.values()], memo)
+    elif type(value).__name__ == "MatmulLtState":  # of int8: a pass writes into it
+        memo[id(value)] = copy.copy(value)
+    elif not (isinstance(value, nn.Module | types.MethodType) or hasattr(value, "to_diff_dict")):
+        memo[id(value)] = value
 
 
 def _parameter(parameter: nn.Parameter) -> nn.Parameter:
@@ -343,15 +361,20 @@ def digest(model: nn.Module, further: list[str]) -> str:
 
 
 def _sums(tensor: Tensor) -> Tensor:
-    """Return sums of a tensor's bits as whole numbers of eight bytes: one of every `WORDS` numbers, each times another
-    odd number, so that weights that change places change a sum."""
+    """Return sums of a tensor's bits as whole numbers of four bytes: one of every `WORDS` numbers, each times a random
+    number of eight bytes (modulo 2⁶⁴), so that other numbers give an equal sum with a chance of 2⁻³²."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    padding = -len(flat) % 8
-    if padding or flat.storage_offset() % 8:
+    padding = -len(flat) % 4
+    if padding or flat.storage_offset() % 4:
         flat = torch.cat([flat, flat.new_zeros(padding)])
-    words = flat.view(torch.int64)
-    odd = torch.arange(1, 2 * WORDS, 2, device=words.device)
-    return torch.stack([(part * odd[: len(part)]).sum() for part in words.split(WORDS)])
+    words, factors = flat.view(torch.int32), _factors(flat.device)
+    return torch.stack([(part * factors[: len(part)]).sum() for part in words.split(WORDS)])
+
+
+@functools.lru_cache(maxsize=16)
+def _factors(device: torch.device) -> Tensor:
+    """Return the same `WORDS` random whole numbers of eight bytes in every process."""
+    return torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63, WORDS)).to(device)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -217,6 +217,8 @@ class ModelRef(ModelSpec):
     def size(self) -> sizes.Size:
         """Return layers, widths and parameters, by the config; `ModelNotFound` where the model has none."""
         if not (config := self.config()):
+            if (file := self.place / "config.json").is_file():
+                raise ModelNotFound(f"{file} is damaged: it holds no JSON object. Copy it from the model again.")
             raise ModelNotFound(
                 f"{self.source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size "
                 "is not known here."

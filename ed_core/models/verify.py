@@ -293,7 +293,8 @@ def float32_copy(model: LanguageModel) -> LanguageModel:
     """Return a copy of the model in float32 on the CPU, quantized weights unpacked."""
     parts: dict[int, Any] = {}  # by id, what takes the place of a part in the copy
     for module in model.hf.modules():
-        if type(module).__name__ in ("Linear4bit", "Linear8bitLt"):
+        packed = type(module).__name__ in ("Linear4bit", "Linear8bitLt")
+        if packed and isinstance(module, nn.Linear):  # peft's LoRA around one has its name, and is no Linear
             plain = nn.Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
             plain.weight = nn.Parameter(quantized.weight(module).cpu())
             if module.bias is not None:

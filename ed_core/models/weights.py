@@ -147,7 +147,7 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
     """Return the settings of the LoRA adapter in a folder; refuses a folder that has none in safetensors."""
     try:
         config: Mapping[str, Any] = untrusted.json_of(folder / ADAPTER_CONFIG)
-        kind = str(config["peft_type"])
+        kind, ranks = str(config["peft_type"]), [config.get("r", 8), *dict(config.get("rank_pattern") or {}).values()]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelNotFound(
             f"{folder} holds no usable {ADAPTER_CONFIG}; expected a LoRA adapter as peft's save_pretrained writes it."
@@ -166,7 +166,12 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
             f"The adapter {folder} holds no {ADAPTER_WEIGHTS}; save it again with peft (a pickled .bin can run code "
             "when loaded)."
         )
-    header(folder / ADAPTER_WEIGHTS)
+    most = max((min(shape) for _, shape in header(folder / ADAPTER_WEIGHTS).values() if len(shape) == 2), default=0)
+    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= most]:  # peft allocates so much
+        raise ParameterError(
+            f"The adapter {folder.name} names the rank {str(wrong[0])[:40]}, its matrices have at most {most}; save it "
+            "again with peft."
+        )
     return config
 
 

@@ -97,10 +97,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of one result, described once for its probe's page, *Compare two*, case studies and reports.
+    """A figure of one result, described once for its probe's page, *A | B*, case studies and reports.
 
     `measures`: what the figure shows, the first in front; `{branch}` and `{shade}` stand for the reader's choice.
-    `caption` says what is seen, `reading` how to read it. `choice`: the figure's name in *Compare two*. `kind`: how it
+    `caption` says what is seen, `reading` how to read it. `choice`: the figure's name in *A | B*. `kind`: how it
     is drawn (a key of `figures.pictures.DRAW`). Without its first measure in a result, the figure is left out."""
 
     title: str
@@ -188,7 +188,7 @@ class Probe:
     min_tokens: ClassVar[int] = 1
     needs_answer: ClassVar[bool] = False
     needs_gradients: ClassVar[bool] = False
-    first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
+    first_page: ClassVar[bool] = False  # Home shows it, and *A | B* begins with it
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
     needs_passes: ClassVar[bool] = False  # only for models whose layers run several times
     seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, besides unembedding

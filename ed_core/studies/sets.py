@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice
+from itertools import count, islice
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..models import permits, tokens
 from ..models.bundled import SETS, set_names
 from ..models.ref import ModelRef
 from ..prompts import check_length, check_text, fits, lines, read_jsonl
-from ..types import Prompt
+from ..types import Prompt, from_json
 from .study import Columns, SetEntry, nearest
 
 TABLES = (".jsonl", ".json", ".csv", ".parquet")
@@ -110,14 +110,17 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
 def _with_others(examples: Sequence[Example]) -> Iterator[Example]:
     """Yield each prompt with its `other`: the next one of its form and level with another answer, in a circle."""
-    alike: dict[tuple[str, str], list[Prompt]] = defaultdict(list)
-    for example in examples:
-        alike[example.form, example.level] += [example.prompt] * bool(example.prompt.answer)
-    places = ranks((e.form, e.level, bool(e.prompt.answer)) for e in examples)
-    for example, place in zip(examples, places):
-        prompts, answer = alike[example.form, example.level], example.prompt.answer
-        later = (prompts[at] for at in chain(range(place + 1, len(prompts)), range(place)) if answer)
-        yield replace(example, other=next((prompt for prompt in later if prompt.answer != answer), None))
+    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, example in enumerate(examples):
+        if example.prompt.answer:
+            alike[example.form, example.level].append(place)
+    others: dict[int, Prompt | None] = {}
+    for places in alike.values():
+        for this, after in zip(reversed(places * 2), reversed([*places[1:], *places, places[0]])):
+            own, following = examples[this].prompt, examples[after].prompt
+            others[this] = following if following.answer != own.answer else others.get(after)
+    for place, example in enumerate(examples):
+        yield replace(example, other=others.get(place))
 
 
 def published(entry: SetEntry) -> str:
@@ -271,14 +274,16 @@ def _table(entry: SetEntry, file: Path, kind: str) -> Sequence[Row]:
     """Return the rows of a file. Cells of a .csv are text: a reader that guesses types makes 7 of 007."""
     try:
         if kind == ".parquet":
+            expect(parquet.read_metadata(file).num_rows <= untrusted.LINES, f"more than {untrusted.LINES} rows")
             return list(parquet.read_table(file).to_pylist())
         text = untrusted.text(file, untrusted.PROMPTS, StudyError)
         if kind == ".csv":
             rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
             expect(all(None not in row for row in rows), "a row has more cells than the header")
         else:
-            rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for _, line in lines(text)]
+            rows = from_json(text) if text.lstrip().startswith("[") else [from_json(line) for _, line in lines(text)]
             expect(all(isinstance(row, dict) for row in rows), "expected objects, one per line or all in a list")
+        expect(0 < len(rows) <= untrusted.LINES, f"{len(rows)} rows; expected 1 to {untrusted.LINES}")
         return rows
     except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         raise StudyError(

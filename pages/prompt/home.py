@@ -176,6 +176,9 @@ def answer(batch: running.Batch) -> None:
         elif reached is None and not troubles:
             st.markdown(WORDS["cancelled"] if batch.errors else WORDS["about"])
         if lens is not None and reached is not None:
+            copies = control_model.copies(batch)
+            for message in running.troubles(copies) if copies is not None else ():
+                show.error(message)
             with st.container(horizontal=True, vertical_alignment="center", gap="small", key="how-sure"):
                 sure(batch, reached, lens)
 

@@ -59,6 +59,7 @@ def prompt(n_tokens: int, d_vocab: int) -> Prompt:
 def compared(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float, float]:
     """How many times as long the first takes as the second, and the seconds of both: medians over rounds in which they
     take turns on one thread, in CPU seconds."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     seconds = []
     for _ in range(ROUNDS):
@@ -67,5 +68,6 @@ def compared(first: Callable[[], object], second: Callable[[], object]) -> tuple
             run()
             times.append(time.process_time())
         seconds.append([end - begin for begin, end in pairwise(times)])
+    torch.set_num_threads(threads)
     ratio = statistics.median(one / other for one, other in seconds)
     return ratio, *(statistics.median(one) for one in zip(*seconds))

@@ -10,12 +10,12 @@ from ..turn import Turn, Work
 
 
 class Foreground(Turn):
-    """A turn in the shell, which draws a bar on a terminal."""
+    """A turn in the shell, which draws a bar: on a terminal at once, into a file every half minute."""
 
     def __init__(self) -> None:
         from tqdm import tqdm
 
-        self.bar: tqdm[Any] = tqdm(total=100, disable=not sys.stderr.isatty(), unit="%", delay=1)
+        self.bar: tqdm[Any] = tqdm(total=100, mininterval=0.1 if sys.stderr.isatty() else 30, unit="%", delay=1)
 
     def say(self, text: str) -> None:
         """Print a line."""

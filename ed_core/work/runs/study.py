@@ -52,6 +52,8 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
     turn.say(f"{plan.study.name}: {models} × {prompts}, {parts}{time}")
     turn.failed |= bool(trouble)
+    inputs = [place.parent / one.file for one in plan.study.sets if one.file]
+    disk.require_apart([out / name for name in (planning.PLAN, SUMS, VERDICTS)], inputs)
     if dry_run:
         return ""
     planning.write_plan(plan, out)
@@ -123,6 +125,7 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
     from ...claims import running, words
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
+    disk.require_apart([out / name for name in (running.FOUND, running.REPORT)], [asked.prompts])
     for source in (asked.model, *asked.also):
         opened.fetch(source)
     report = running.run(asked, out, turn)
@@ -140,6 +143,7 @@ def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     from ...cards import making, page
 
     asked.check()  # before anything is fetched
+    disk.require_apart([out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)], [asked.prompts])
     for source in (asked.model, *asked.also):
         opened.fetch(source)
     made = making.make(asked, out, turn)
