@@ -101,7 +101,7 @@ def among(parameter: Input, there: Collection[str], what: str, several: bool = F
     names = wanted.split(",") if several else [wanted]
     missing = next((name for name in names if name and name not in there), "")
     if state().arrived and parameter.name in st.query_params and missing:
-        trouble(f"The link asks for the {what} {missing[:32]!r}, which is not here to show; another one is shown.")
+        trouble(f"The link asks for the {what} {missing[:32]!r}, which is not here.")
 
 
 def trouble(sentence: str) -> None:

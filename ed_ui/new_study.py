@@ -154,7 +154,7 @@ def _written() -> str:
 
 def extent(one: PromptSet) -> str:
     """Return a prompt set's content, prompts and levels in words."""
-    text = "; ".join([WORDS[one.name]] * (one.name in WORDS) + [count(len(one.examples), "prompt")])
+    text = "; ".join(filter(None, [WORDS.get(one.name), count(len(one.examples), "prompt")]))
     return f"{text} of {len(one.levels)} levels" if len(one.levels) > 1 else text
 
 

@@ -322,11 +322,10 @@ def others_of(probe: Probe, asked: Request) -> list[Request]:
 
 
 def compared(shown: running.Batch, name: str, probe: Probe) -> None:
-    """Draw how this prompt's result compares with those of other prompts and of the model's control. The bundled
-    prompts run one at a time, so that a Run waits for one of them at most."""
+    """Draw how this prompt's result compares with those of other prompts and of the model's control."""
     result = shown.results[name]
     others = {f"{probe.name}.{i}": request for i, request in enumerate(others_of(probe, result.request))}
-    batch = running.batch(f"others.{probe.name}", others, at_once=1)
+    batch = running.batch(f"others.{probe.name}", others)
     st.markdown("##### How this prompt compares")
     alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
     live.follow(batch, _compared, probe, result, control_model.result(shown, name), alike)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import time
@@ -102,7 +103,7 @@ def extent(folder: Folder, over: str = "") -> str:
     copies = sum(bool(one.get("control")) for one in folder.models.values())
     models = say.count(len(folder.models) - copies, "step" if steps.series(folder) else "model")
     with_copies = f"{copies} untrained cop{'ies' if copies > 1 else 'y'}" if copies else ""
-    sets = ", ".join(folder.sets) if len(folder.sets) < 3 else say.count(len(folder.sets), "set")
+    sets = ", ".join(folder.sets) if len(folder.sets) < 3 else say.count(len(folder.sets), "set") * (not over)
     n = over.replace("forms", "templates").replace("one form", "one template") or say.count(prompts, "prompt")
     counts = folder.progress().values()
     computed, planned = (sum(one[i] for one in counts) for i in (0, 1))
@@ -131,16 +132,15 @@ def finding(folder: Folder, rows: Rows) -> str:
         return f"Over training the average depth goes from {first} to {last} of {some[0]['n_layers']} layers."
     if not own:
         return "Average depths come with the logit lens, which is not measured here."
-    later = []
-    for label, row in own.items():
-        copies = [means[twin]["depth"] for twin in tables.twins_of(folder, label) if twin in means]
-        later += [row["depth"] - sum(copies) / len(copies)] if copies else []
+    apart = looked(folder.out, differences, rows[0]["set"])
+    clear = apart and all(one.apart for one in apart.values())
+    later = [one.difference * own[label]["n_layers"] for label, one in apart.items() if label in own] if clear else []
     if len(own) == 1:
         ((label, row),) = own.items()
         sentence = f"{label} settles its words by {say.layers(row['depth'], row['n_layers'])} on average"
         return f"{sentence}, {_later(later)} an untrained copy." if later else f"{sentence}."
     ratios = [100 * row["ratio"] for row in own.values()]
-    place = f"at {say.interval(min(ratios), max(ratios), 0)} % of their depth"
+    place = f"at {_ends(ratios, 0)} % of their depth"
     if later:
         return f"Trained models settle their words {_later(later)} untrained copies, {place}."
     return f"{say.count(len(own), 'model')} settle their words {place}."
@@ -152,8 +152,13 @@ def _later(apart: Sequence[float]) -> str:
     low, high = min(apart), max(apart)
     if low >= 0 or high <= 0:
         near, far = sorted((abs(low), abs(high)))
-        return f"{say.interval(near, far, int(far < 10))} layers {'later' if high > 0 else 'earlier'} than"
+        return f"{_ends((near, far), int(far < 10))} layers {'later' if high > 0 else 'earlier'} than"
     return f"{say.number(-low, '.1f')} layers earlier to {say.number(high, '.1f')} later than"
+
+
+def _ends(values: Sequence[float], digits: int) -> str:
+    """Return the smallest and the largest value, rounded: "2 to 5", or "2" where they print alike."""
+    return " to ".join(dict.fromkeys(say.number(end, f".{digits}f") for end in (min(values), max(values))))
 
 
 def also(folder: Folder, rows: Rows) -> list[str]:
@@ -165,7 +170,7 @@ def also(folder: Folder, rows: Rows) -> list[str]:
     apart = [max(depths) - min(depths) for depths in by_model.values() if len(depths) == len(RULES)]
     if not apart:
         return []
-    return [f"The three published rules disagree by {say.interval(min(apart), max(apart), 0)} layers."]
+    return [f"The three published rules disagree by {_ends(apart, 0)} layers."]
 
 
 def forest(folder: Folder, name: str) -> list[figures.Row]:
@@ -173,8 +178,7 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
     and the difference."""
     rows = [row for row in tables.stored(folder).to_pylist() if row["set"] == name]
     means = _means(rows)
-    at_points = [one for one in points.measured_points(folder, name) if one.criterion == CRITERION]
-    result = []
+    apart, result = differences(folder, name), []
     for label, row in means.items():
         twins = [twin for twin in tables.twins_of(folder, label) if twin in means]
         if folder.models[label].get("control") and any(label in tables.twins_of(folder, one) for one in means):
@@ -187,20 +191,26 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
             if r["model"] == label and r["variant"] == "paper" and r["ratio"] is not None
         )
         copies = tuple(means[twin]["ratio"] for twin in twins)
-        difference = _apart(at_points, twins[0], label, n) if twins else ""
+        difference = _apart(apart[label], n) if label in apart else ""
         result.append(figures.Row(label, n, row["ratio"], low, high, copies, rules, difference))
     return result
 
 
-def _apart(at_points: Sequence[points.Point], twin: str, label: str, n: int) -> str:
-    """Return how much deeper a model is than its copy, in words: "+6.1 layers (5.8 to 6.4)"; "" where this is not
-    measured. `n`: the model's layers."""
-    try:
-        one = trends.difference(at_points, twin, label)
-    except StudyError:
-        return ""
+def differences(folder: Folder, name: str) -> dict[str, trends.Difference]:
+    """Return by label how much deeper each model is than its first untrained copy on the set `name`."""
+    at_points = [one for one in points.measured_points(folder, name) if one.criterion == CRITERION]
+    measured, apart = {one.model for one in at_points}, {}
+    for label in folder.models:
+        if twin := next((one for one in tables.twins_of(folder, label) if one in measured), ""):
+            with contextlib.suppress(StudyError):
+                apart[label] = trends.difference(at_points, twin, label)
+    return apart
+
+
+def _apart(one: trends.Difference, n: int) -> str:
+    """Return how much deeper a model of `n` layers is than its copy, in words: "+6.1 layers (5.8 to 6.4)"."""
     known = math.isfinite(one.low)
-    if known and one.low <= 0 <= one.high:
-        return f"no measurable difference ({say.interval(n * one.low, n * one.high)})"
     ends = f" ({say.interval(n * one.low, n * one.high)})" if known else ""
+    if known and not one.apart:
+        return f"no clear difference{ends}"
     return f"{say.number(n * one.difference, '+.1f')} layers{ends}"

@@ -118,7 +118,7 @@ def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
 def test_an_adapter_for_another_base_is_refused_on_top(stored, tmp_path):
     told = {"peft_type": "LORA", "base_model_name_or_path": "org/other"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(told))
-    save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "adapter_model.safetensors"))
+    save_file({"w": np.zeros((8, 8), np.float32)}, str(tmp_path / "adapter_model.safetensors"))
     test = opened(model=ABSENT, adapter=str(tmp_path))
     assert "was trained on org/other" in words(test)
     assert not any(b.label == "Run" for b in test.button)

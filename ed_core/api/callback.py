@@ -68,10 +68,11 @@ class DepthCallback:
         out: str | Path | None = None,
         layers: bool = False,
     ):
-        given = [] if isinstance(prompts, str | Mapping) else list(prompts)
+        listed = isinstance(prompts, Iterable) and not isinstance(prompts, str | Mapping)
+        given = list(prompts) if listed else []
         if not given:
             raise ParameterError("There is no list of prompts to measure depth on; expected one at least.")
-        if every < 1:
+        if not isinstance(every, int) or every < 1:
             raise ParameterError(f"every is {every}; expected 1 step at least.")
         self.prompts = [Prompt(p) if isinstance(p, str) else p for p in given]
         self.every, self.tokenizer, self.layers = every, tokenizer, layers

@@ -4,7 +4,7 @@ Torch, pandas and plotly are imported when they are used."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
@@ -194,7 +194,7 @@ class Model:
         probe.check_idle()
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
-        single = isinstance(prompt, str | Prompt)
+        single = isinstance(prompt, str | Prompt | Mapping) or not isinstance(prompt, Iterable)
         given: Any = [prompt] if single else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
         for p in prompts:
@@ -208,7 +208,7 @@ class Model:
             by_key = {key: result for key, result in stored.items() if result is not None}
             todo = [(probe, request) for request in requests if request.key not in by_key]
             self.compute_missing(todo, lookup.store() if kept and todo else None, by_key)
-        results = [Result.of(by_key[request.key]) for request in requests]
+        results = [Result.of(replace(by_key[request.key], request=request)) for request in requests]
         return results[0] if single else results
 
     def compute_missing(
@@ -369,7 +369,8 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
     Refuses with a `ParameterError` models of other numbers of layers, and results of other prompts."""
     import pandas as pd
 
-    given = [] if isinstance(prompts, str) else [Prompt(p) if isinstance(p, str) else p for p in prompts]
+    listed = isinstance(prompts, Iterable) and not isinstance(prompts, str | Mapping)
+    given = [] if not listed else [Prompt(p) if isinstance(p, str) else p for p in prompts]
     if not given:
         raise ParameterError("There is no list of prompts; expected one at least, eight for an interval.")
     before, after = (_measured(side, given, name) for side, name in ((a, "a"), (b, "b")))
@@ -379,7 +380,7 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
             "compare their ratios in a study."
         )
     if before[0].request.parameters != after[0].request.parameters:
-        raise ParameterError("The results of a and b are of other parameters (k); measure both with the same.")
+        raise ParameterError("The results of a and b are of other parameters; measure both with the same.")
     over = statistics.units(len(given), [p.form for p in given])
     rows: list[tuple[object, ...]] = []
     forms = [p.form for p in given]
@@ -399,8 +400,8 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
     """Return the logit lens of a side, prompt by prompt; a `ParameterError` where it is of other prompts or no logit
     lens. `name`: of the side."""
     results: Any = side.run(LogitLens(), prompts) if isinstance(side, Model) else side
-    known = isinstance(results, list) and all(isinstance(r, ProbeResult) and r.request.probe == LENS for r in results)
-    known = known and len({r.request.series for r in results}) == 1  # one model, one k
+    known = isinstance(results, list | tuple) and all(isinstance(r, ProbeResult) for r in results)
+    known = known and {r.request.probe for r in results} == {LENS} and len({r.request.series for r in results}) == 1
     if not known or [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
         raise ParameterError(
             f"{name} is neither an opened model nor what run(ed_core.LogitLens(), prompts) gave for these prompts, in "

@@ -89,7 +89,8 @@ def make(asked: Asked, out: Path, turn: Turn) -> Card:
     report = claims.judged(m, CLAIMS)
     report = report.but(findings=adjusted(report.findings))
     claims.write(report, out)
-    missing += [f"{label} was not measured: {why}" for label, why in m.troubles.items()]
+    told = {one.reason for one in report.findings}
+    missing += [f"{label} was not measured: {why}" for label, why in m.troubles.items() if why not in told]
     verdict = tables.verdict_on(m.folder, MODEL, asked.set_name)
     if verdict is None:
         raise StudyError(f"The study in {out} has no depths; delete it and make the card again.")

@@ -387,7 +387,7 @@ def _of_item(case: Case, item: Item, verdict: Verdict | None, twin: case_study.V
 def _parameters(probe: Probe) -> Iterator[str]:
     """Yield the parameters that are not at their defaults, in words; a file by its name, without its folder."""
     for f in fields(probe):
-        if f.name in probe.settings():
+        if f.name in probe.settings() and not f.metadata["prompt"]:
             label, words = described(f, getattr(probe, f.name))
             yield f"{label}: {shown(words.rpartition('/')[2], 40)}"
 

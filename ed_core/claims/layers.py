@@ -74,7 +74,7 @@ def second_half_weak(evidence: Evidence) -> Measured:
 
     def log_ratio(at: np.ndarray, curves: np.ndarray) -> np.ndarray:
         """Return the log of the second half's mean effect over the first half's, for the layers `at`."""
-        if not (at >= half).any():
+        if not (at >= half).any() or not (at < half).any():
             return np.full(curves.shape[:-1], np.nan)
         return np.asarray(np.log(np.maximum(curves[..., at >= half].mean(-1) / curves[..., at < half].mean(-1), least)))
 

@@ -19,6 +19,7 @@ from .options import grouped
 STORED = "stopped; finished prompts are in the store, and the same command continues from there."
 RESUMED = "stopped; the same command continues from what was finished."
 STOPPED = {"run": STORED, "fit": RESUMED, "study": RESUMED, "reproduce": RESUMED, "claims": RESUMED, "card": RESUMED}
+INTERRUPTED = 130  # what typer returns after Ctrl-C
 
 app = typer.Typer(
     help="Effective depth of language models, from the shell.",
@@ -45,15 +46,14 @@ def main(words: list[str] | None = None) -> int:
     try:
         code = typer.main.get_command(app).main(args=words, prog_name="effective-depth", standalone_mode=False)
         print(end="", flush=True)  # a failing pipe shows here, not while Python ends
+        if code == INTERRUPTED:
+            stopped = "stopped; nothing was stored." if "--no-cache" in words else STOPPED.get(words[0], "stopped.")
+            print(f"ed_core: {stopped}", file=sys.stderr)
         return code or 0
     except typer.TyperException as error:
         return _refuse(" ".join(error.format_message().replace("Value error, ", "").split()))
     except EffectiveDepthError as error:
         return _refuse(str(error))
-    except (KeyboardInterrupt, typer.Abort):
-        stopped = STOPPED.get(words[0], "stopped.")
-        print(f"ed_core: {'stopped; nothing was stored.' if '--no-cache' in words else stopped}", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader has gone, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as the shell reports a command that SIGPIPE ended

@@ -61,7 +61,7 @@ def export(
     kept, file = Kept(), Path(out)
     case, _ = kept.open(id)
     if (ending := untrusted.ending(file)) not in EXPORTS:
-        raise ParameterError(f"{file.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
+        raise ParameterError(f"{out} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     disk.require_out(file, kept.path.rglob("*"), "FILE")
     data = kept.read(id) if ending == ".edcase" else exported(case, ending, measure or figure)
     disk.write(file, data)

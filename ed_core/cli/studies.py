@@ -135,7 +135,8 @@ def _exported(folder: Folder, file: Path) -> bytes:
         return bundle.packed(folder.out)
     if kind in ("csv", "parquet"):
         if file.stem not in tables.TABLES:
-            raise ParameterError(f"{file.name} is no table of a study; expected {', '.join(tables.TABLES)}.{kind}.")
+            names = ", ".join(f"{name}.{kind}" for name in tables.TABLES)
+            raise ParameterError(f"{file.name} is no table of a study; expected {names}.")
         return tables.as_file(tables.TABLES[file.stem](folder), kind)
     if kind == "html":
         page: str = tables.figure(folder, file.stem).to_html(include_plotlyjs=True)

@@ -138,7 +138,8 @@ def headline(model: str, found: Course, right: bool | None, said: str, answer: s
     """Return the sentence on what the model says (its text begins with `said`), and after which layer it is decided."""
     word, n = found.word.strip(), len(found.ranks) - 1
     spoken = answer.strip() if right else said or word or found.word
-    part = "it" if word in ("", spoken) else f"on its first part, {quoted(word)},"
+    first = word or found.word.replace("\n", "⏎")
+    part = "it" if spoken in (word, found.word) else f"on its first part, {quoted(first)},"
     when = f"by {layers(found.first, n)}" if found.first else "before any layer"
     when = f"only after the last of its {n} layers" if found.first == n else when
     verdict = {True: ", correctly,", False: f", not {quoted(answer.strip())},", None: ""}[right]
@@ -228,12 +229,12 @@ def rules(found: Verdict) -> str:
     if not found.rules:
         return ""
     own = any(rule.threshold != RULES[rule.name].threshold or rule.best != BEST for rule in found.rules.values())
-    who = f"{NUMBERS[len(found.rules)]} {'published ' * (not own)}rules"
+    who = f"{NUMBERS[(n := len(found.rules))]} {'published ' * (not own)}rule{'s say' if n > 1 else ' says'}"
     robust = [rule for rule in found.rules.values() if rule.clear or rule.so_far]
     which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
     depths = found.layers.values()
     given = listed(map(_layer, depths)) if None in depths else f"layer {listed(map(str, depths))}"
-    return f"{who} say {given} in the papers' count; {which or 'none is robust here'}."
+    return f"{who} {given} in the papers' count; {which or 'none is robust here'}."
 
 
 def rule_name(found: RuleVerdict) -> str:

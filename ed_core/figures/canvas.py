@@ -223,9 +223,10 @@ class Canvas:
             self.across(0, colours.GREY, 1, layer="below")
 
     def legend(self, shown: bool = True, **more: Any) -> None:
-        """Show the traces' names in one line above the plot, or none."""
+        """Show the traces' names in one line above the plot, or none; on a phone in several, which the plot makes room
+        for."""
         place = dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom")
-        self.layout["showlegend"] = shown
+        self.layout["showlegend"], self.layout["margin"]["autoexpand"] = shown, True
         self.layout["legend"] = dict(place, font=dict(size=FONT), bgcolor=colours.CLEAR, **more)
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:

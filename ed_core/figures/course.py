@@ -169,7 +169,7 @@ def _rules(canvas: Canvas, reached: Verdict, plot: int, n: int) -> None:
         canvas.line(colours.GREY, 1, x0=depth, x1=depth, y0=y - 4 / plot, y1=y + 4 / plot, yref="paper")
     word = "robust" if len(robust) == len(places) else f"{len(robust)} robust" if robust else "none robust"
     each = ", ".join(f"{RULES[name].label} {depth}" for name, depth in given.items())
-    text = f"published rules: {each} · {word}"
+    text = f"rules: {each} · {word}"
     side = dict(x=places[0], xanchor="left") if places[0] < 2 * n / 3 else dict(x=places[-1], xanchor="right")
     canvas.write(text, FONT, colours.MUTED, **UNDER, yshift=-BRACKET - 4, **side)
 

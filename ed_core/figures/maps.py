@@ -107,7 +107,7 @@ def token_map(
     """Return a heatmap of a measure without a map of its own, over layers or depths and tokens: diverging around 0
     where it has no lower bound, else from 0. The strip has its reduction over tokens, without the positions
     `left_out`."""
-    z, spec = result[measure], result.measures[measure].spec
+    z, spec = values_of(result, measure, ()), result.measures[measure].spec
     row = "skipped layer" if spec.dims[0] == "skipped" else spec.dims[0]
     bound = spec.high or colours.ceiling(view.coloured(result, lambda r: r[measure]), BOUNDS)
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound

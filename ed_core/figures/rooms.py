@@ -17,7 +17,7 @@ from .canvas import AT_LEFT, AT_RIGHT, GRID, OVER, PLAIN, Canvas, cut, escaped, 
 COURSE_HEIGHT = 330  # pixels
 BENT = 0.05  # nats: bars are linear up to about that, and logarithmic beyond
 ROW, TOP, BOTTOM = 54, 30, 46  # pixels of a forest
-NAMES, DIFFERENCES = 190, 200  # pixels left and right of its axis
+NAMES, DIFFERENCES = 190, 244  # pixels left and right of its axis
 
 
 def model_course(

@@ -198,7 +198,6 @@ def study_levels(
 
 def name_lines(canvas: Canvas, n: int) -> None:
     """Show a legend of `n` lines above the plot, the figure made higher for it: on a phone every name takes a row."""
-    canvas.layout["margin"]["autoexpand"] = True
     canvas.layout["height"] += LEGEND_ROW * max(0, n - 2)  # two have room in the margin
     canvas.legend(tracegroupgap=0)
 

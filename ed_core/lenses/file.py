@@ -62,12 +62,11 @@ class Fit:
 
     def require(self, model: ModelSpec) -> None:
         """Raise `FitRefused` for a model with other weights than the fit's own."""
-        fitted, own = self.certificate["model"], weights_of(model)
-        if fitted["identity"] != own:
-            twin = " or a twin" if fitted["identity"].get("control") != own["control"] else ""
+        fitted = self.certificate["model"]
+        if fitted["identity"] != weights_of(model):
             raise FitRefused(
-                f"{self.path.name} was fitted to {fitted['name']}{twin}, not to {model.name} as opened here, and a "
-                f"lens is valid for its own weights only: {REFIT} --model {model.name}."
+                f"{self.path.name} was fitted to {fitted['name']} with other weights than {model.name} has as opened "
+                f"here (another model, adapter or control), and a lens is valid for its own weights only: {REFIT}."
             )
 
 
@@ -91,7 +90,7 @@ def named(text: str) -> str:
 
 def find(text: str) -> Fit:
     """Return the fit with this name, or in the file at this path; raise `FitRefused` if it does not exist."""
-    if not is_name(text):
+    if not is_name(text) or Path(text).is_file():
         return read(text)
     known = {file.stem: file for file in reversed(_files())}
     if text not in known:

@@ -63,7 +63,6 @@ class MemoryModel:
         self.tokenizer, self.keep = _copied(tokenizer), keep
         self.encoder = Encoder(self.tokenizer.backend_tokenizer, self.tokenizer.bos_token or "", _add_bos(tokenizer))
         self.name = name or _name(self.inner)
-        self.precision = _precision(self.inner, self.name)
         # what does not change: all that counts of the tokenizer, and what no other object has
         self._fixed = [*_rules(self.tokenizer), "" if keep else secrets.token_hex(16)]
         self._verified: dict[str, Identities] = {}  # of the latest weights
@@ -77,7 +76,7 @@ class MemoryModel:
         return ModelSpec(
             self.name,
             content_hash=digest(self.inner, self._fixed),
-            precision=self.precision,
+            precision=_precision(self.inner, self.name),
             device=str(main_device(self.inner)),
         )
 

@@ -4,6 +4,7 @@ own code; a LoRA adapter is merged into the weights."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -420,7 +421,10 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
     from peft import PeftModel
 
     what = f"The adapter {folder.name} cannot be merged"
-    with refused(lambda error: BrokenWeights(f"{what}: {one_line(error)}; save it again with peft.")):
+    again = "save it again with peft, and open it on its own base."
+    with warnings.catch_warnings(), refused(lambda error: BrokenWeights(f"{what}: {one_line(error)}; {again}")):
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("error", "Found missing adapter keys")  # of a base with more layers
         adapted = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True)
         _untie_adapted(adapted)
         merged: nn.Module = adapted.merge_and_unload()

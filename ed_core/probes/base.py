@@ -350,7 +350,7 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
     if meta["prompt"]:
         return _prompt(label, value)
     if meta["choices"]:
-        if value not in meta["choices"]:
+        if value not in tuple(meta["choices"]):  # a list has no hash
             raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(meta['choices'])}.")
         return value
     empty = isinstance(f.default, tuple) and isinstance(value, str) and value in (meta["empty"], "")

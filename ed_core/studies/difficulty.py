@@ -154,15 +154,14 @@ def _of_skips(kind: str, part: Part) -> tuple[Resampled, np.ndarray]:
 def trend(levels: Sequence[Level]) -> Trend:
     """Return the straight line through the levels' depths. Its interval is over groups of one prompt per level where
     the prompts have such groups, else over each level's prompts."""
-    finite = [np.isfinite(level.own) for level in levels]
+    finite, ends = [np.isfinite(level.own) for level in levels], (levels[0].mean, levels[-1].mean)
     parts = [level.part.keep(own) for level, own in zip(levels, finite)]
     scores, first, _ = in_pairs([level.own[own] for level, own in zip(levels, finite)], parts)
     if first.units.enough:
         slopes = first.mean(slope_of(scores))
         low, high = slopes.interval[:2]
-        ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
         return Trend(*ends, float(slopes.value), float(low), float(high), len(first), first.units.groups)
-    slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
+    slope = float(slope_of([level.mean for level in levels]))
     units = [level.part.units for level in levels]
     if not all(one.enough for one in units) or not np.isfinite(slope):
         return Trend(*ends, slope, np.nan, np.nan, 0)

@@ -140,8 +140,8 @@ def _kinds(folder: Folder, name: str) -> View | None:
         if one.units.enough and models[a].get("n_layers") == models[b].get("n_layers"):
             apart = kinds.equal_mix(one["kinds"], two["kinds"], one.units, one.seed)
             ends = say.interval(*apart.interval[:2], 1, one.units.words)
-            deeper = f"{say.number(float(apart.value), '+.1f')} ({ends}) layers deeper"
-            sentences.append(f"With the mix of kinds held equal, tokens of {b} settle {deeper} than those of {a}.")
+            by = f"{say.number(float(apart.value), '+.1f')} layers, {ends}"
+            sentences.append(f"With the mix of kinds held equal, tokens of {b} settle later than those of {a} by {by}.")
     return rows, sentences
 
 

@@ -36,11 +36,14 @@ def page() -> None:
     kind = KIND.draw(row.segmented_control, label_visibility="collapsed")
     models = chosen_models(kind, row)
     prompts = prompt_set.to_fit("maps", row)
+    place, file = st.container(), opened()
+    with place:
+        if file is not None:
+            shown(file, "opened")
+        elif prompts:
+            wanted = Fitted(models, distinct(prompts))
+            runs.follow(wanted.out, lambda: body(wanted))
     link.write()
-    if prompts:
-        wanted = Fitted(models, distinct(prompts))
-        runs.follow(wanted.out, lambda: body(wanted))
-    opened()
 
 
 def chosen_models(kind: str, row: DeltaGenerator) -> tuple[ModelRef, ...]:
@@ -69,6 +72,7 @@ def body(wanted: Fitted) -> None:
         under_way(wanted.so_far())
     with st.expander("The same from the command line"):
         runs.fit_command(wanted, f"{wanted.kind}{measured.ENDING}")
+    link.write()
 
 
 def under_way(found: measured.Maps | measured.Replacement | None) -> None:
@@ -138,12 +142,11 @@ def details(found: measured.Maps | measured.Replacement, key: str) -> None:
     st.json(json.dumps(dict(found.certificate)), expanded=False)
 
 
-def opened() -> None:
-    """Draw the upload of a file that the command line made, perhaps on another machine, and what it shows."""
+def opened() -> measured.Maps | measured.Replacement | None:
+    """Draw the upload of a file that the command line made, perhaps on another machine, and return what it holds."""
     with st.expander("Open a file that the command line made"):
         file = st.file_uploader("maps.npz or replacement.npz", type="npz", key="maps.file")
-        if file is not None:
-            shown(measured.unpacked(file.getvalue(), file.name), "opened")
+        return None if file is None else measured.unpacked(file.getvalue(), file.name)
 
 
 KIND = choice("maps", "maps.kind", "between", KINDS.keys(), "What is mapped", KINDS)

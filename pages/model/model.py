@@ -177,12 +177,13 @@ def claim(one: Found) -> dict[str, Any]:
     """Return a claim as its template shows it: its sentence, figures, where these are on a small plot, and on click its
     source, why, and how it is measured."""
     known = find(one.id)
-    more = [*words.reasons(one), f"Formula: {known.formula}", f"Protocol: {known.protocol}"]
+    judged = [(q, q.value) for q in one.judging if q.value is not None and q.value.value is not None]
+    others = (f"{q.name}: {words.value(q, value)}" for q, value in judged[1:])
+    more = [*others, *words.reasons(one), f"Formula: {known.formula}", f"Protocol: {known.protocol}"]
     line: dict[str, Any] = {"title": one.title, "more": map(remedy, more), "at": None}
     line["source"] = f"{one.source} · an untrained copy: {one.twin}" if one.twin else one.source
-    for q in one.judging:
-        if q.value is not None and q.value.value is not None:
-            return line | {"value": f"{q.name}: {words.value(q, q.value)}", "at": places(q, q.value)}
+    for q, value in judged[:1]:
+        return line | {"value": f"{q.name}: {words.value(q, value)}", "at": places(q, value)}
     return line | {"value": next((q.nothing for q in one.judging if q.nothing), "")}
 
 

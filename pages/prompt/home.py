@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -230,7 +231,7 @@ def others(batch: running.Batch) -> running.Batch | None:
         current = batch.requests[name]
         for i, request in enumerate(probe_page.others_of(PROBES[name], current)):
             requests[f"{name}.{i}"] = request
-    return running.batch("home.others", requests, at_once=1) if requests else None
+    return running.batch("home.others", requests) if requests else None
 
 
 def checked(more: running.Batch, batch: running.Batch) -> None:
@@ -369,7 +370,9 @@ def small_map(
                 inputs.put(probe_page.around(int(cell[1]), result.n_tokens))
                 inputs.put({inputs.MEASURE.key: measure} if one in ONE_PAGE else {})
             if cell:
-                st.switch_page(navigation.KEPT_FROM[probe])
+                page = navigation.KEPT_FROM[probe]
+                own = link.carried([inputs.MEASURE, probe_page.TOKENS] if one in ONE_PAGE else [probe_page.TOKENS])
+                st.switch_page(page, query_params=link.to(Path(page).stem) | own)
     st.caption(colours)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,14 +35,21 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
 
     place, device = Path(file), opened.device_of(device)[0]
     written = read(file)
-    for entry in () if dry_run else written.entries:
-        with contextlib.suppress(EffectiveDepthError):  # the plan says which model is missing
-            opened.fetch(entry.source, entry.control)
+    unavailable: list[str] = []
+    for entry in written.entries:
+        try:
+            unavailable.append("")
+            if not dry_run:
+                opened.fetch(entry.source, entry.control)
+        except EffectiveDepthError as error:
+            unavailable[-1] = str(error)
     plan = planning.make(written, place.parent, device)
+    known = (m if m.trouble else m.model_copy(update={"trouble": why}) for m, why in zip(plan.models, unavailable))
+    plan = replace(plan, models=tuple(known))
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
         raise ParameterError(
-            f"No model of {place.name} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}"
+            f"No model of {place.name} can be used. {' '.join(f'{k}: {v}' for k, v in trouble.items())}"
         )
     for label, why in trouble.items():
         print(f"ed_core: {label} failed: {why}", file=sys.stderr)
