@@ -178,6 +178,7 @@ def claim(one: Found) -> dict[str, Any]:
     source, why, and how it is measured."""
     known = find(one.id)
     judged = [(q, q.value) for q in one.judging if q.value is not None and q.value.value is not None]
+    judged.sort(key=lambda pair: within(pair[0].limits, pair[1].value))  # what speaks against the claim first
     others = (f"{q.name}: {words.value(q, value)}" for q, value in judged[1:])
     more = [*others, *words.reasons(one), f"Formula: {known.formula}", f"Protocol: {known.protocol}"]
     line: dict[str, Any] = {"title": one.title, "more": map(remedy, more), "at": None}
@@ -185,6 +186,12 @@ def claim(one: Found) -> dict[str, Any]:
     for q, value in judged[:1]:
         return line | {"value": f"{q.name}: {words.value(q, value)}", "at": places(q, value)}
     return line | {"value": next((q.nothing for q in one.judging if q.nothing), "")}
+
+
+def within(limits: tuple[float | None, float | None], value: float | None) -> bool:
+    """Return whether a quantity's value is between the limits for which its claim is true."""
+    low, high = limits
+    return value is not None and (low is None or low <= value) and (high is None or value <= high)
 
 
 def places(q: Judged, value: Value) -> dict[str, Any]:

@@ -174,9 +174,8 @@ def estimates(folder: Folder, rows: list[dict[str, Any]], name: str) -> None:
     """Draw every estimator of depth of one model, and how robust each rule is."""
     model = MODEL.draw_of(st.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
     items = studies.looked(folder.out, estimators.estimates, model, name)
-    points = [one for one in items if one["depth"] is not None]
-    bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in points if one["band"]}
-    fig = show.once(figures.study_depths, points, "label", thresholds=bands)
+    bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in items if one["band"]}
+    fig = show.once(figures.study_depths, items, "label", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=f"{WORDS['Average depth']} {WORDS['Thresholds']}")
     if (verdict := studies.looked(folder.out, tables.verdict_on, model, name)) is not None:
         st.markdown(show.plain(say.verdict(verdict)))
