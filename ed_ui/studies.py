@@ -198,10 +198,11 @@ def forest(folder: Folder, name: str) -> list[figures.Row]:
 
 def differences(folder: Folder, name: str) -> dict[str, trends.Difference]:
     """Return by label how much deeper each model is than its first untrained copy on the set `name`."""
-    at_points = [one for one in points.measured_points(folder, name) if one.criterion == CRITERION]
-    measured, apart = {one.model for one in at_points}, {}
-    for label in folder.models:
-        if twin := next((one for one in tables.twins_of(folder, label) if one in measured), ""):
+    twins, apart = {label: tables.twins_of(folder, label) for label in folder.models}, {}
+    at_points = points.measured_points(folder, name) if any(twins.values()) else []
+    at_points = [one for one in at_points if one.criterion == CRITERION]
+    for label, copies in twins.items():
+        if twin := next((one.model for one in at_points if one.model in copies), ""):
             with contextlib.suppress(StudyError):
                 apart[label] = trends.difference(at_points, twin, label)
     return apart

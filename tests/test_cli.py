@@ -246,3 +246,11 @@ def test_the_command_of_probes_asks_for_them(tmp_path, monkeypatch):
     assert runs[0]["probe"]["parameters"]["k"] == 3
     for run in runs:
         assert [run["model"][name] for name in ("precision", "control", "control_seed")] == ["bf16", "untrained", 4]
+
+
+def test_ctrl_c_says_what_stays(monkeypatch, capsys):
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ed_core.models.catalogue.entries", stopped)
+    assert main(["models"]) == 130 and capsys.readouterr().err == "ed_core: stopped.\n"

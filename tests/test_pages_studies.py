@@ -209,6 +209,12 @@ def test_the_published_table_stands_beside_what_was_measured(laboratory):
         assert own["KL rule, measured"] == tables.cell(rows[model, "kl", "paper"])
 
 
+def test_estimators_are_drawn_where_a_rule_gives_a_layer_at_nearby_thresholds_only(laboratory):
+    test = fresh("pages/studies/studies.py", study="toys", tab="Estimators", models="ed-demo-16", set="sums").run()
+    assert not test.exception and not test.error
+    assert "Three published rules say no layer, layer 7 and layer 5" in words(test)
+
+
 def test_precisions_are_shown_where_a_study_has_several(laboratory):
     text = TOML.replace('{source = "ed-demo-8", control = "untrained"}', '{source = "ed-demo-8", precision = "bf16"}')
     (laboratory / "s.toml").write_text(text.replace("small", "two"), encoding="utf-8")

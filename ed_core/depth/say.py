@@ -32,7 +32,7 @@ from .verdict import verdict as verdict_of
 POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 LONGEST = 40  # characters of a token that a sentence repeats
 NAMED = 3  # sinks that a sentence names
-NUMBERS = ("No", "One", "Two", "Three")
+SAY = {1: "One {}rule says", 2: "Two {}rules say", 3: "Three {}rules say"}
 COPIES = {  # of the model: one, several
     "untrained": ("untrained copy", "untrained copies"),
     "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
@@ -136,10 +136,9 @@ def lead(found: Verdict) -> str:
 
 def headline(model: str, found: Course, right: bool | None, said: str, answer: str = "") -> str:
     """Return the sentence on what the model says (its text begins with `said`), and after which layer it is decided."""
-    word, n = found.word.strip(), len(found.ranks) - 1
-    spoken = answer.strip() if right else said or word or found.word
-    first = word or found.word.replace("\n", "⏎")
-    part = "it" if spoken in (word, found.word) else f"on its first part, {quoted(first)},"
+    word, n = found.word.strip() or found.word.replace("\n", "⏎"), len(found.ranks) - 1
+    spoken = answer.strip() if right else said or word
+    part = "it" if word == spoken else f"on its first part, {quoted(word)},"
     when = f"by {layers(found.first, n)}" if found.first else "before any layer"
     when = f"only after the last of its {n} layers" if found.first == n else when
     verdict = {True: ", correctly,", False: f", not {quoted(answer.strip())},", None: ""}[right]
@@ -229,7 +228,7 @@ def rules(found: Verdict) -> str:
     if not found.rules:
         return ""
     own = any(rule.threshold != RULES[rule.name].threshold or rule.best != BEST for rule in found.rules.values())
-    who = f"{NUMBERS[(n := len(found.rules))]} {'published ' * (not own)}rule{'s say' if n > 1 else ' says'}"
+    who = SAY[len(found.rules)].format("" if own else "published ")
     robust = [rule for rule in found.rules.values() if rule.clear or rule.so_far]
     which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
     depths = found.layers.values()
@@ -381,9 +380,7 @@ def both(a: Verdict, b: Verdict) -> str:
     if x is None or y is None or x.ratio is None or y.ratio is None:
         return ""
     ends = f"{x.depth:.1f} of {x.n_layers} layers, {y.depth:.1f} of {y.n_layers}"
-    if (first := share(x.ratio)) == (other := share(y.ratio)):
-        return f"Both settle at {first} of their depth: {ends}."
-    return f"A settles at {first} of its depth, B at {other}: {ends}."
+    return f"A settles at {share(x.ratio)} of its depth, B at {share(y.ratio)}: {ends}."
 
 
 def checks(result: ProbeResult) -> str:
