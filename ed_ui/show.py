@@ -158,13 +158,14 @@ def figure(
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
-        with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
-            if about is not None:
-                about()
-            elif result is not None:
-                details(key, result, measure, reading)
-            elif reading:
-                st.markdown(reading)
+        if about is not None or result is not None or reading:
+            with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
+                if about is not None:
+                    about()
+                elif result is not None:
+                    details(key, result, measure, reading)
+                else:
+                    st.markdown(reading)
         tall: int | Literal["content"] = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if is_wide else 'tall'}-{key}")
         with box:

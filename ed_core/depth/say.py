@@ -59,7 +59,7 @@ def number(value: float | np.floating[Any], form: str = ".3g") -> str:
         return "–"
     text = f"{value:{form}}"
     step, _, power = text.partition("e")
-    if power and 0 < int(power) < 9:
+    if power and (0 < int(power) < 9 or not float(step)):
         text = f"{float(text):{'+' * form.startswith('+')}.0f}"
     elif power:
         text = re.sub(r"(?<![\d.])1·", "", f"{step}·10{str(int(power)).translate(POWERS)}", count=1)

@@ -73,7 +73,7 @@ class ExactAnswers(Probe):
     Log-loss says how likely the given text is; what is written hangs on every best token in a row, and the two can
     tell different stories of the same layer.
 
-    Source: likelihood against generation, arXiv 2510.02091; the stretches as on *Prune and exit*."""
+    Source: likelihood against generation, arXiv 2510.02091; the stretches as on *Prune*."""
 
     n: int = parameter(
         1, "how many consecutive layers are taken out together", low=1, high=256, label="Consecutive layers removed"

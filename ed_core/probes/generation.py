@@ -35,7 +35,7 @@ class Generation(Probe):
     with all depths together.
 
     Source: deep-thinking ratio over generated tokens, Chen et al. 2026, arXiv 2602.13517; the lens as on *Logit lens*,
-    the exit as on *Prune and exit*."""
+    the exit as on *Writing*."""
 
     n_tokens: int = parameter(WRITTEN_TOKENS, "tokens to write, at most", low=1, high=512, label="Tokens")
     temperature: float = parameter(

@@ -59,7 +59,7 @@ class Prune(Probe):
     )
 
     name: ClassVar[str] = "prune"
-    title: ClassVar[str] = "Prune and exit"
+    title: ClassVar[str] = "Prune"
     version: ClassVar[int] = 3  # 2: update_cosine; 3: the angle at the last token, and without sinks
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_start("kl", "nats", "divergence from the whole model without this stretch: KL(whole || pruned)"),
@@ -175,7 +175,7 @@ class Surgery(Probe):
     A value that is not finite (a changed model can overflow) is left empty.
 
     Source: exchange, arXiv 2603.15389 and Lad et al. 2024 (2406.19384); leaving stretches out, Gromov et al. 2024
-    (2403.17887); repeats are a practice of the community, 2024 to 2026. Proxies as on *Prune and exit*."""
+    (2403.17887); repeats are a practice of the community, 2024 to 2026. Proxies as on *Prune*."""
 
     kind: str = parameter(
         "all",

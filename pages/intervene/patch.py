@@ -63,7 +63,10 @@ def other() -> Prompt:
 
 def verdict(result: ProbeResult) -> tuple[str, str]:
     """Return where the other prompt's answer is decided, and how sure that is."""
-    sentence = say.patched(result.provenance["answers"], Patching.depths(result), result.n_layers)
+    own, carried = answers = result.provenance["answers"]
+    if own == carried:
+        return f"Both prompts lead to {say.quoted(own.strip())}: carry in one with another answer.", ""
+    sentence = say.patched(answers, Patching.depths(result), result.n_layers)
     return sentence, "One pair of prompts: the depth belongs to these two."
 
 

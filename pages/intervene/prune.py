@@ -227,9 +227,8 @@ def maps(spec: ModelRef, asked: Surgery, prompts: Sequence[Prompt], n_tokens: in
     link.among(MAP, surgery.KINDS, "map")
     probe = replace(asked, kind=MAP.value or surgery.KINDS[0])
     batch = running.batch("surgery", {f"surgery.{i}": probe.request(spec, one) for i, one in enumerate(prompts)})
-    with st.expander(
-        "What if layers are dropped, swapped or run twice?", expanded=bool(batch.results) or batch.running
-    ):
+    unfolded = bool(MAP.value or batch.results or batch.running)
+    with st.expander("What if layers are dropped, swapped or run twice?", expanded=unfolded):
         MAP.draw(st.segmented_control, default=probe.kind, label_visibility="collapsed")
         running.section_row(batch, "surgery", n_tokens, True, f"on {say.count(len(prompts), 'prompt')}")
         live.follow(batch, moved, probe)

@@ -36,7 +36,8 @@ def main() -> None:
     link.among(CARD, known, "card")
     link.say_troubles()
     model = picker.required()
-    own = {name: one for name, (_, one) in known.items() if one.model.name == model.name}
+    same = (model.name, model.adapter)
+    own = {name: one for name, (_, one) in known.items() if (one.model.name, one.model.adapter) == same}
     for trouble in damaged:
         show.error(trouble)
     chosen = choose(own, model)
