@@ -131,8 +131,7 @@ class Contributions(Probe):
             d = trace.update(layer)[0]
             for name, values in metrics.contributions(h, a, m, d, model.parallel).items():
                 record.write(name, layer, values)
-            ended = [layer - 1] * (layer > 0) + [layer] * (layer == n_layers - 1)  # whose output is recorded by now
-            for block in ended:
+            for block in _ended(layer, n_layers):
                 io_cos = metrics.cosine(trace.resid[block][0], trace.after(block + 1)[0])
                 record.write("io_cos", block, io_cos)
                 record.write("block_influence", block, 1 - io_cos)
@@ -153,6 +152,7 @@ class Turns(Probe):
     Source: *Inverse Depth Scaling From Most Layers Being Similar*, arXiv 2602.05970."""
 
     name: ClassVar[str] = "turns"
+    version: ClassVar[int] = 2  # 1 formed the stream after a layer from its parts
     title: ClassVar[str] = "Turns"
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
@@ -180,11 +180,18 @@ class Turns(Probe):
 
         def measure(layer: int, trace: Trace) -> None:
             nonlocal before
-            h, update = trace.resid[layer][0].float(), trace.update(layer)[0].float()
-            record.write("stream_angle", layer, metrics.cosine(h, h + update).arccos().rad2deg())
+            update = trace.update(layer)[0].float()
             if before is not None:
                 record.write("update_angle", layer - 1, metrics.cosine(before, update).arccos().rad2deg())
             before = update
+            for block in _ended(layer, model.n_layers):
+                stream = metrics.cosine(trace.resid[block][0], trace.after(block + 1)[0])
+                record.write("stream_angle", block, stream.arccos().rad2deg())
             record.step((layer + 1) / model.n_layers)
 
         model.trace(model.tensor(encoding), on_block=measure, keep=1)
+
+
+def _ended(layer: int, n_layers: int) -> list[int]:
+    """Return the blocks whose output is recorded by the time that block `layer` is."""
+    return [layer - 1] * (layer > 0) + [layer] * (layer == n_layers - 1)

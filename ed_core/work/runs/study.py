@@ -16,6 +16,7 @@ from ..turn import Turn
 if TYPE_CHECKING:
     from ...cards import making
     from ...claims import running
+    from ...studies.study import ModelEntry
 
 
 def study(turn: Turn, file: str, out: Path, device: str = "auto", dry_run: bool = False) -> bytes:
@@ -35,16 +36,9 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
 
     place, device = Path(file), opened.device_of(device)[0]
     written = read(file)
-    unavailable: list[str] = []
-    for entry in written.entries:
-        try:
-            unavailable.append("")
-            if not dry_run:
-                opened.fetch(entry.source, entry.control)
-        except EffectiveDepthError as error:
-            unavailable[-1] = str(error)
+    missing = ["" if dry_run else _missing(entry) for entry in written.entries]
     plan = planning.make(written, place.parent, device)
-    known = (m if m.trouble else m.model_copy(update={"trouble": why}) for m, why in zip(plan.models, unavailable))
+    known = (m if m.trouble else m.model_copy(update={"trouble": why}) for m, why in zip(plan.models, missing))
     plan = replace(plan, models=tuple(known))
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
@@ -72,6 +66,15 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     measures = report.write(out)
     counts = ", ".join(f"{n} {what}" for what, n in outcome.counts.items())
     return f"{counts}\n{out}: {SUMS}, {VERDICTS}, report.html; measures {measures[:16]}"
+
+
+def _missing(entry: ModelEntry) -> str:
+    """Fetch a study's model, and return why that failed; "" where it is here."""
+    try:
+        opened.fetch(entry.source, entry.control)
+    except EffectiveDepthError as error:
+        return str(error)
+    return ""
 
 
 def reproduce(
