@@ -131,7 +131,8 @@ class Contributions(Probe):
             d = trace.update(layer)[0]
             for name, values in metrics.contributions(h, a, m, d, model.parallel).items():
                 record.write(name, layer, values)
-            for block in _ended(layer, n_layers):
+            ended = [layer - 1] * (layer > 0) + [layer] * (layer == n_layers - 1)  # whose output is recorded by now
+            for block in ended:
                 io_cos = metrics.cosine(trace.resid[block][0], trace.after(block + 1)[0])
                 record.write("io_cos", block, io_cos)
                 record.write("block_influence", block, 1 - io_cos)
@@ -152,7 +153,6 @@ class Turns(Probe):
     Source: *Inverse Depth Scaling From Most Layers Being Similar*, arXiv 2602.05970."""
 
     name: ClassVar[str] = "turns"
-    version: ClassVar[int] = 2  # 1 formed the stream after a layer from its parts
     title: ClassVar[str] = "Turns"
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
@@ -180,18 +180,11 @@ class Turns(Probe):
 
         def measure(layer: int, trace: Trace) -> None:
             nonlocal before
-            update = trace.update(layer)[0].float()
+            h, update = trace.resid[layer][0].float(), trace.update(layer)[0].float()
+            record.write("stream_angle", layer, metrics.cosine(h, h + update).arccos().rad2deg())
             if before is not None:
                 record.write("update_angle", layer - 1, metrics.cosine(before, update).arccos().rad2deg())
             before = update
-            for block in _ended(layer, model.n_layers):
-                stream = metrics.cosine(trace.resid[block][0], trace.after(block + 1)[0])
-                record.write("stream_angle", block, stream.arccos().rad2deg())
             record.step((layer + 1) / model.n_layers)
 
         model.trace(model.tensor(encoding), on_block=measure, keep=1)
-
-
-def _ended(layer: int, n_layers: int) -> list[int]:
-    """Return the blocks whose output is recorded by the time that block `layer` is."""
-    return [layer - 1] * (layer > 0) + [layer] * (layer == n_layers - 1)
